@@ -11,36 +11,26 @@ Implements docs/jax.md.
 
 from __future__ import annotations
 
-from tdbg.capture.dry_run import DryRunSummary
-from tdbg.capture.overhead import Overhead
-from tdbg.config import CollectionConfig, HookConfig
-from tdbg.config.collections import Collection, CollectionKeys, Role
-from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
-from tdbg.errors import TrainingStopped
+from typing import TYPE_CHECKING
+
+from tdbg.hooks import face
+from tdbg.hooks.face import *  # noqa: F403
 from tdbg.hooks.jax.hook import Hook, del_hook, get_hook, set_hook, watch
 from tdbg.hooks.jax.optax import optax
 from tdbg.hooks.jax.tracing import tap
-from tdbg.modes import ModeKeys, modes
+
+if TYPE_CHECKING:
+    from tdbg.trial import create_trial
 
 __all__ = [
-    "Collection",
-    "CollectionConfig",
-    "CollectionKeys",
-    "DryRunSummary",
     "Hook",
-    "HookConfig",
-    "ModeKeys",
-    "Overhead",
-    "ReductionConfig",
-    "Role",
-    "SaveConfig",
-    "SaveConfigMode",
-    "TrainingStopped",
+    "create_trial",
     "del_hook",
     "get_hook",
-    "modes",
     "optax",
     "set_hook",
     "tap",
     "watch",
 ]
+__all__ += face.__all__
+__getattr__ = face.loader(__name__)

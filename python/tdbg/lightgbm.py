@@ -10,23 +10,21 @@ Implements docs/lightgbm.md.
 
 from __future__ import annotations
 
-from tdbg.config import CollectionConfig, HookConfig
-from tdbg.config.collections import Collection, CollectionKeys
-from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
+from typing import TYPE_CHECKING
+
+from tdbg.hooks import face
+from tdbg.hooks.face import *  # noqa: F403
 from tdbg.hooks.lightgbm.hook import Hook, del_hook, get_hook, set_hook
-from tdbg.modes import ModeKeys
+
+if TYPE_CHECKING:
+    from tdbg.trial import create_trial
 
 __all__ = [
-    "Collection",
-    "CollectionConfig",
-    "CollectionKeys",
     "Hook",
-    "HookConfig",
-    "ModeKeys",
-    "ReductionConfig",
-    "SaveConfig",
-    "SaveConfigMode",
+    "create_trial",
     "del_hook",
     "get_hook",
     "set_hook",
 ]
+__all__ += face.__all__
+__getattr__ = face.loader(__name__)

@@ -1,25 +1,78 @@
-"""What the hook of every framework takes from the layers above capture.
+"""``FrameworkHook``: the base class of every framework's hook.
 
-Capture knows neither rules nor the export of runs; hooks stand above both.  Both are
-loaded only where a configuration asks for them: a training needs neither.
+Capture knows neither rules nor the export of runs, because both are layers above it.
+Hooks stand above all three and join them here.  Rules and exports are imported only if
+a configuration asks for them.
+
+docs/adding-a-framework.md shows a complete framework.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.policy import Policy
+from tdbg.capture.process_hook import ProcessHook
 from tdbg.config import HookConfig
-from tdbg.config.options import SessionOptions
 
 if TYPE_CHECKING:
-    from tdbg.export import ExportAtEnd
+    from tdbg.config.options import SessionOptions
 
-__all__ = ["make_export", "make_policy"]
+__all__ = ["FrameworkHook", "make_policy"]
+
+
+class FrameworkHook(HookBase):
+    """Captures the trainings of a framework.
+
+    A subclass overrides ``_make_adapter`` and usually ``_attach`` and ``_detach``.  Its
+    constructor takes the arguments of ``HookBase``.
+
+    Example::
+
+        class Hook(FrameworkHook):
+            def _make_adapter(self):
+                return NumpyAdapter()
+
+
+        _process_hook = Hook.of_process()
+        get_hook = _process_hook.get_hook
+        set_hook = _process_hook.set_hook
+        del_hook = _process_hook.del_hook
+    """
+
+    _process_hook: ClassVar[ProcessHook[Any] | None] = None
+
+    @classmethod
+    def of_process(cls) -> ProcessHook[Self]:
+        """Make the functions that get, set and delete the hook of this process.
+
+        Call it once, below the class: from then on the functions know each hook of the
+        class, and of its subclasses, as soon as the hook has been made.
+        """
+        made = ProcessHook(cls)
+        cls._process_hook = made
+        return made
+
+    def _make_policy(self, config: HookConfig) -> Policy:
+        return make_policy(config)
+
+    def _make_export(
+        self, config: HookConfig, options: SessionOptions
+    ) -> RunExport | None:
+        if not config.exports_tensorboard:
+            return None
+        from tdbg.export import export_at_end
+
+        return export_at_end(config.out_dir, config.tensorboard_dir, options)
+
+    def _remember(self) -> None:
+        if self._process_hook is not None:
+            self._process_hook.remember(self)
 
 
 def make_policy(config: HookConfig) -> Policy:
-    """The policy of a hook: what its configuration says, and what its rules need.
+    """Return the policy that captures what a configuration and its rules ask for.
 
     Raises:
         ConfigurationError: If a rule is unknown, or one of its parameters is bad.
@@ -30,16 +83,3 @@ def make_policy(config: HookConfig) -> Policy:
 
     rules = resolve(config.rules)
     return Policy.of_config(config, needs_of(rules), describe(rules))
-
-
-def make_export(config: HookConfig, options: SessionOptions) -> ExportAtEnd | None:
-    """The export to TensorBoard that a configuration asks for, when the run has ended.
-
-    Returns:
-        None where it asks for none, or another process writes the run.
-    """
-    if not config.exports_tensorboard:
-        return None
-    from tdbg.export import export_at_end
-
-    return export_at_end(config.out_dir, config.tensorboard_dir, options)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import tdbg
-from tdbg.capture.process_hook import ProcessHook
 from tdbg.config import Kind, SaveConfig
 from tdbg.errors import ConfigurationError, TrainingStopped
 from tdbg.modes import ModeKeys
@@ -153,16 +152,14 @@ def test_a_copy_is_inert_and_a_disabled_hook_too(
     assert disabled.close()
 
 
-def test_the_hook_of_the_process_is_that_of_its_framework(
+def test_the_hook_of_the_process_is_the_one_made_last(
     framework: dict[str, Any], run_dir: Path
 ) -> None:
-    process_hook = ProcessHook(framework["Hook"])
-    assert process_hook.get_hook() is None
     hook = make_hook(framework, run_dir)
-    process_hook.set_hook(hook)
-    assert process_hook.get_hook(create_if_not_exists=True) is hook
+    assert framework["get_hook"](create_if_not_exists=True) is hook
+    framework["set_hook"](hook)
     with pytest.raises(ConfigurationError, match="needs a Hook"):
-        process_hook.set_hook("none")
+        framework["set_hook"]("none")
     hook.close()
-    process_hook.del_hook()
-    assert process_hook.current() is None
+    framework["process_hook"].del_hook()
+    assert framework["get_hook"]() is None

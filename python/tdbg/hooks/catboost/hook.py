@@ -15,7 +15,6 @@ from typing import Any
 import catboost  # type: ignore[import-untyped]
 
 from tdbg.capture.modes import CurrentMode
-from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
 from tdbg.hooks.catboost.model import TrainedModel
@@ -54,9 +53,6 @@ class Hook(TreeHook):
         # Identity of the trained model that was recorded last.
         self._recorded = ""
         return super()._attach(session)
-
-    def _remember(self) -> None:
-        _process_hook.remember(self)
 
     # ---- what CatBoost calls -----------------------------------------------------
 
@@ -206,7 +202,7 @@ def _pool_of(model: Any, data: Any) -> Any:
     )
 
 
-_process_hook = ProcessHook(Hook)
+_process_hook = Hook.of_process()
 get_hook = _process_hook.get_hook
 set_hook = _process_hook.set_hook
 del_hook = _process_hook.del_hook

@@ -7,16 +7,13 @@ from typing import Any
 
 import jax
 
-from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.policy import Policy
-from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.session import Session
 from tdbg.config import HookConfig
-from tdbg.config.options import SessionOptions
 from tdbg.errors import ConfigurationError
-from tdbg.hooks.framework import make_export, make_policy
+from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.jax.adapter import JaxAdapter
 from tdbg.hooks.jax.arguments import ArgumentReader
 from tdbg.hooks.jax.facts import ModelFacts
@@ -31,7 +28,7 @@ from tdbg.modes import ModeKeys
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook", "watch"]
 
 
-class Hook(HookBase):
+class Hook(FrameworkHook):
     """Captures a training in JAX; losses unless told otherwise.
 
         hook = tj.Hook("runs/x", include_collections=["weights", "gradients"])
@@ -42,25 +39,19 @@ class Hook(HookBase):
     what is captured where.
     """
 
+    _precise = False  # Of a copy, which has no configuration.
+
     def _make_adapter(self) -> JaxAdapter:
         self._jax = JaxAdapter()
         return self._jax
 
     def _make_policy(self, config: HookConfig) -> Policy:
-        return make_policy(config)
-
-    def _make_export(
-        self, config: HookConfig, options: SessionOptions
-    ) -> RunExport | None:
-        self._precise = options.precise
-        return make_export(config, options)
-
-    def _remember(self) -> None:
-        _process_hook.remember(self)
+        self._precise = config.precise
+        return super()._make_policy(config)
 
     def _attach(self, session: Session) -> CurrentMode:
         mode = CurrentMode(session)
-        self._sites = Sites(session, precise=getattr(self, "_precise", False))
+        self._sites = Sites(session, precise=self._precise)
         self._facts = ModelFacts()
         self._capture = StepCapture(
             session,
@@ -176,7 +167,7 @@ class Hook(HookBase):
             self._capture.interception.add(interceptor)
 
 
-_process_hook = ProcessHook(Hook)
+_process_hook = Hook.of_process()
 get_hook = _process_hook.get_hook
 set_hook = _process_hook.set_hook
 del_hook = _process_hook.del_hook

@@ -12,16 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
-from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.naming import UniqueNames
-from tdbg.capture.policy import Policy
-from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.session import Session
-from tdbg.config import HookConfig
-from tdbg.config.options import SessionOptions, is_disabled
-from tdbg.hooks.framework import make_export, make_policy
+from tdbg.config.options import is_disabled
+from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.keras.adapter import KerasAdapter
 from tdbg.hooks.keras.backend import Backend, backend_of_keras
 from tdbg.hooks.keras.functions import FUNCTIONS, StepFunction
@@ -47,7 +43,7 @@ def _is_default(method: _Function) -> _Function:
     return method
 
 
-class Hook(HookBase):
+class Hook(FrameworkHook):
     """A callback that captures trainings of Keras; losses unless told otherwise.
 
     Its arguments are those of ``HookBase``: docs/configuration.md.  A stop ends the
@@ -70,17 +66,6 @@ class Hook(HookBase):
             return KerasAdapter(None)
         self._backend = backend_of_keras()
         return KerasAdapter(self._backend)
-
-    def _make_policy(self, config: HookConfig) -> Policy:
-        return make_policy(config)
-
-    def _make_export(
-        self, config: HookConfig, options: SessionOptions
-    ) -> RunExport | None:
-        return make_export(config, options)
-
-    def _remember(self) -> None:
-        _process_hook.remember(self)
 
     def _attach(self, session: Session) -> CurrentMode:
         self.params: Mapping[str, Any] = {}
@@ -221,7 +206,7 @@ def _refreshing(watched: list[WatchedModel]) -> Callable[[], None]:
     return refresh
 
 
-_process_hook = ProcessHook(Hook)
+_process_hook = Hook.of_process()
 get_hook = _process_hook.get_hook
 set_hook = _process_hook.set_hook
 del_hook = _process_hook.del_hook

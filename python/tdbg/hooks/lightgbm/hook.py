@@ -10,7 +10,6 @@ import lightgbm
 from lightgbm.callback import EarlyStopException
 
 from tdbg.capture.modes import CurrentMode
-from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.session import Session
 from tdbg.hooks.lightgbm.booster import BoosterModel
 from tdbg.hooks.trees.adapter import ArrayAdapter
@@ -76,9 +75,6 @@ class Hook(TreeHook):
         self._data_sets: Mapping[ModeKeys, DataSet] = {}
         return super()._attach(session)
 
-    def _remember(self) -> None:
-        _process_hook.remember(self)
-
     # ---- what LightGBM calls -----------------------------------------------------
 
     def __call__(self, env: lightgbm.callback.CallbackEnv) -> None:
@@ -138,7 +134,7 @@ class Hook(TreeHook):
         return Score(data_set, metric, float(value), is_training, is_loss, deviation)
 
 
-_process_hook = ProcessHook(Hook)
+_process_hook = Hook.of_process()
 get_hook = _process_hook.get_hook
 set_hook = _process_hook.set_hook
 del_hook = _process_hook.del_hook

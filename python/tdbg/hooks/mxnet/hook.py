@@ -8,17 +8,12 @@ from mxnet.gluon import Block, Trainer
 from mxnet.gluon.loss import Loss
 
 from tdbg.capture.adapter import FrameworkAdapter
-from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.modes import CurrentMode
-from tdbg.capture.policy import Policy
-from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
-from tdbg.config import HookConfig
-from tdbg.config.options import SessionOptions
 from tdbg.errors import ConfigurationError
-from tdbg.hooks.framework import make_export, make_policy
+from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.mxnet.arrays import MxnetAdapter
 from tdbg.hooks.mxnet.losses import LateLosses, LossCapture
 from tdbg.hooks.mxnet.mode import GluonMode
@@ -33,7 +28,7 @@ __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 _SEARCH_INTERVAL = 100
 
 
-class Hook(HookBase):
+class Hook(FrameworkHook):
     """Captures a training of Gluon; losses unless told otherwise.
 
     Its arguments are those of ``HookBase``: docs/configuration.md.  The
@@ -49,17 +44,6 @@ class Hook(HookBase):
 
     def _make_adapter(self) -> FrameworkAdapter:
         return MxnetAdapter()
-
-    def _make_policy(self, config: HookConfig) -> Policy:
-        return make_policy(config)
-
-    def _make_export(
-        self, config: HookConfig, options: SessionOptions
-    ) -> RunExport | None:
-        return make_export(config, options)
-
-    def _remember(self) -> None:
-        _process_hook.remember(self)
 
     def _attach(self, session: Session) -> CurrentMode:
         self._names = BlockNames()
@@ -191,7 +175,7 @@ class _Refresh:
             each.refresh()
 
 
-_process_hook = ProcessHook(Hook)
+_process_hook = Hook.of_process()
 get_hook = _process_hook.get_hook
 set_hook = _process_hook.set_hook
 del_hook = _process_hook.del_hook

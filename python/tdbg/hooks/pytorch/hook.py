@@ -13,20 +13,15 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.naming import UniqueNames
-from tdbg.capture.policy import Policy
-from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
-from tdbg.config import HookConfig
 from tdbg.config.collections import Role
 from tdbg.config.kinds import Kind
-from tdbg.config.options import SessionOptions
 from tdbg.errors import ConfigurationError
-from tdbg.hooks.framework import make_export, make_policy
+from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.pytorch.adapter import TorchAdapter
 from tdbg.hooks.pytorch.capture.counted_hooks import CountingHooks
 from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
@@ -57,7 +52,7 @@ __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
 
-class Hook(HookBase):
+class Hook(FrameworkHook):
     """Captures a training of PyTorch; losses unless told otherwise.
 
     Its arguments are those of ``HookBase``: docs/configuration.md.  The
@@ -71,17 +66,6 @@ class Hook(HookBase):
     def _make_adapter(self) -> TorchAdapter:
         self._torch = TorchAdapter()
         return self._torch
-
-    def _make_policy(self, config: HookConfig) -> Policy:
-        return make_policy(config)
-
-    def _make_export(
-        self, config: HookConfig, options: SessionOptions
-    ) -> RunExport | None:
-        return make_export(config, options)
-
-    def _remember(self) -> None:
-        _process_hook.remember(self)
 
     def _attach(self, session: Session) -> CurrentMode:
         self._names = UniqueNames()
@@ -390,7 +374,7 @@ class Hook(HookBase):
                 module_capture.parameters.begin_values(context)
 
 
-_process_hook = ProcessHook(Hook)
+_process_hook = Hook.of_process()
 get_hook = _process_hook.get_hook
 set_hook = _process_hook.set_hook
 del_hook = _process_hook.del_hook

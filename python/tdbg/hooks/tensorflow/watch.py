@@ -17,15 +17,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tdbg.capture.adapter import FrameworkAdapter
-from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.modes import CurrentMode
-from tdbg.capture.policy import Policy
-from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.session import Session
-from tdbg.config import HookConfig
-from tdbg.config.options import SessionOptions, is_disabled
+from tdbg.config.options import is_disabled
 from tdbg.errors import ConfigurationError
-from tdbg.hooks.framework import make_export, make_policy
+from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.keras.adapter import KerasAdapter
 from tdbg.hooks.keras.backend import Backend, backend_of_keras
 from tdbg.hooks.tensorflow.loops import Loops
@@ -34,7 +30,7 @@ from tdbg.modes import ModeKeys
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook", "watch"]
 
 
-class Hook(HookBase):
+class Hook(FrameworkHook):
     """Captures loops with tapes; its arguments are those of ``HookBase``.
 
     ``register`` says of which model.  ``watch`` does both.
@@ -46,17 +42,6 @@ class Hook(HookBase):
             return KerasAdapter(None)
         self._backend = backend_of_keras()
         return KerasAdapter(self._backend)
-
-    def _make_policy(self, config: HookConfig) -> Policy:
-        return make_policy(config)
-
-    def _make_export(
-        self, config: HookConfig, options: SessionOptions
-    ) -> RunExport | None:
-        return make_export(config, options)
-
-    def _remember(self) -> None:
-        _process_hook.remember(self)
 
     def _attach(self, session: Session) -> CurrentMode:
         self._loops = Loops(session, self._backend)
@@ -202,7 +187,7 @@ def watch(
     return hook
 
 
-_process_hook = ProcessHook(Hook)
+_process_hook = Hook.of_process()
 get_hook = _process_hook.get_hook
 set_hook = _process_hook.set_hook
 del_hook = _process_hook.del_hook

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from tdbg.capture.adapter import array_ref
-from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.model_info import ModelInfoWriter, ModelMarks
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.policy import Policy
@@ -31,9 +30,8 @@ from tdbg.capture.steps import Counters
 from tdbg.config import HookConfig
 from tdbg.config.collections import CollectionKeys, Role
 from tdbg.config.messages import whole_number
-from tdbg.config.options import SessionOptions
 from tdbg.errors import ConfigurationError, TrainingStopped
-from tdbg.hooks.framework import make_export
+from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.trees import shap
 from tdbg.hooks.trees.collections import Group, policy_of_trees
 from tdbg.hooks.trees.importance import KINDS
@@ -54,7 +52,7 @@ _ROOT, _OPTIMIZER = "trees", "boosting"
 _FLUSH_SECONDS = 5.0
 
 
-class TreeHook(HookBase):
+class TreeHook(FrameworkHook):
     """Captures a training of boosted trees; metrics and losses unless told otherwise.
 
     A round is a step of mode TRAIN. The metrics of data that are not trained by, and
@@ -104,11 +102,6 @@ class TreeHook(HookBase):
 
     def _make_policy(self, config: HookConfig) -> Policy:
         return policy_of_trees(config)
-
-    def _make_export(
-        self, config: HookConfig, options: SessionOptions
-    ) -> RunExport | None:
-        return make_export(config, options)
 
     def _attach(self, session: Session) -> CurrentMode:
         self._context: StepContext | None = None

@@ -13,7 +13,6 @@ from xgboost.callback import TrainingCallback
 
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.policy import Policy
-from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.session import Session
 from tdbg.config import HookConfig
 from tdbg.errors import ConfigurationError, TdbgError
@@ -101,9 +100,6 @@ class Hook(TreeHook, TrainingCallback):
         self._data = TrainingData()
         self._model: BoosterModel | None = None
         return super()._attach(session)
-
-    def _remember(self) -> None:
-        _process_hook.remember(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         writes_as = self._session.writes_as
@@ -229,7 +225,7 @@ def _checked(name: str, data: Any) -> Any:
     raise ConfigurationError(msg)
 
 
-_process_hook = ProcessHook(Hook)
+_process_hook = Hook.of_process()
 get_hook = _process_hook.get_hook
 set_hook = _process_hook.set_hook
 del_hook = _process_hook.del_hook
