@@ -32,12 +32,13 @@ from tdbg.hooks.pytorch.capture.gradients_without_optimizer import (
 from tdbg.hooks.pytorch.capture.losses import LossCapture
 from tdbg.hooks.pytorch.capture.model_info import TorchModel
 from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 from tdbg.hooks.pytorch.capture.registered_modules import (
     ModuleCapture,
     keywords_of,
     registered_session,
 )
-from tdbg.hooks.pytorch.checks.first_losses import LossWatch
+from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters
@@ -70,6 +71,7 @@ class Hook(FrameworkHook):
     def _attach(self, session: Session) -> CurrentMode:
         self._names = UniqueNames()
         self._module_captures: list[ModuleCapture] = []
+        self._tables: list[ParameterTable] = []
         self._roots: list[weakref.ref[nn.Module]] = []
         self._losses: list[LossCapture] = []
         self._registered_losses: list[tuple[weakref.ref[Any], LossCapture]] = []
@@ -137,6 +139,7 @@ class Hook(FrameworkHook):
             self._functions,
         )
         self._module_captures.append(module_capture)
+        self._tables.append(module_capture.parameters)
         self._roots.append(weakref.ref(module))
         self._session.on_change.append(module_capture.refresh)
         if self._watch is None:
@@ -237,14 +240,15 @@ class Hook(FrameworkHook):
             self._functions.forward_begins(roots[0] if roots else "forward", mode)
 
     def _watch_optimizers(self) -> OptimizerWatch:
-        losses = self._model.loss_watch = LossWatch(
-            self._module_captures,
+        losses = self._model.first_losses = FirstLosses(
+            self._tables,
             lambda: self._session.latest_step(ModeKeys.TRAIN)[0],
             self._session.meter,
         )
         watch = self._watch = OptimizerWatch(
             self._session,
             self._module_captures,
+            self._tables,
             self._current_mode,
             self._torch.cuda,
             self._model_info,
@@ -256,7 +260,7 @@ class Hook(FrameworkHook):
         )
         self._by_hand = UpdatesByHand(self._parameters, watch.gradients_are_kept)
         self._returned = ReturnedGradients(
-            self._session, self._module_captures, self._torch_mode, self._loss_is_known
+            self._session, self._tables, self._torch_mode, self._loss_is_known
         )
         return watch
 
@@ -266,8 +270,8 @@ class Hook(FrameworkHook):
             self._functions.backward_begins(loss)
 
     def _parameters(self) -> Iterator[torch.Tensor]:
-        for module_capture in self._module_captures:
-            for parameter, _ in module_capture.parameters.parameters():
+        for table in self._tables:
+            for parameter, _ in table.parameters():
                 yield parameter
 
     def _capture_loss(
@@ -333,11 +337,11 @@ class Hook(FrameworkHook):
                 self._returned.forward_begins()
             requested = self._session.may_capture(Role.GRADIENT)
             if requested and not self._session.optimizers:
-                known = {each.module_capture for each in self._gradients}
+                known = {each.table for each in self._gradients}
                 self._gradients += [
-                    AccumulatedGradients(self._session, module_capture)
-                    for module_capture in self._module_captures
-                    if module_capture not in known
+                    AccumulatedGradients(self._session, table)
+                    for table in self._tables
+                    if table not in known
                 ]
                 self._watch_gradients()
 
@@ -356,7 +360,7 @@ class Hook(FrameworkHook):
         hooks: list[Any] = [*self._module_captures, *self._losses, *self._gradients]
         for each in hooks:
             each.remove()
-        watches = (self._watch, self._graphs, self._model.loss_watch)
+        watches = (self._watch, self._graphs, self._model.first_losses)
         by_hand = (self._by_hand, self._returned)
         for watch in (*watches, *by_hand):
             if watch is not None:

@@ -20,7 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
-from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 from tdbg.hooks.pytorch.device.tensors import gradient_of
 from tdbg.hooks.pytorch.functions.gradient_calls import (
     GradientCall,
@@ -39,20 +39,20 @@ class AccumulatedGradients:
 
     Args:
         session: Where they go.
-        module_capture: The module.
+        table: The parameters of the module.
     """
 
-    def __init__(self, session: Session, module_capture: ModuleCapture) -> None:
+    def __init__(self, session: Session, table: ParameterTable) -> None:
         self._session = session
-        self.module_capture = module_capture
+        self.table = table
         self._handles: Any = WeakIdKeyDictionary()
 
     def watch(self, step_plan: StepPlan) -> None:
         """Watch what is not watched yet, if the step that begins captures any."""
-        root = self.module_capture.module
+        root = self.table.module
         if root is None or is_fully_sharded(root):
             return  # As a forward begins it holds others than get the gradients.
-        for parameter, entry in self.module_capture.parameters.parameters():
+        for parameter, entry in self.table.parameters():
             if not step_plan.of_entry(entry) or parameter in self._handles:
                 continue
             if parameter.requires_grad and parameter.is_leaf:
@@ -98,7 +98,7 @@ class ReturnedGradients:
 
     Args:
         session: Where they go.
-        module_captures: Those of the registered modules; grows.
+        tables: The parameters of the registered modules; grows.
         mode: Learns that a training is one by transforms.
         loss: Is told of the number whose gradients they are, before they are captured.
     """
@@ -106,12 +106,12 @@ class ReturnedGradients:
     def __init__(
         self,
         session: Session,
-        module_captures: Sequence[ModuleCapture],
+        tables: Sequence[ParameterTable],
         mode: TorchMode,
         loss: Callable[[torch.Tensor], None],
     ) -> None:
         self._session = session
-        self._module_captures = module_captures
+        self._tables = tables
         self._mode = mode
         self._loss = loss
         # The parameters that modules were given for their latest call, by identity.
@@ -132,8 +132,8 @@ class ReturnedGradients:
         self._lent.clear()
 
     def _parameters(self) -> Iterator[tuple[torch.Tensor, TensorEntry]]:
-        for module_capture in self._module_captures:
-            yield from module_capture.parameters.parameters()
+        for table in self._tables:
+            yield from table.parameters()
 
     def _returned(self, call: GradientCall) -> None:
         names = {id(parameter): entry for parameter, entry in self._parameters()}

@@ -13,15 +13,17 @@ import weakref
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from tdbg.capture.model_info import ModelMarks
+from tdbg.config.kinds import Kind
 from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
 from tdbg.hooks.pytorch.capture.losses import LossCapture
 from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import TrackedParameter
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
-from tdbg.hooks.pytorch.checks.first_losses import LossWatch
+from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.device.tensors import gradient_of, name_of, sample_of
 from tdbg.hooks.pytorch.model.kinds import kind_of
 from tdbg.hooks.pytorch.model.mode import evaluating
@@ -36,6 +38,10 @@ from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 __all__ = ["TorchModel"]
 
 
+# A registered module that lives.
+_Root = tuple[ModuleCapture, nn.Module]
+
+
 class TorchModel:
     """The model of a training: a ``ModelSource``.
 
@@ -45,7 +51,7 @@ class TorchModel:
 
     Attributes:
         watch: Knows the optimizers; None: nothing does yet.
-        loss_watch: Reads the graphs of the losses; None: nothing does yet.
+        first_losses: Reads the graphs of the losses; None: nothing does yet.
         functions: Follows functions that are called; None: nothing does.
     """
 
@@ -55,7 +61,7 @@ class TorchModel:
         self._module_captures = module_captures
         self._losses = losses
         self.watch: OptimizerWatch | None = None
-        self.loss_watch: LossWatch | None = None
+        self.first_losses: FirstLosses | None = None
         # Those that were seen to have a gradient, by name.
         self._with_gradient: set[str] = set()
         self.functions: FunctionCalls | None = None
@@ -100,73 +106,79 @@ class TorchModel:
                 self._with_gradient.add(tracked.weight.name)
         found.append(len(self._with_gradient))
         found.append(len(self._made_inputs()))
-        if self.loss_watch is not None:
-            found += self.loss_watch.look()
+        if self.first_losses is not None:
+            found += self.first_losses.look()
         return ModelMarks(len(all_tracked), tuple(found))
 
     def model_info(
         self, step: int, trained_in_evaluation: Collection[Hashable]
     ) -> ModelInfo:
         """Describe the model as it is now."""
-        optimizers, all_tracked = self._optimizers, self._tracked()
+        optimizers = self._optimizers
         held = {
             id(parameter): i
             for i, optimizer in enumerate(optimizers)
             for parameter in parameters_of(optimizer)
         }
-        cut = {} if self.loss_watch is None else self.loss_watch.cut()
-        modules: dict[str, str] = {}
-        package_models: dict[str, str] = {}
-        kinds = {loss.name: loss.kind for loss in self._losses}
         roots = [
-            (module_capture, module_capture.module)
+            (module_capture, root)
             for module_capture in self._module_captures
+            if (root := module_capture.module) is not None
         ]
+        modules, kinds = self._modules(roots)
+        info = ModelInfo(
+            evaluating=tuple(self._evaluating(trained_in_evaluation, held)),
+            dropping=() if self.functions is None else self.functions.dropping,
+            step=step,
+            models=tuple(class_name(root) for _, root in roots),
+            losses=tuple(loss.class_name for loss in self._losses),
+            optimizers=tuple(type(each).__name__ for each in optimizers),
+            modules=modules,
+            kinds=kinds,
+            parameters=self._parameters(roots, held),
+            complete=bool(optimizers),
+            keeps_gradients=self.watch is not None and self.watch.keeps_gradients,
+            made_inputs=self._made_inputs(),
+        )
+        return info if self.first_losses is None else self.first_losses.add_to(info)
+
+    def _modules(
+        self, roots: Sequence[_Root]
+    ) -> tuple[dict[str, str], dict[str, Kind]]:
+        """Return the classes of all modules by path, and kinds by loss and class."""
+        modules: dict[str, str] = {}
+        kinds = {loss.name: loss.kind for loss in self._losses}
         for module_capture, root in roots:
-            for path, module in named_modules(root) if root is not None else ():
+            for path, module in named_modules(root):
                 name = module_capture.prefix + path if path else module_capture.name
                 modules.setdefault(name, class_name(module))
                 kinds.setdefault(class_name(module), kind_of(module))
-            if root is not None:
-                found = package_models_in(root)
-                prefix = module_capture.prefix
-                package_models.update(
-                    (prefix + path, prefix + model) for path, model in found.items()
-                )
+        return modules, {key: kind for key, kind in kinds.items() if kind is not None}
+
+    def _parameters(
+        self, roots: Sequence[_Root], held: Mapping[int, int]
+    ) -> dict[str, ParameterFacts]:
+        """Return the facts of all parameters by name."""
+        cut = {} if self.first_losses is None else self.first_losses.cut()
+        package_models = {
+            module_capture.prefix + path: module_capture.prefix + model
+            for module_capture, root in roots
+            for path, model in package_models_in(root).items()
+        }
         parameters: dict[str, ParameterFacts] = {}
-        for tracked in all_tracked:
+        for tracked in self._tracked():
             parameter = tracked.parameter()
             # A lazy parameter has no shape yet.
             with contextlib.suppress(RuntimeError, NotImplementedError):
                 if parameter is not None:
-                    optimizer = held.get(id(parameter))
                     name = tracked.weight.name
                     parameters[name] = dataclasses.replace(
-                        _of(tracked, parameter, optimizer),
+                        _facts_of(tracked, parameter, held.get(id(parameter))),
                         has_gradient=name in self._with_gradient,
                         cut_by=cut.get(id(parameter)),
                         package_model=package_models.get(owner_of(name)),
                     )
-        return ModelInfo(
-            evaluating=tuple(self._evaluating(trained_in_evaluation, held)),
-            dropping=() if self.functions is None else self.functions.dropping,
-            step=step,
-            models=tuple(class_name(root) for _, root in roots if root is not None),
-            losses=tuple(loss.class_name for loss in self._losses),
-            optimizers=tuple(type(each).__name__ for each in optimizers),
-            modules=modules,
-            kinds={name: kind for name, kind in kinds.items() if kind is not None},
-            parameters=parameters,
-            complete=bool(optimizers),
-            keeps_gradients=self.watch is not None and self.watch.keeps_gradients,
-            loss_facts=() if self.loss_watch is None else self.loss_watch.facts,
-            is_loss_open=self.loss_watch is not None and self.loss_watch.is_open,
-            is_surrogate=self.loss_watch is not None and self.loss_watch.is_surrogate,
-            logit_scale=1.0 if self.loss_watch is None else self.loss_watch.logit_scale,
-            makes_targets=self.loss_watch is not None and self.loss_watch.makes_targets,
-            untrained=() if self.loss_watch is None else self.loss_watch.untrained,
-            made_inputs=self._made_inputs(),
-        )
+        return parameters
 
     def _made_inputs(self) -> tuple[str, ...]:
         found = (each.made_inputs for each in self._module_captures)
@@ -195,7 +207,7 @@ class TorchModel:
                 yield module_capture.prefix + path if path else module_capture.name
 
 
-def _of(
+def _facts_of(
     tracked: TrackedParameter, parameter: torch.Tensor, optimizer: int | None
 ) -> ParameterFacts:
     owner = tracked.owner()

@@ -17,7 +17,7 @@ from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
-from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 
 __all__ = ["OptimizerStates"]
 
@@ -30,14 +30,12 @@ class OptimizerStates:
 
     Args:
         session: Where they go.
-        module_captures: Those of the registered modules; grows.
+        tables: The parameters of the registered modules; grows.
     """
 
-    def __init__(
-        self, session: Session, module_captures: Sequence[ModuleCapture]
-    ) -> None:
+    def __init__(self, session: Session, tables: Sequence[ParameterTable]) -> None:
         self._session = session
-        self._module_captures = module_captures
+        self._tables = tables
         # By kind and parameter; None: it is not captured.
         self._entries: dict[tuple[str, TensorEntry], TensorEntry | None] = {}
         # How many parameters an optimizer held a state of when a step with this entry
@@ -61,8 +59,8 @@ class OptimizerStates:
         tensors: list[torch.Tensor] = []
         requested: list[int] = []
         finds_nothing, done, of_entry = True, context.done, context.step_plan.of_entry
-        for module_capture in self._module_captures:
-            for tracked in module_capture.parameters.tracked_parameters():
+        for table in self._tables:
+            for tracked in table.tracked_parameters():
                 parameter = tracked.parameter()
                 state = None if parameter is None else states.get(parameter)
                 if not isinstance(state, dict):

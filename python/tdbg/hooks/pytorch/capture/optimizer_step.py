@@ -23,7 +23,7 @@ from tdbg.capture.scalars import GroupScalars
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.capture.optimizer_state import OptimizerStates
-from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 from tdbg.hooks.pytorch.capture.unclipped_gradients import UnclippedGradients
 from tdbg.hooks.pytorch.capture.updates import OptimizerUpdates
 from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of
@@ -46,7 +46,7 @@ class OptimizerStep:
 
     Args:
         session: Where it goes.
-        module_captures: Those of the registered modules; grows.
+        tables: The parameters of the registered modules; grows.
         remote: Reads what optimizers hold on devices.
 
     Attributes:
@@ -58,14 +58,14 @@ class OptimizerStep:
     def __init__(
         self,
         session: Session,
-        module_captures: Sequence[ModuleCapture],
+        tables: Sequence[ParameterTable],
         remote: CudaTensors,
     ) -> None:
         self._session = session
         self._remote = remote
-        self._updates = OptimizerUpdates(session, module_captures)
-        self._states = OptimizerStates(session, module_captures)
-        self._unclipped = UnclippedGradients(session, module_captures)
+        self._updates = OptimizerUpdates(session, tables)
+        self._states = OptimizerStates(session, tables)
+        self._unclipped = UnclippedGradients(session, tables)
         self._scalars: dict[int, GroupScalars] = {}
         self._n_optimizers = 0
         self.contexts: dict[int, StepContext] = {}

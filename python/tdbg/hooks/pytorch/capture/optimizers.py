@@ -24,6 +24,7 @@ from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.capture.optimizer_hooks import StepBegins, StepEnds
 from tdbg.hooks.pytorch.capture.optimizer_step import OptimizerStep
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture, remove_all
 from tdbg.hooks.pytorch.checks.compiled_before import SilentModel
 from tdbg.hooks.pytorch.checks.kept_gradients import KeptGradients
@@ -52,6 +53,7 @@ class OptimizerWatch:
     Args:
         session: Where their events go.
         module_captures: Those of the registered modules; grows.
+        tables: The parameters of these; grows.
         mode: Returns the present mode.
         remote: Reads what optimizers hold on devices.
         model_info: Writes what changes with them, and counts their steps.
@@ -67,6 +69,7 @@ class OptimizerWatch:
         self,
         session: Session,
         module_captures: list[ModuleCapture],
+        tables: list[ParameterTable],
         mode: Callable[[], ModeKeys],
         remote: CudaTensors,
         model_info: ModelInfoWriter,
@@ -77,6 +80,7 @@ class OptimizerWatch:
         self._model_info = model_info
         self._remote = remote
         self._module_captures = module_captures
+        self._tables = tables
         self._mode = mode
         # By references without a callback, which all of an object are one: to look
         # for a key takes no call of Python's.
@@ -97,7 +101,7 @@ class OptimizerWatch:
         self._has_closure = False
         # The scale of the scaler whose step is under way.
         self._loss_scale: Any = None
-        self.around = OptimizerStep(session, module_captures, remote)
+        self.around = OptimizerStep(session, tables, remote)
         self.keeps_gradients = False
         self._kept: dict[int, KeptGradients] = {}
         self._silent_model = SilentModel(module_captures)
@@ -243,20 +247,15 @@ class OptimizerWatch:
     def _trains_ours(self, optimizer: Any) -> bool:
         # As a forward begins, a sharded module may hold other parameters than its
         # optimizer does.
-        ours = set[int]().union(
-            *(
-                module_capture.parameters.identities()
-                for module_capture in self._module_captures
-            )
-        )
+        ours = set[int]().union(*(table.identities() for table in self._tables))
         return optimizer is not None and not ours.isdisjoint(held_ids(optimizer))
 
     def _begin(self, key: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Capture before the step; return other arguments, or None to keep them."""
         self._has_stepped = True
-        for module_capture in self._module_captures:
-            if module_capture.parameters.early.copies:
-                module_capture.parameters.fence()
+        for table in self._tables:
+            if table.early.copies:
+                table.fence()
         # PyTorch counts the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
@@ -328,9 +327,9 @@ class OptimizerWatch:
             self._session.optimizer_ends(key, True)
 
     def _fence(self) -> None:
-        for module_capture in self._module_captures:
-            if module_capture.parameters.early.copies:
-                module_capture.parameters.fence()
+        for table in self._tables:
+            if table.early.copies:
+                table.fence()
 
     def _capture(
         self, key: int, context: StepContext | None, optimizer: Optimizer

@@ -271,6 +271,11 @@ class ParameterTable:
         self._tracked = self._find()
         self.refresh()
 
+    @property
+    def module(self) -> nn.Module | None:
+        """The module, if it lives."""
+        return self._module()
+
     def identities(self) -> set[int]:
         """The ids of the parameters as they are now."""
         module = self._module()

@@ -273,35 +273,21 @@ class SubmoduleHooks:
     def _hook(self, module: nn.Module, paths: tuple[str, ...]) -> bool:
         """Set the hooks that are needed and missing; return whether there were any."""
         new = _Hooked(weakref.ref(module), paths, [], [], set())
-        _, _, handles, takes, known = self._hooked.setdefault(id(module), new)
-        session, classes = self._session, classes_and_kind(module)
-        is_root = module is self._root()
-        roles = [
-            role
-            for role in self._roles - known
-            if role is not (Role.INPUT if is_root else Role.MODEL_INPUT)
-            and (
-                session.may_capture(role, classes)
-                or (role is Role.OUTPUT and self._paths_of_ends is not None)
-            )
-        ]
+        hooked = self._hooked.setdefault(id(module), new)
+        classes = classes_and_kind(module)
+        roles = self._missing_roles(module, classes, hooked.roles)
         if not roles:
             return False
         self._is_new = True
-        known.update(roles)
-
-        def keep(name: str, handle: Any) -> None:
-            handles.append(handle)
-            self._removable.add(module, name, handle.id)
-
-        place = weakref.ref(module)
+        hooked.roles.update(roles)
+        place = hooked.module
 
         def mode() -> ModeKeys:
             return self._mode.of_part(place())
 
-        captured = {
+        captured: dict[Role, Activations] = {
             role: (ModelInputs if role is Role.MODEL_INPUT else Activations)(
-                session,
+                self._session,
                 mode,
                 paths[0],
                 role,
@@ -312,31 +298,61 @@ class SubmoduleHooks:
             for role in roles
             if role is not Role.OUTPUT_GRADIENT
         }
-        takes += captured.values()
+        hooked.takes.extend(captured.values())
+        self._register(module, hooked, captured)
+        if Role.OUTPUT_GRADIENT in roles:
+            watch = OutputGradient(self._session, mode, paths, classes, self._gradients)
+            self._keep(hooked, "_forward_hooks", module.register_forward_hook(watch))
+        return True
+
+    def _missing_roles(
+        self, module: nn.Module, classes: frozenset[str], known: set[Role]
+    ) -> list[Role]:
+        """Return the roles that the module needs hooks for and has none."""
+        may_capture, is_root = self._session.may_capture, module is self._root()
+        return [
+            role
+            for role in self._roles - known
+            if role is not (Role.INPUT if is_root else Role.MODEL_INPUT)
+            and (
+                may_capture(role, classes)
+                or (role is Role.OUTPUT and self._paths_of_ends is not None)
+            )
+        ]
+
+    def _register(
+        self, module: nn.Module, hooked: _Hooked, captured: dict[Role, Activations]
+    ) -> None:
+        """Register the hooks for inputs and outputs, one for both where it will do."""
+        session, path = self._session, hooked.paths[0]
+        is_root = module is self._root()
         inputs = captured.get(Role.MODEL_INPUT if is_root else Role.INPUT)
+        outputs = captured.get(Role.OUTPUT)
         if isinstance(inputs, ModelInputs):
             self._model_inputs = inputs
-        outputs = captured.get(Role.OUTPUT)
         register = module.register_forward_hook
         if inputs is not None and outputs is not None and _leaves_inputs_alone(module):
             both = _Both(session, inputs, outputs)
-            self._finishes(inputs, paths[0])
-            keep("_forward_hooks", register(both, with_kwargs=True))
-        else:
-            if inputs is not None:
-                before = _Input(session, inputs)
-                if is_root:
-                    self._root_input = before
-                handle = module.register_forward_pre_hook(before, with_kwargs=True)
-                keep("_forward_pre_hooks", handle)
-            if outputs is not None:
-                self._finishes(outputs, paths[0])
-                keep("_forward_hooks", register(_Output(session, outputs)))
-        if Role.OUTPUT_GRADIENT in roles:
-            hooks = self._gradients
-            watch = OutputGradient(session, mode, paths, classes, hooks)
-            keep("_forward_hooks", register(watch))
-        return True
+            self._finishes(inputs, path)
+            self._keep(hooked, "_forward_hooks", register(both, with_kwargs=True))
+            return
+        if inputs is not None:
+            before = _Input(session, inputs)
+            if is_root:
+                self._root_input = before
+            handle = module.register_forward_pre_hook(before, with_kwargs=True)
+            self._keep(hooked, "_forward_pre_hooks", handle)
+        if outputs is not None:
+            self._finishes(outputs, path)
+            after = register(_Output(session, outputs))
+            self._keep(hooked, "_forward_hooks", after)
+
+    def _keep(self, hooked: _Hooked, name: str, handle: Any) -> None:
+        """Keep the handle of a hook that stands in the module's dict *name*."""
+        hooked.handles.append(handle)
+        module = hooked.module()
+        if module is not None:
+            self._removable.add(module, name, handle.id)
 
 
 def _leaves_inputs_alone(module: nn.Module) -> bool:

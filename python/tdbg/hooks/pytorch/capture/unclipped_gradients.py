@@ -29,8 +29,10 @@ from tdbg.capture.steps import Step
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.updates import DerivedEntries
 from tdbg.config.collections import Role
-from tdbg.hooks.pytorch.capture.parameters_and_gradients import TrackedParameter
-from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import (
+    ParameterTable,
+    TrackedParameter,
+)
 from tdbg.hooks.pytorch.device.tensors import TYPES, gradient_of
 
 __all__ = ["UnclippedGradients"]
@@ -41,14 +43,12 @@ class UnclippedGradients:
 
     Args:
         session: Where they go.
-        module_captures: Those of the registered modules; grows.
+        tables: The parameters of the registered modules; grows.
     """
 
-    def __init__(
-        self, session: Session, module_captures: Sequence[ModuleCapture]
-    ) -> None:
+    def __init__(self, session: Session, tables: Sequence[ParameterTable]) -> None:
         self._session = session
-        self._module_captures = module_captures
+        self._tables = tables
         self._entries: DerivedEntries[TrackedParameter] = DerivedEntries(
             session, Role.GRADIENT_UNCLIPPED, unclipped_gradient_name
         )
@@ -79,8 +79,8 @@ class UnclippedGradients:
     def watch(self) -> None:
         """Watch the parameters that are not watched yet, and those only."""
         found = set()
-        for module_capture in self._module_captures:
-            for tracked, _ in self._entries.of(module_capture.parameters):
+        for table in self._tables:
+            for tracked, _ in self._entries.of(table):
                 parameter = tracked.parameter()
                 if parameter is None or not parameter.requires_grad:
                     continue
@@ -119,9 +119,9 @@ class UnclippedGradients:
             )  # Whatever came before is for the next step.
             return
         entries, tensors, requested = [], [], []
-        for module_capture in self._module_captures:
+        for table in self._tables:
             for tracked, entry, flags in self._entries.requested(
-                module_capture.parameters, context.step_plan
+                table, context.step_plan
             ):
                 parameter = tracked.parameter()
                 if parameter is None or (
@@ -174,10 +174,7 @@ class UnclippedGradients:
         )
 
     def _captures_some(self, step_plan: StepPlan) -> bool:
-        return any(
-            self._entries.requested(module_capture.parameters, step_plan)
-            for module_capture in self._module_captures
-        )
+        return any(self._entries.requested(table, step_plan) for table in self._tables)
 
     def _backward_ends(self) -> None:
         # Calls that were queued meanwhile come first: DistributedDataParallel
@@ -194,10 +191,8 @@ class UnclippedGradients:
         context: StepContext | None = None if step is None else step.context
         if context is None or not context.takes:
             return
-        for module_capture in self._module_captures:
-            for tracked, entry, _ in self._entries.requested(
-                module_capture.parameters, context.step_plan
-            ):
+        for table in self._tables:
+            for tracked, entry, _ in self._entries.requested(table, context.step_plan):
                 parameter = tracked.parameter()
                 if parameter is None or not parameter.requires_grad:
                     continue  # What a frozen one holds is of a backward before.

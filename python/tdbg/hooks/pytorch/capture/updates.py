@@ -17,8 +17,10 @@ from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
-from tdbg.hooks.pytorch.capture.parameters_and_gradients import TrackedParameter
-from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import (
+    ParameterTable,
+    TrackedParameter,
+)
 from tdbg.hooks.pytorch.device.tensors import TYPES, gradient_of
 from tdbg.hooks.pytorch.model.process_objects import held_ids
 
@@ -30,14 +32,12 @@ class OptimizerUpdates(Updates):
 
     Args:
         session: Where they go.
-        module_captures: Those of the registered modules; grows.
+        tables: The parameters of the registered modules; grows.
     """
 
-    def __init__(
-        self, session: Session, module_captures: Sequence[ModuleCapture]
-    ) -> None:
+    def __init__(self, session: Session, tables: Sequence[ParameterTable]) -> None:
         super().__init__(session, _copy, _difference)
-        self._module_captures = module_captures
+        self._tables = tables
         self._entries: DerivedEntries[TrackedParameter] = DerivedEntries(
             session, Role.UPDATE, update_name
         )
@@ -64,10 +64,8 @@ class OptimizerUpdates(Updates):
         """
         chosen = [
             each
-            for module_capture in self._module_captures
-            for each in self._entries.requested(
-                module_capture.parameters, context.step_plan
-            )
+            for table in self._tables
+            for each in self._entries.requested(table, context.step_plan)
         ]
         if not chosen:
             self.forget(key)

@@ -9,6 +9,7 @@ Thread safety: the training's thread.  Errors: none; what cannot be read is not.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,8 +27,9 @@ from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
+from tdbg.run.model_info import ModelInfo
 
-__all__ = ["LossWatch"]
+__all__ = ["FirstLosses"]
 
 # Backward passes of a training whose graphs are read, and those of other trainings
 # that are read in vain: a step may have several losses.
@@ -41,18 +43,13 @@ _MOST_PARAMETERS = 100
 _DEEPEST = 3
 
 
-class _Parameters(Protocol):
-    def identities(self) -> set[int]: ...
-
-
-class _Root(Protocol):
-    """A registered module, which ``ModuleCapture`` is."""
-
-    @property
-    def parameters(self) -> _Parameters: ...
+class _Table(Protocol):
+    """The parameters of a registered module, which a ``ParameterTable`` is."""
 
     @property
     def module(self) -> nn.Module | None: ...
+
+    def identities(self) -> set[int]: ...
 
 
 class _Watched(NamedTuple):
@@ -61,14 +58,14 @@ class _Watched(NamedTuple):
     since: int
 
 
-class LossWatch:
+class FirstLosses:
     """Reads the first losses of the training of some modules.
 
     And the next ones after an optimizer was made later: it may have been given other
     parameters than those of the loss.
 
     Args:
-        module_captures: Those of the registered modules; grows.
+        tables: The parameters of the registered modules; grows.
         step: Returns the global step of training.
         meter: Is told what it costs.
 
@@ -82,11 +79,11 @@ class LossWatch:
 
     def __init__(
         self,
-        module_captures: Sequence[_Root],
+        tables: Sequence[_Table],
         step: Callable[[], int],
         meter: OverheadMeter,
     ) -> None:
-        self._module_captures = module_captures
+        self._tables = tables
         self._step = step
         self._meter = meter
         self.facts: tuple[LossFact, ...] = ()
@@ -131,6 +128,18 @@ class LossWatch:
         """The operations that cut parameters off from all losses, by identity."""
         return {key: cut for key, cut in self._cut.items() if key not in self._reached}
 
+    def add_to(self, info: ModelInfo) -> ModelInfo:
+        """Return the description of the model with what the losses say of it."""
+        return dataclasses.replace(
+            info,
+            loss_facts=self.facts,
+            is_loss_open=self.is_open,
+            is_surrogate=self.is_surrogate,
+            logit_scale=self.logit_scale,
+            makes_targets=self.makes_targets,
+            untrained=self.untrained,
+        )
+
     def remove(self) -> None:
         """Read no more."""
         self._watched.clear()
@@ -153,9 +162,7 @@ class LossWatch:
 
     def _read(self, root: torch.Tensor) -> None:
         graph = read_loss_graph(root)
-        ours = set[int]().union(
-            *(each.parameters.identities() for each in self._module_captures)
-        )
+        ours = set[int]().union(*(each.identities() for each in self._tables))
         is_ours = any(id(leaf) in ours for leaf in graph.leaves)
         for leaf, cut in zip(graph.leaves, graph.cut, strict=True):
             if id(leaf) in ours:
@@ -175,7 +182,7 @@ class LossWatch:
             self.logit_scale = max(self.logit_scale, graph.logit_scale)
             if graph.is_distance and self._targets is None:
                 self._targets = TargetNetworks(self._step)
-                roots = [each.module for each in self._module_captures]
+                roots = [each.module for each in self._tables]
                 self._targets.search(each for each in roots if each is not None)
             self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))
         if self._n_read >= _MOST_GRAPHS or self._n_in_vain >= _MOST_IN_VAIN:
@@ -215,8 +222,8 @@ class LossWatch:
 
     def _in_containers(self) -> Iterator[tuple[int, str]]:
         """What lists and dictionaries in the modules hold, which registers nothing."""
-        for capture in self._module_captures:
-            root = capture.module
+        for table in self._tables:
+            root = table.module
             if root is None:
                 continue
             for path, module in named_modules(root):
