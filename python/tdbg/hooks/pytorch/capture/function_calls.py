@@ -30,57 +30,26 @@ from torch.nn._reduction import legacy_get_string
 from tdbg.capture.naming import UniqueNames
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
-from tdbg.config.class_kinds import ACTIVATION_FUNCTIONS, kind_of_class
+from tdbg.config.class_kinds import kind_of_class
 from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.capture.activations import Activations, unit_range_of
 from tdbg.hooks.pytorch.capture.losses import (
     LossCapture,
     is_call_of_function,
 )
-from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots, unscaled
 from tdbg.hooks.pytorch.functions.call_sites import TRAINERS, CallSites
-from tdbg.hooks.pytorch.functions.diverted import (
-    DivertedCodes,
-    FunctionCall,
-    Listener,
-    Place,
-    code_of,
-    place_of,
-)
+from tdbg.hooks.pytorch.functions.diverted import FunctionCall
+from tdbg.hooks.pytorch.functions.followed_functions import followed
 from tdbg.hooks.pytorch.model.call_context import is_in_transform
 from tdbg.hooks.pytorch.model.mode import TorchMode
 from tdbg.hooks.pytorch.model.module_tree import class_name
 from tdbg.modes import TRAINING, ModeKeys
 
-__all__ = ["LOSS_FUNCTIONS", "FunctionCalls"]
+__all__ = ["FunctionCalls"]
 
-LOSS_FUNCTIONS = (
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cosine_embedding_loss",
-    "cross_entropy",
-    "ctc_loss",
-    "gaussian_nll_loss",
-    "hinge_embedding_loss",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "margin_ranking_loss",
-    "mse_loss",
-    "multi_margin_loss",
-    "multilabel_soft_margin_loss",
-    "nll_loss",
-    "poisson_nll_loss",
-    "smooth_l1_loss",
-    "soft_margin_loss",
-    "triplet_margin_loss",
-)
-"""Those of ``torch.nn.functional`` that are captured as losses."""
 
-# They drop unless they are told not to.
-_DROPOUT_FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
-# Arguments of these before the one that says whether to drop.
+# Arguments of dropout before the one that says whether to drop.
 _BEFORE_TRAINING = 2
 # Classes of modules that are remembered for it, at most.
 _MOST_DROPPING = 20
@@ -155,18 +124,18 @@ class FunctionCalls:
         """Follow what the collections ask for by now."""
         if self.session.may_capture(Role.OUTPUT):
             self.is_following = True
-            _diverted.follow_activations(self)
+            followed.follow_activations(self)
 
     def follow_losses(self) -> None:
         """Capture losses too, and what a backward begins at; watch dropout."""
         self.is_following = self.follows_losses = True
-        _diverted.follow_losses(self)
+        followed.follow_losses(self)
         counter = self.session.counted.counter_of_core
         self._backward = BackwardRoots(self.backward_begins, counter)
 
     def remove(self) -> None:
         """Follow nothing any longer."""
-        _diverted.remove(self)
+        followed.remove(self)
         if self._backward is not None:
             self._backward.remove()
             self._backward = None
@@ -184,22 +153,22 @@ class FunctionCalls:
         self.thread = threading.get_ident()
         if mode in TRAINING:
             self._may_be_followed = True
-        _diverted.follow_dropout(mode not in TRAINING)
+        followed.follow_dropout(mode not in TRAINING)
         self.is_in_forward = self.session.takes_activations
-        if _diverted.is_on or self.is_in_forward or _diverted.latest is not self.me:
-            _diverted.forward_begins(self)
+        if followed.is_on or self.is_in_forward or followed.latest is not self.me:
+            followed.forward_begins(self)
 
     def forward_ends(self) -> None:
         """The call of a root is over, perhaps inside that of another one."""
         if not self.session.machine.depth:
             self.is_in_forward = False
-            _diverted.forward_ends()
+            followed.forward_ends()
 
     def _rest(self) -> None:
         """Nothing of the next forwards is requested."""
         self.is_in_forward = False
-        if _diverted.is_on and _diverted.latest is self.me:
-            _diverted.forward_begins(self)
+        if followed.is_on and followed.latest is self.me:
+            followed.forward_begins(self)
 
     # ---- called by diverted functions ----------------------------------------
 
@@ -364,7 +333,7 @@ class FunctionCalls:
         may_be_followed, self._may_be_followed = self._may_be_followed, False
         if not may_be_followed and not self.session.counted.counter.is_noted:
             return
-        if _diverted.latest is not self.me:
+        if followed.latest is not self.me:
             return
         # A loss that was registered may have been called by a compiled graph.
         is_unseen = not nodes and len(self._losses) > len(self._functions)
@@ -377,186 +346,6 @@ class FunctionCalls:
             n_others = self._backward_sites.number(sys._getframe(1))
             name = f"loss_{n_others + 1}_output_0" if n_others else name
         session.run(session.record, self._mode.now(), name, Role.LOSS, unscaled(root))
-
-
-class _Activations(Listener):
-    """On while a forward is under way in which outputs are captured."""
-
-    def called(self, call: FunctionCall) -> None:
-        """An activation function was called, and has returned."""
-        calls = None if _diverted.latest is None else _diverted.latest()
-        if calls is not None:
-            calls.activation(call)
-
-
-class _Losses(Listener):
-    """Always on."""
-
-    is_on = True
-
-    def called(self, call: FunctionCall) -> None:
-        """A loss function was called, and has returned."""
-        calls = None if _diverted.latest is None else _diverted.latest()
-        if calls is None or not calls.follows_losses:
-            return
-        counter = calls.session.counted.counter
-        # Most steps that are only counted have no loss, and seldom come here.
-        if counter.is_quiet or threading.get_ident() != calls.thread:
-            return
-        if not (counter.is_noted and calls.note_loss(call)):
-            calls.session.run(calls.take_loss, call)
-
-
-class _Dropout(Listener):
-    """On while a forward is under way that evaluates."""
-
-    def called(self, call: FunctionCall) -> None:
-        """A dropout function was called, and has returned."""
-        calls = None if _diverted.latest is None else _diverted.latest()
-        if (
-            calls is not None
-            and calls.follows_losses
-            and threading.get_ident() == calls.thread
-        ):
-            calls.session.run(calls.take_dropout, call)
-
-
-class _Diverted:
-    """The functions of this process that are diverted, and who follows them.
-
-    Of several trainings calls are of the one whose root was called last.
-
-    Attributes:
-        latest: Refers to who follows now; None: nobody does.
-        is_on: Whether the latest forward is one whose activations are followed.
-    """
-
-    def __init__(self) -> None:
-        self.born = now()
-        self._followers: weakref.WeakSet[FunctionCalls] = weakref.WeakSet()
-        self.latest: weakref.ref[FunctionCalls] | None = None
-        self.is_on = False
-        self._activations, self._losses = _Activations(), _Losses()
-        self._dropout = _Dropout()
-        self._names: set[str] = set()
-        self._activation_codes, self._dropout_codes = DivertedCodes(), DivertedCodes()
-        self._loss_codes = DivertedCodes()  # They are always diverted.
-        self._places: list[Place] = []
-        self._has_places = False  # Whether builtins are replaced.
-        self._is_compiled = False
-
-    def follow_activations(self, calls: FunctionCalls) -> None:
-        """Divert activation functions in forwards that are captured."""
-        self._followers.add(calls)
-        for name in ACTIVATION_FUNCTIONS:
-            for owner in (functional, torch):
-                if self._is_new(owner, name):
-                    code = code_of(owner, name, self._activations)
-                    place = place_of(owner, name, self._activations)
-                    if code is not None:
-                        self._activation_codes.add(code)
-                    elif place is not None:
-                        self._places.append(place)
-
-    def follow_losses(self, calls: FunctionCalls) -> None:
-        """Divert losses, and dropout."""
-        self._followers.add(calls)
-        for names, listener, codes in (
-            (LOSS_FUNCTIONS, self._losses, self._loss_codes),
-            (_DROPOUT_FUNCTIONS, self._dropout, self._dropout_codes),
-        ):
-            for name in names:
-                if self._is_new(functional, name):
-                    code = code_of(functional, name, listener)
-                    if code is not None:
-                        codes.add(code)
-
-    def remove(self, calls: FunctionCalls) -> None:
-        """Put all back, if nobody else follows."""
-        self._followers.discard(calls)
-        if self.latest is calls.me:
-            self._listen(None)
-        if not self._followers:
-            self.is_on = self._activations.is_on = self._dropout.is_on = False
-            self._put_builtins_back()
-            for codes in self._all_codes():
-                codes.remove()
-            # The next training is another one: what it compiles is yet to come.
-            self.born, self._is_compiled = now(), False
-            self._names.clear()
-            self._places.clear()
-
-    def forward_begins(self, calls: FunctionCalls) -> None:
-        """A root is called; what is called inside is for *calls*."""
-        if self.latest is not calls.me:
-            self._listen(calls)
-        self.is_on = self._activations.is_on = calls.is_in_forward
-        if not self.is_on:
-            self._put_builtins_back()
-        may_change = self._may_change()
-        if may_change:
-            self._activation_codes.exchange(self.is_on)
-        if may_change and self.is_on and not self._has_places:
-            self._has_places = True
-            for owner, name, original, diverted in self._places:
-                if getattr(owner, name) is original:
-                    setattr(owner, name, diverted)
-
-    def follow_dropout(self, is_followed: bool) -> None:
-        """A root is called, whose dropout is followed or not."""
-        self._dropout.is_on = is_followed
-        codes = self._dropout_codes
-        if codes.are_diverted is not is_followed and self._may_change():
-            codes.exchange(is_followed)
-
-    def forward_ends(self) -> None:
-        """No forward is under way, and builtins are in their places.
-
-        Code is not put back before a forward begins that is not captured: in the
-        beginning, and by short schedules, the next one is.
-        """
-        self._activations.is_on = self._dropout.is_on = False
-        self._put_builtins_back()
-
-    def set_idle(self, is_idle: bool) -> None:
-        """Change nothing any longer: the compiler is about to trace.
-
-        It guards the code of functions, which is from now on that which diverts them.
-        """
-        if not is_idle:
-            self._is_compiled = True
-            self._put_builtins_back()
-            for codes in self._all_codes():
-                codes.exchange(True)
-
-    def _listen(self, calls: FunctionCalls | None) -> None:
-        """Calls are of this training from now on; None: of none."""
-        self.latest = None if calls is None else calls.me
-        counter = None if calls is None else calls.session.counted.counter_of_core
-        for codes in self._all_codes():
-            codes.counter = counter
-
-    def _may_change(self) -> bool:
-        return not self._is_compiled and hooks_may_go(self)
-
-    def _all_codes(self) -> tuple[DivertedCodes, ...]:
-        return self._activation_codes, self._dropout_codes, self._loss_codes
-
-    def _put_builtins_back(self) -> None:
-        if self._has_places:
-            self._has_places = False
-            for owner, name, original, diverted in self._places:
-                if getattr(owner, name) is diverted:
-                    setattr(owner, name, original)
-
-    def _is_new(self, owner: types.ModuleType, name: str) -> bool:
-        key = f"{owner.__name__}.{name}"
-        is_new = key not in self._names
-        self._names.add(key)
-        return is_new
-
-
-_diverted = _Diverted()
 
 
 def _is_of_a_module(caller: types.FrameType) -> bool:

@@ -1,0 +1,271 @@
+"""Which functions of PyTorch are followed, when, and for which training.
+
+Activations are followed in forwards that are captured, dropout in forwards that
+evaluate, losses always.
+
+Thread safety: functions are diverted by the training's thread; any thread may call
+them.
+
+Errors: a function that cannot be diverted is left as it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+import weakref
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional
+
+from tdbg.capture.session import Session
+from tdbg.config.class_kinds import ACTIVATION_FUNCTIONS
+from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
+from tdbg.hooks.pytorch.functions.diverted import (
+    DivertedCodes,
+    FunctionCall,
+    Listener,
+    Place,
+    code_of,
+    place_of,
+)
+
+__all__ = ["LOSS_FUNCTIONS", "Follower", "followed"]
+
+LOSS_FUNCTIONS = (
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
+    "cross_entropy",
+    "ctc_loss",
+    "gaussian_nll_loss",
+    "hinge_embedding_loss",
+    "huber_loss",
+    "kl_div",
+    "l1_loss",
+    "margin_ranking_loss",
+    "mse_loss",
+    "multi_margin_loss",
+    "multilabel_soft_margin_loss",
+    "nll_loss",
+    "poisson_nll_loss",
+    "smooth_l1_loss",
+    "soft_margin_loss",
+    "triplet_margin_loss",
+)
+"""Those of ``torch.nn.functional`` that are captured as losses."""
+
+# They drop unless they are told not to.
+_DROPOUT_FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
+
+
+class Follower(Protocol):
+    """One training that captures what its functions are given and return.
+
+    Attributes:
+        me: A reference to itself.
+        session: That of the training.
+        thread: The thread that called its root last.
+        is_in_forward: Whether a forward is under way whose activations are captured.
+        follows_losses: Whether losses are captured, and dropout is noted.
+    """
+
+    me: weakref.ref[Any]
+    session: Session
+    thread: int
+    is_in_forward: bool
+    follows_losses: bool
+
+    def activation(self, call: FunctionCall) -> None:
+        """Capture the result of an activation function."""
+
+    def take_loss(self, call: FunctionCall) -> None:
+        """Capture what a loss function was given and has returned."""
+
+    def note_loss(self, call: FunctionCall) -> bool:
+        """Note a loss of a step that is counted; False: the step is to be seen."""
+
+    def take_dropout(self, call: FunctionCall) -> None:
+        """Note who calls dropout."""
+
+
+class _Activations(Listener):
+    """On while a forward is under way in which outputs are captured."""
+
+    def called(self, call: FunctionCall) -> None:
+        """An activation function was called, and has returned."""
+        calls = None if followed.latest is None else followed.latest()
+        if calls is not None:
+            calls.activation(call)
+
+
+class _Losses(Listener):
+    """Always on."""
+
+    is_on = True
+
+    def called(self, call: FunctionCall) -> None:
+        """A loss function was called, and has returned."""
+        calls = None if followed.latest is None else followed.latest()
+        if calls is None or not calls.follows_losses:
+            return
+        counter = calls.session.counted.counter
+        # Most steps that are only counted have no loss, and seldom come here.
+        if counter.is_quiet or threading.get_ident() != calls.thread:
+            return
+        if not (counter.is_noted and calls.note_loss(call)):
+            calls.session.run(calls.take_loss, call)
+
+
+class _Dropout(Listener):
+    """On while a forward is under way that evaluates."""
+
+    def called(self, call: FunctionCall) -> None:
+        """A dropout function was called, and has returned."""
+        calls = None if followed.latest is None else followed.latest()
+        if (
+            calls is not None
+            and calls.follows_losses
+            and threading.get_ident() == calls.thread
+        ):
+            calls.session.run(calls.take_dropout, call)
+
+
+class _Followed:
+    """The functions of this process that are diverted, and who follows them.
+
+    Of several trainings calls are of the one whose root was called last.
+
+    Attributes:
+        latest: Refers to who follows now; None: nobody does.
+        is_on: Whether the latest forward is one whose activations are followed.
+    """
+
+    def __init__(self) -> None:
+        self.born = now()
+        self._followers: weakref.WeakSet[Follower] = weakref.WeakSet()
+        self.latest: weakref.ref[Follower] | None = None
+        self.is_on = False
+        self._activations, self._losses = _Activations(), _Losses()
+        self._dropout = _Dropout()
+        self._names: set[str] = set()
+        self._activation_codes, self._dropout_codes = DivertedCodes(), DivertedCodes()
+        self._loss_codes = DivertedCodes()  # They are always diverted.
+        self._places: list[Place] = []
+        self._has_places = False  # Whether builtins are replaced.
+        self._is_compiled = False
+
+    def follow_activations(self, calls: Follower) -> None:
+        """Divert activation functions in forwards that are captured."""
+        self._followers.add(calls)
+        for name in ACTIVATION_FUNCTIONS:
+            for owner in (functional, torch):
+                if self._is_new(owner, name):
+                    code = code_of(owner, name, self._activations)
+                    place = place_of(owner, name, self._activations)
+                    if code is not None:
+                        self._activation_codes.add(code)
+                    elif place is not None:
+                        self._places.append(place)
+
+    def follow_losses(self, calls: Follower) -> None:
+        """Divert losses, and dropout."""
+        self._followers.add(calls)
+        for names, listener, codes in (
+            (LOSS_FUNCTIONS, self._losses, self._loss_codes),
+            (_DROPOUT_FUNCTIONS, self._dropout, self._dropout_codes),
+        ):
+            for name in names:
+                if self._is_new(functional, name):
+                    code = code_of(functional, name, listener)
+                    if code is not None:
+                        codes.add(code)
+
+    def remove(self, calls: Follower) -> None:
+        """Put all back, if nobody else follows."""
+        self._followers.discard(calls)
+        if self.latest is calls.me:
+            self._listen(None)
+        if not self._followers:
+            self.is_on = self._activations.is_on = self._dropout.is_on = False
+            self._put_builtins_back()
+            for codes in self._all_codes():
+                codes.remove()
+            # The next training is another one: what it compiles is yet to come.
+            self.born, self._is_compiled = now(), False
+            self._names.clear()
+            self._places.clear()
+
+    def forward_begins(self, calls: Follower) -> None:
+        """A root is called; what is called inside is for *calls*."""
+        if self.latest is not calls.me:
+            self._listen(calls)
+        self.is_on = self._activations.is_on = calls.is_in_forward
+        if not self.is_on:
+            self._put_builtins_back()
+        may_change = self._may_change()
+        if may_change:
+            self._activation_codes.exchange(self.is_on)
+        if may_change and self.is_on and not self._has_places:
+            self._has_places = True
+            for owner, name, original, diverted in self._places:
+                if getattr(owner, name) is original:
+                    setattr(owner, name, diverted)
+
+    def follow_dropout(self, is_followed: bool) -> None:
+        """A root is called, whose dropout is followed or not."""
+        self._dropout.is_on = is_followed
+        codes = self._dropout_codes
+        if codes.are_diverted is not is_followed and self._may_change():
+            codes.exchange(is_followed)
+
+    def forward_ends(self) -> None:
+        """No forward is under way, and builtins are in their places.
+
+        Code is not put back before a forward begins that is not captured: in the
+        beginning, and by short schedules, the next one is.
+        """
+        self._activations.is_on = self._dropout.is_on = False
+        self._put_builtins_back()
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Change nothing any longer: the compiler is about to trace.
+
+        It guards the code of functions, which is from now on that which diverts them.
+        """
+        if not is_idle:
+            self._is_compiled = True
+            self._put_builtins_back()
+            for codes in self._all_codes():
+                codes.exchange(True)
+
+    def _listen(self, calls: Follower | None) -> None:
+        """Calls are of this training from now on; None: of none."""
+        self.latest = None if calls is None else calls.me
+        counter = None if calls is None else calls.session.counted.counter_of_core
+        for codes in self._all_codes():
+            codes.counter = counter
+
+    def _may_change(self) -> bool:
+        return not self._is_compiled and hooks_may_go(self)
+
+    def _all_codes(self) -> tuple[DivertedCodes, ...]:
+        return self._activation_codes, self._dropout_codes, self._loss_codes
+
+    def _put_builtins_back(self) -> None:
+        if self._has_places:
+            self._has_places = False
+            for owner, name, original, diverted in self._places:
+                if getattr(owner, name) is diverted:
+                    setattr(owner, name, original)
+
+    def _is_new(self, owner: types.ModuleType, name: str) -> bool:
+        key = f"{owner.__name__}.{name}"
+        is_new = key not in self._names
+        self._names.add(key)
+        return is_new
+
+
+followed = _Followed()
+"""Those of this process."""
