@@ -9,13 +9,13 @@ import click
 from rich.console import Console
 
 from tdbg.cli.output import EXIT_UNREADABLE, plain
-from tdbg.trial import Problem, RunLosses, create_trial
+from tdbg.trial import LostRecords, Problem, create_trial
 
 __all__ = [
     "accounts",
     "exit_if_unread",
     "print_accounts",
-    "print_losses",
+    "print_lost_records",
     "state_text",
 ]
 
@@ -26,25 +26,28 @@ MOST_TOLD = 3
 def accounts(run: str) -> dict[str, Any]:
     """What the run lost, and what capture cost its training."""
     trial = create_trial(run)
-    return {"losses": trial.losses().to_json(), "cost": trial.overhead().to_json()}
+    return {
+        "lost_records": trial.lost_records().to_json(),
+        "cost": trial.overhead().to_json(),
+    }
 
 
 def print_accounts(run: str, out: Console) -> None:
     """Print the same."""
     trial = create_trial(run)
-    print_losses(trial.losses(), out)
+    print_lost_records(trial.lost_records(), out)
     out.print(plain(str(trial.overhead())))
 
 
-def print_losses(losses: RunLosses, out: Console) -> None:
+def print_lost_records(lost: LostRecords, out: Console) -> None:
     """Print what a run lost, if it did."""
-    if losses:
-        out.print(plain(str(losses)))
+    if lost:
+        out.print(plain(str(lost)))
 
 
-def state_text(state: str, losses: Mapping[str, Any]) -> str:
+def state_text(state: str, lost: Mapping[str, Any]) -> str:
     """The state of a run: one that ended and lost something did not end in order."""
-    return state if losses["in_order"] else f"{state}, with losses"
+    return state if lost["in_order"] else f"{state}, with lost records"
 
 
 def exit_if_unread(

@@ -122,7 +122,7 @@ def _print(report: ExportReport) -> None:
                 f"tdbg fsck {report.run} says why"
             )
         )
-    if lost := report.losses["text"]:
+    if lost := report.lost_records["text"]:
         out.print(plain(lost))
     if not report.complete:
         out.print(plain("the training goes on: --follow follows it"))

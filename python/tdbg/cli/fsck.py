@@ -13,7 +13,7 @@ from tdbg.cli.accounts import state_text
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, n_bytes, plain, table
 from tdbg.errors import StorageError
 from tdbg.run.directory import open_run, writer_directories
-from tdbg.trial import RunLosses, default_mapping, losses_of
+from tdbg.trial import LostRecords, default_mapping, lost_by_writer
 
 __all__ = ["command"]
 
@@ -62,7 +62,7 @@ def _check(directory: Path, run_uuid: bytes) -> dict[str, Any]:
     ]
     if reader.end_is_unknown:
         problems.append(_unknown_end(directory))
-    lost = losses_of(directory.name, reader)
+    lost = lost_by_writer(directory.name, reader)
     return {
         "writer": directory.name,
         "state": reader.liveness(),
@@ -72,7 +72,7 @@ def _check(directory: Path, run_uuid: bytes) -> dict[str, Any]:
         "events": len(reader.events()),
         "bytes": reader.n_bytes,
         "lost": lost.records,
-        "losses": RunLosses((lost,)).to_json(),
+        "lost_records": LostRecords((lost,)).to_json(),
         "problems": problems,
     }
 
@@ -121,13 +121,17 @@ def _print(
         where = f"{problem['file']} at byte {problem['offset']}"
         out.print(plain(f"{problem['kind']}: {where}: {problem['message']}"))
     for writer in writers:
-        if lost := writer.get("losses", {}).get("text"):
+        if lost := writer.get("lost_records", {}).get("text"):
             out.print(plain(f"{writer['writer']}: {lost}"))
     out.print(plain(f"{run} is {_verdict(writers, damaged)}"))
 
 
 def _state(writer: dict[str, Any]) -> str:
-    return state_text(writer["state"], writer["losses"]) if "state" in writer else "?"
+    return (
+        state_text(writer["state"], writer["lost_records"])
+        if "state" in writer
+        else "?"
+    )
 
 
 def _verdict(writers: list[dict[str, Any]], damaged: bool) -> str:
@@ -136,6 +140,6 @@ def _verdict(writers: list[dict[str, Any]], damaged: bool) -> str:
     problems = [problem for writer in writers for problem in writer["problems"]]
     if any(problem["kind"] == UNKNOWN_END for problem in problems):
         return "sound as far as it goes: its end is unknown"
-    if not all(writer["losses"]["in_order"] for writer in writers):
+    if not all(writer["lost_records"]["in_order"] for writer in writers):
         return "sound, but not all that was offered to it could be written"
     return "sound"

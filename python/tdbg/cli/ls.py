@@ -45,7 +45,7 @@ def command(
                 {
                     "run": path,
                     "state": trial.status,
-                    "losses": trial.losses().to_json(),
+                    "lost_records": trial.lost_records().to_json(),
                     "cost": trial.overhead().to_json(),
                     "tensors": tensors,
                 }
@@ -74,7 +74,7 @@ def _run(path: Path) -> dict[str, Any]:
 def _described(path: Path) -> dict[str, Any]:
     trial = create_trial(str(path))
     steps = trial.steps(show_incomplete_steps=True)
-    losses = trial.losses()
+    losses = trial.lost_records()
     return {
         "run": str(path),
         "state": trial.status,
@@ -84,7 +84,7 @@ def _described(path: Path) -> dict[str, Any]:
             {(each.rule, each.tensor, each.first_step) for each in trial.findings()}
         ),
         "lost": losses.records,
-        "losses": losses.to_json(),
+        "lost_records": losses.to_json(),
         "bytes": trial.n_bytes,
         "cost": trial.overhead().to_json(),
     }
@@ -97,7 +97,7 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
         if "error" in run
         else (
             run["run"],
-            accounts.state_text(run["state"], run["losses"]),
+            accounts.state_text(run["state"], run["lost_records"]),
             str(run["steps"]),
             "-" if run["last_step"] is None else str(run["last_step"]),
             str(run["findings"]),
@@ -159,8 +159,8 @@ def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
     columns = ("tensor", "role", "dtype", "shape", *numbers, "steps")
     out = output.console()
     output.print_table(columns, rows, out, right=numbers)
-    losses = trial.losses()
+    losses = trial.lost_records()
     state = accounts.state_text(trial.status, losses.to_json())
     out.print(f"{len(tensors)} tensors, {output.n_bytes(trial.n_bytes)}, {state}")
-    accounts.print_losses(losses, out)
+    accounts.print_lost_records(losses, out)
     out.print(output.plain(str(trial.overhead())))

@@ -66,7 +66,7 @@ def command(
                 {
                     "run": run,
                     "state": trial.status,
-                    "losses": trial.losses().to_json(),
+                    "lost_records": trial.lost_records().to_json(),
                     "cost": trial.overhead().to_json(),
                     "tensors": [
                         summary.to_json()
@@ -109,10 +109,10 @@ def print_run(
         mode: summaries.summarize(trial, names, mode) for mode in modes or _modes(trial)
     }
     tables = {mode: lines for mode, lines in tables.items() if lines}
-    losses = trial.losses()
+    losses = trial.lost_records()
     if not tables:
         out.print("no statistics yet")
-        accounts.print_losses(losses, out)
+        accounts.print_lost_records(losses, out)
         return
     for mode, lines in tables.items():
         if len(tables) > 1:
@@ -126,7 +126,7 @@ def print_run(
         f"{accounts.state_text(trial.status, losses.to_json())}, "
         f"{losses.records} records lost"
     )
-    accounts.print_losses(losses, out)
+    accounts.print_lost_records(losses, out)
     out.print(output.plain(str(trial.overhead())))
 
 

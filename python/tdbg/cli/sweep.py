@@ -137,7 +137,7 @@ class _Row:
         if not self.is_stopping or self.state == "unreadable":
             if self.report is None:
                 return self.state
-            return state_text(self.state, self.report["losses"])
+            return state_text(self.state, self.report["lost_records"])
         return "stopped" if self.state == "closed" else "stopping"
 
 
@@ -319,7 +319,7 @@ class _Sweep:
             if status["status"] == "Error":
                 text = f"{row.run}: {status['rule']} failed: {status['message']}"
                 self._out.print(plain(text))
-        if lost := report["losses"]["text"]:
+        if lost := report["lost_records"]["text"]:
             self._out.print(plain(f"{row.run}: {lost}"))
         for note in report["notes"]:
             self._out.print(plain(f"{row.run}: note: {note}"))

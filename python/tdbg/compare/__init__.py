@@ -1,4 +1,4 @@
-"""Two runs or more beside each other: what is the same, and where they part.
+"""Two runs or more beside each other: what is the same, and where they diverge.
 
 What the dashboard and the report of two runs show is computed here, once.  Imports no
 framework.
@@ -7,7 +7,11 @@ framework.
 from __future__ import annotations
 
 from tdbg.compare.axis import Axis
-from tdbg.compare.parting import Divergence, Parting, divergence
+from tdbg.compare.divergence_points import (
+    Divergence,
+    DivergencePoint,
+    divergence,
+)
 from tdbg.compare.ratio import RATIO_FIELDS, Ratios, ratios
 from tdbg.compare.setup import (
     Value,
@@ -22,7 +26,7 @@ __all__ = [
     "RATIO_FIELDS",
     "Axis",
     "Divergence",
-    "Parting",
+    "DivergencePoint",
     "Ratios",
     "Value",
     "differences",

@@ -46,7 +46,7 @@ def facts_of(trial: Trial) -> dict[str, str]:
         "Software": software,
         "Workers": str(len(trial.workers())),
         "Cost of capture": cost,
-        "Lost records": str(trial.losses()),
+        "Lost records": str(trial.lost_records()),
     }
 
 

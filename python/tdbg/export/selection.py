@@ -156,7 +156,7 @@ class ExportReport:
         scalars: Number of numbers that were written.
         histograms: Number of histograms that were written.
         unreadable: Number of histograms that cannot be read; ``tdbg fsck`` says why.
-        losses: What the run lacks: ``RunLosses.to_json``.
+        lost_records: What the run lacks: ``LostRecords.to_json``.
         complete: Whether the training has ended and all of it was exported.
     """
 
@@ -168,7 +168,7 @@ class ExportReport:
     scalars: int
     histograms: int
     unreadable: int
-    losses: dict[str, Any]
+    lost_records: dict[str, Any]
     complete: bool
 
     def to_json(self) -> dict[str, Any]:

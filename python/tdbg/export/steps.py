@@ -260,7 +260,7 @@ class Writing:
             scalars=self._n_scalars,
             histograms=self._n_histograms,
             unreadable=self._n_unreadable,
-            losses=self._trial.losses().to_json(),
+            lost_records=self._trial.lost_records().to_json(),
             complete=self.has_all,
         )
 

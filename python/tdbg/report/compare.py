@@ -63,7 +63,7 @@ def compared(runs: Pair, names: Names) -> list[Section]:
     found = [
         _facts(runs, names),
         _settings(runs, names),
-        _parting(runs),
+        _divergence(runs),
         _findings(runs, names),
         _losses(runs, names),
         _numbers(runs, names),
@@ -112,7 +112,7 @@ def _words(value: Value | None) -> str:
     return value if isinstance(value, str) else number(value)
 
 
-def _parting(runs: Pair) -> Section | None:
+def _divergence(runs: Pair) -> Section | None:
     """Where the runs differ for the first time, and what differs first."""
     first, second = runs
     at_all = first.read("both runs", divergence, first.trial, second.trial)
@@ -123,23 +123,23 @@ def _parting(runs: Pair) -> Section | None:
         f"{at_all.n_places:,} {first.step_word}s that both have recorded."
     )
     content: list[Child] = [tag("p", what, class_="quiet")]
-    if not at_all.partings:
+    if not at_all.points:
         content.append(tag("p", "They are the same throughout."))
-        return Section("parting", "Where they part", content)
+        return Section("divergence", "Where they diverge", content)
     rows: list[tuple[Child, ...]] = []
     for tolerance in TOLERANCES:
         found = divergence(first.trial, second.trial, tolerance=tolerance)
         begin = "at all" if not tolerance else f"by more than {tolerance:.0%}"
-        if found.partings:
-            earliest = found.partings[0]
+        if found.points:
+            earliest = found.points[0]
             word = f"{first.step_word} {earliest.place:,}"
-            at_once = sum(p.place == earliest.place for p in found.partings) - 1
+            at_once = sum(p.place == earliest.place for p in found.points) - 1
             others = f" and {at_once:,} more" if at_once else ""
             rows.append((begin, word, [tag("code", earliest.name), others]))
         else:
             rows.append((begin, "never", NOTHING))
     content.append(table(("they differ", "from", "first in"), rows))
-    return Section("parting", "Where they part", content)
+    return Section("divergence", "Where they diverge", content)
 
 
 def _findings(runs: Pair, names: Names) -> Section:

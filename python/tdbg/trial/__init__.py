@@ -8,7 +8,8 @@ from __future__ import annotations
 from tdbg.trial.durations import DURATION_FIELD
 from tdbg.trial.envelope import ENVELOPE_FIELDS, Envelope
 from tdbg.trial.forward_order import in_forward_order
-from tdbg.trial.losses import RunLosses, WriterLosses, losses_of
+from tdbg.trial.losses import LossSeries
+from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
 from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.reports import RunOverhead, ScalarSeries, n_trained, stop_reason
 from tdbg.trial.selection import StepState
@@ -27,8 +28,9 @@ __all__ = [
     "Call",
     "Envelope",
     "EventRecord",
+    "LossSeries",
+    "LostRecords",
     "Problem",
-    "RunLosses",
     "RunOverhead",
     "ScalarSeries",
     "Statistics",
@@ -38,11 +40,11 @@ __all__ = [
     "TensorOverview",
     "TensorStatistics",
     "Trial",
-    "WriterLosses",
+    "WriterLostRecords",
     "create_trial",
     "default_mapping",
     "in_forward_order",
-    "losses_of",
+    "lost_by_writer",
     "n_trained",
     "stop_reason",
     "waiting_for_steps",

@@ -1,201 +1,66 @@
-"""What a run lacks of what was offered to it, whoever tells of it.
+"""The losses of a training, as NumPy arrays.
 
-Three tell: the records of steps, of what was lost of each; the gaps, of what was lost
-and why; and the commit page, of everything, also of what a disk that never recovered
-left no room to tell.  Each may be gone, or may not have been written yet, so that the
-largest number counts.
-
-Thread safety: functions over a ``RunState`` whose lock is held.
+Thread safety: values, and a function that holds the trial's lock inside.
 """
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tdbg.run.schema import GapReason
-from tdbg.trial.row_index import step_records
-from tdbg.trial.run import RunState
+from tdbg.config.collections import CollectionKeys
+from tdbg.modes import ModeKeys
 
 if TYPE_CHECKING:
-    from tdbg._core import RunReader
+    from tdbg.trial.trial import Trial
+
+__all__ = ["LossSeries", "losses"]
 
 
-__all__ = ["RunLosses", "WriterLosses", "losses", "losses_of"]
-
-# What is lost for one of these reasons was left out as somebody wished, or nothing can
-# store it.
-IN_ORDER = ("sampled", "refused")
-UNKNOWN = "unknown"
-# The kind of the problem that a file was written and is gone, or its end is.
-MISSING = "missing"
-
-
-@dataclass(frozen=True, slots=True)
-class WriterLosses:
-    """What one writer lost.
+@dataclass(frozen=True, slots=True, eq=False)
+class LossSeries:
+    """One loss in one mode, at each step that recorded it.
 
     Attributes:
-        writer: Name of its directory.
-        records: How many records it lost in all.
-        reasons: How many for which reason, as far as its gaps tell.
-        untold: How many no gap tells of: their steps, and steps after them, may be
-            missing altogether.
-        error: What the operating system last said when it refused to write; empty if
-            it never did.
-        unreadable: How many records were written and cannot be read, as far as was
-            looked: ``problems()`` says where.
-        files: Those that are gone, or have lost a part.
+        name: Name of the tensor, as ``trial.tensor`` takes it.
+        mode: The mode of all its steps.
+        steps: int64: global steps, ascending.
+        mode_steps: int64: the same steps in the count of *mode*.
+        values: float64: the mean of the loss's elements, over all workers and
+            micro-batches of the step; NaN or infinite where an element is.
     """
 
-    writer: str
-    records: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
-    untold: int = 0
-    error: str = ""
-    unreadable: int = 0
-    files: tuple[str, ...] = ()
+    name: str
+    mode: ModeKeys
+    steps: NDArray[np.int64]
+    mode_steps: NDArray[np.int64]
+    values: NDArray[np.float64]
 
-    @property
-    def in_order(self) -> bool:
-        """Whether nothing is missing but what was left out on purpose."""
-        on_purpose = sum(self.reasons.get(reason, 0) for reason in IN_ORDER)
-        return not (self.records > on_purpose or self.unreadable or self.files)
-
-    def __bool__(self) -> bool:
-        return bool(self.records) or not self.in_order
+    def __len__(self) -> int:
+        return len(self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class RunLosses:
-    """What the writers of a run lost.
-
-    Attributes:
-        writers: Of each that lost something.
-    """
-
-    writers: tuple[WriterLosses, ...] = ()
-
-    @property
-    def records(self) -> int:
-        """How many records were lost in all."""
-        return sum(each.records for each in self.writers)
-
-    @property
-    def untold(self) -> int:
-        """How many of them no gap tells of."""
-        return sum(each.untold for each in self.writers)
-
-    @property
-    def unreadable(self) -> int:
-        """How many records were written and cannot be read."""
-        return sum(each.unreadable for each in self.writers)
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """How many for which reason."""
-        total: Counter[str] = Counter()
-        for each in self.writers:
-            total.update(each.reasons)
-        return dict(total)
-
-    @property
-    def files(self) -> list[str]:
-        """The files that are gone, or have lost a part, by their paths in the run."""
-        return [
-            f"w/{each.writer}/{name}" for each in self.writers for name in each.files
-        ]
-
-    @property
-    def errors(self) -> list[str]:
-        """What the operating system said when it refused to write."""
-        return sorted({each.error for each in self.writers if each.error})
-
-    @property
-    def in_order(self) -> bool:
-        """Whether nothing is missing but what was left out on purpose."""
-        return all(each.in_order for each in self.writers)
-
-    def __bool__(self) -> bool:
-        return bool(self.writers)
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary that JSON can hold."""
-        return {
-            "in_order": self.in_order,
-            "records": self.records,
-            "untold": self.untold,
-            "unreadable": self.unreadable,
-            "reasons": self.reasons,
-            "files": self.files,
-            "errors": self.errors,
-            "text": str(self) if self else "",
-        }
-
-    def __str__(self) -> str:
-        if not self:
-            return "nothing lost"
-        parts = []
-        if self.records:
-            parts.append(f"{self.records} records lost")
-            reasons = [f"{n} {_words(name)}" for name, n in self.reasons.items()]
-            if reasons:
-                parts[0] += f" ({', '.join(reasons)})"
-        if self.untold:
-            told = f"of {self.untold} no step tells: steps may be missing at the end"
-            parts.append(told)
-        if self.errors and not self.in_order:
-            parts.append(f"the disk said: {', '.join(self.errors)}")
-        if self.unreadable:
-            parts.append(f"{self.unreadable} were written and cannot be read")
-        if self.files:
-            parts.append(f"gone or cut: {', '.join(self.files)}")
-        return "; ".join(parts)
+def losses(trial: Trial, mode: ModeKeys) -> list[LossSeries]:
+    """Return the losses of one mode by name, or of all modes if it is GLOBAL."""
+    with trial.no_refresh():
+        if mode is ModeKeys.GLOBAL:
+            return [each for m in trial.modes() for each in _of_mode(trial, m)]
+        return _of_mode(trial, mode)
 
 
-def _words(name: str) -> str:
-    return name.replace("io_error", "I/O error").replace("_", " ")
-
-
-def losses(run: RunState) -> RunLosses:
-    """What was lost by everybody who wrote."""
-    found = [losses_of(writer.name, writer.reader) for writer in run.everyone]
-    return RunLosses(tuple(each for each in found if each))
-
-
-def losses_of(name: str, reader: RunReader) -> WriterLosses:
-    """What the writer of this name lost, as its files tell."""
-    gaps, holes = reader.gaps(), reader.holes()
-    reasons: Counter[str] = Counter()
-    for reason in np.unique(gaps["reason"]).tolist():
-        n = int(gaps["records"][gaps["reason"] == reason].sum())
-        if n:
-            reasons[_name(reason)] += n
-    of_steps = sum(
-        int(steps["dropped"].sum()) + int(steps["failed"].sum())
-        for steps in step_records(reader)
-    )
-    commit = reader.commit() or {}
-    told = max(reasons.total(), of_steps)
-    records = max(told, commit.get("lost", 0))
-    error = commit.get("last_errno", 0)
-    return WriterLosses(
-        writer=name,
-        records=records,
-        reasons=dict(sorted(reasons.items())),
-        untold=records - told,
-        error=os.strerror(error) if error and records else "",
-        unreadable=int(np.sum(holes["end_sequence"] - holes["first_sequence"])),
-        files=tuple(sorted({p.file for p in reader.problems() if p.kind == MISSING})),
-    )
-
-
-def _name(reason: int) -> str:
-    try:
-        return GapReason(reason).name.lower()
-    except ValueError:
-        return UNKNOWN  # A later tdbg's.
+def _of_mode(trial: Trial, mode: ModeKeys) -> list[LossSeries]:
+    names = trial.tensor_names(mode=mode, collection=CollectionKeys.LOSSES.value)
+    rows = trial.statistics(names, mode=mode)
+    values = rows.reduction("mean")
+    table = trial.step_table()
+    mode_steps = table["mode_step"][np.searchsorted(table["step"], rows.steps)]
+    return [
+        LossSeries(
+            name, mode, rows.steps[here], mode_steps[here].astype(np.int64), value[here]
+        )
+        for name, here, value in zip(rows.names, rows.present, values, strict=True)
+        if here.any()
+    ]

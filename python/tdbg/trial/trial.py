@@ -28,7 +28,8 @@ from tdbg.run.directory import NO_MAP_VARIABLE, local_path, wait_for_run
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
 from tdbg.trial import reports, selection
-from tdbg.trial.losses import RunLosses, losses
+from tdbg.trial.losses import LossSeries, losses
+from tdbg.trial.lost_records import LostRecords, lost_records
 from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import StepState, mode_key, state_of, wait
@@ -164,18 +165,18 @@ class Trial(TableQueries):
         with self._run.fresh() as run:
             return reports.counters(run)
 
-    def losses(self) -> RunLosses:
-        """What was lost of what was offered, and what is not there any more.
+    def lost_records(self) -> LostRecords:
+        """Return how many records were lost or cannot be read, and why.
 
-        Steps tell of their own losses (``step_table()``); here are also those of which
-        none tells, since the disk never took anything again.
+        ``step_table()`` has the losses of each step.  The sum also counts records that
+        no step reports, because the disk never took anything again.
 
         Example:
-            if not trial.losses().in_order:
-                print(trial.losses())
+            if not trial.lost_records().in_order:
+                print(trial.lost_records())
         """
         with self._run.fresh() as run:
-            return losses(run)
+            return lost_records(run)
 
     def overhead(self, mode: ModeKeys | str | None = None) -> RunOverhead:
         """What capture cost the training thread, as measured there.
@@ -410,6 +411,22 @@ class Trial(TableQueries):
         """
         with self._run.fresh() as run:
             return reports.scalars(run, mode_key(mode), start, end)
+
+    def losses(self, mode: ModeKeys | str | None = None) -> list[LossSeries]:
+        """Return the losses of training and evaluation, a series for each mode.
+
+        Args:
+            mode: Only this mode; None: all modes, in the order of ``modes()``.
+
+        Returns:
+            The tensors of the collection ``losses`` that have statistics, by name.  It
+            is empty if the run recorded no loss.
+
+        Example:
+            for loss in trial.losses():
+                plt.plot(loss.steps, loss.values, label=f"{loss.name} {loss.mode.name}")
+        """
+        return losses(self, mode_key(mode))
 
 
 def create_trial(

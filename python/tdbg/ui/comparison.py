@@ -118,13 +118,13 @@ def parting(
         "by": aligned.value,
         "n_names": found.n_names,
         "n_places": found.n_places,
-        "n_partings": len(found.partings),
+        "n_partings": len(found.points),
         "partings": [
             {
                 "name": each.name,
                 "place": each.place,
                 "deviation": each.deviation if np.isfinite(each.deviation) else None,
             }
-            for each in found.partings[:MAX_PARTINGS]
+            for each in found.points[:MAX_PARTINGS]
         ],
     }

@@ -111,7 +111,7 @@ def _head(trial: Trial) -> dict[str, Any]:
         "created": trial.created,
         "stopped": stop_reason(trial.events("status")),
         "problems": len(trial.problems()),
-        "lost": trial.losses().records,
+        "lost": trial.lost_records().records,
         "bytes": trial.n_bytes,
     }
 

@@ -163,6 +163,6 @@ def test_a_disk_that_recovers_is_written_to_again_and_requests_are_heard(
     assert trial.status == "closed"
     assert trial.steps()[-1] >= 45
     lost = counters["dropped"] + counters["failed"]
-    assert trial.losses().records == lost
+    assert trial.lost_records().records == lost
     table = trial.step_table()
     assert int(table["failed"].sum() + table["dropped"].sum()) <= lost

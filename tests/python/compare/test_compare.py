@@ -1,4 +1,4 @@
-"""Runs beside each other: aligned, their ratio, where they part, what was set."""
+"""Runs beside each other: aligned, their ratio, where they diverge, what was set."""
 
 from __future__ import annotations
 
@@ -131,28 +131,28 @@ def test_what_has_a_sign_has_no_ratio(tmp_path: Path) -> None:
         ratios(trial, trial, NAMES, field="mean", marks=np.array([0, 1]))
 
 
-# --- Where they part ----------------------------------------------------------
+# --- Where they diverge -------------------------------------------------------
 
 
 def test_the_first_step_at_which_runs_part_is_found_and_what_parts_there(
     tmp_path: Path,
 ) -> None:
-    def parting(i: int, name: str) -> float:
+    def diverging(i: int, name: str) -> float:
         begun = {NAMES[1]: 61, NAMES[2]: 62}.get(name, 1000)
         return 1.0 + 1e-4 * max(0, i - begun + 1)
 
-    one, other = write(tmp_path / "one", parting), write(tmp_path / "other", flat)
+    one, other = write(tmp_path / "one", diverging), write(tmp_path / "other", flat)
     found = divergence(one, other)
-    assert [(each.name, each.place) for each in found.partings] == [
+    assert [(each.name, each.place) for each in found.points] == [
         (NAMES[1], 61),
         (NAMES[2], 62),
     ]
-    assert found.partings[0].deviation == pytest.approx(1e-4, rel=1e-2)
+    assert found.points[0].deviation == pytest.approx(1e-4, rel=1e-2)
     assert (found.n_names, found.n_places) == (4, 100)
     later = divergence(one, other, tolerance=1e-3)
-    assert [each.place for each in later.partings] == [71, 72]
-    assert divergence(one, other, tolerance=0.01).partings == ()
-    assert divergence(one, one).partings == ()
+    assert [each.place for each in later.points] == [71, 72]
+    assert divergence(one, other, tolerance=0.01).points == ()
+    assert divergence(one, one).points == ()
 
 
 def test_a_rate_that_differs_is_named_before_the_tensors_that_follow(
@@ -165,11 +165,11 @@ def test_a_rate_that_differs_is_named_before_the_tensors_that_follow(
         rate=lambda i: 0.1 if i < 20 else 0.01,
     )
     found = divergence(one, other)
-    assert [each.name for each in found.partings] == [
+    assert [each.name for each in found.points] == [
         "scalar/optimizer/group_0/lr",
         *NAMES,
     ]
-    assert {each.place for each in found.partings} == {20}
+    assert {each.place for each in found.points} == {20}
 
 
 def test_a_nan_of_one_run_alone_is_infinitely_far_away(tmp_path: Path) -> None:
@@ -177,9 +177,9 @@ def test_a_nan_of_one_run_alone_is_infinitely_far_away(tmp_path: Path) -> None:
         return np.nan if (i, name) == (5, NAMES[0]) else 1.0
 
     one, other = write(tmp_path / "one", sick), write(tmp_path / "other", flat)
-    (parting,) = divergence(one, other, tolerance=1.0).partings
-    assert (parting.name, parting.place, parting.deviation) == (NAMES[0], 5, np.inf)
-    assert divergence(one, one).partings == ()
+    (point,) = divergence(one, other, tolerance=1.0).points
+    assert (point.name, point.place, point.deviation) == (NAMES[0], 5, np.inf)
+    assert divergence(one, one).points == ()
 
 
 def test_only_steps_that_both_have_are_compared(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_only_steps_that_both_have_are_compared(tmp_path: Path) -> None:
             run.step(step, {"w": np.full(2, value, np.float32)})
     trials = [create_trial(tmp_path / name) for name in ("sparse", "dense")]
     found = divergence(*trials)
-    assert (found.n_places, found.partings[0].place) == (10, 70)
+    assert (found.n_places, found.points[0].place) == (10, 70)
 
 
 def test_parts_of_a_long_run_are_compared_one_after_the_other(
@@ -202,7 +202,7 @@ def test_parts_of_a_long_run_are_compared_one_after_the_other(
     one = write(tmp_path / "one", lambda i, _: 2.0 if i == 83 else 1.0)
     other = write(tmp_path / "other", flat)
     whole = divergence(one, other)
-    monkeypatch.setattr("tdbg.compare.parting.PART_CELLS", 1)
+    monkeypatch.setattr("tdbg.compare.divergence_points.PART_CELLS", 1)
     asked: list[int] = []
     parts = divergence(one, other, check=lambda: asked.append(1))
     assert parts == whole

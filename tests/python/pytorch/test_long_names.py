@@ -85,7 +85,7 @@ def test_every_tensor_is_captured_whatever_its_name_is(
     assert texts
     trial = create_trial(run)
     assert trial.problems() == []
-    assert not trial.losses()
+    assert not trial.lost_records()
     for name in MODULES:
         shown = name.replace("\ud83d", "\\ud83d")
         for tensor in (f"{shown}.weight", f"gradient/{shown}.bias"):
@@ -154,5 +154,5 @@ def test_an_event_that_is_too_large_is_counted_and_logged(
     hook._session.write_event(3, content)
     hook.close()
     assert hook.counters()["offered"] > hook.counters()["written"]
-    assert create_trial(run_dir).losses().reasons == {"refused": 1}
+    assert create_trial(run_dir).lost_records().reasons == {"refused": 1}
     assert "an event of the run (what) is left out" in caplog.text

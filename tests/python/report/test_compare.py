@@ -115,12 +115,12 @@ def test_where_two_runs_part_is_told_and_what_differs_first(tmp_path: Path) -> N
                 value = 2.0 * (factor if step >= 17 else 1.0)
                 run.step(step, {"early": np.full(2, value, np.float32)})
     page = compared(tmp_path / "one", tmp_path / "other")
-    (table,) = page.section("parting").all("table")
+    (table,) = page.section("divergence").all("table")
     rows = {
         row.all("th")[0].text: [cell.text for cell in row.all("td")]
         for row in table.all("tbody")[0].all("tr")
     }
     assert rows["at all"] == rows["by more than 1%"] == ["step 17", "early"]
     assert rows["by more than 10%"] == ["never", "-"]
-    same = compared(tmp_path / "one", tmp_path / "one").section("parting").text
+    same = compared(tmp_path / "one", tmp_path / "one").section("divergence").text
     assert "They are the same throughout." in same

@@ -65,7 +65,7 @@ def check_whole(trial: Trial) -> None:
     assert trial.problems() == []
     assert trial.status == "closed"
     assert trial.step_table()["complete"].all()
-    assert trial.losses().in_order
+    assert trial.lost_records().in_order
 
 
 @pytest.mark.parametrize("seed", range(6))

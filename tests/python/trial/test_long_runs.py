@@ -67,7 +67,7 @@ def check(trial: Trial, n: int) -> None:
     ]
     assert trial.mode_modestep(n // 10 * 10 - 1) == (ModeKeys.EVAL, n // 10 - 1)
     assert trial.problems() == []
-    assert trial.losses().in_order
+    assert trial.lost_records().in_order
 
 
 @pytest.mark.parametrize("how", ["trial", "engine"])

@@ -160,7 +160,7 @@ def ask(trial: Trial) -> None:
         info.module_of("fc.weight")
         json.dumps(info.to_json())
     json.dumps([str(trial.overhead()), trial.overhead().to_json()])
-    str(trial.losses())
+    str(trial.lost_records())
     trial.step_table()
     trial.events()
     trial.problems()

@@ -83,7 +83,7 @@ def facts(subject: Subject) -> Section:
         ("Attempts", _attempts(subject)),
         ("Workers", counted(len(trial.workers()), "worker")),
         ("Cost of capture", str(trial.overhead()).removeprefix("measured cost: ")),
-        ("Lost records", str(trial.losses())),
+        ("Lost records", str(trial.lost_records())),
         ("Size", f"{size(trial.n_bytes)} of {len(trial.tensor_names()):,} tensors"),
         ("Identity", tag("code", trial.uuid)),
     ]

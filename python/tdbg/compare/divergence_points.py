@@ -1,4 +1,4 @@
-"""Where two runs part: the first step at which their tensors differ.
+"""The points where two runs diverge: the first step at which each tensor differs.
 
 Thread safety: values, and functions that hold a trial's lock inside.
 """
@@ -15,7 +15,7 @@ from tdbg.compare.axis import Axis
 from tdbg.errors import ConfigurationError
 from tdbg.trial import Envelope, Trial
 
-__all__ = ["Divergence", "Parting", "divergence"]
+__all__ = ["Divergence", "DivergencePoint", "divergence"]
 
 # Cells of a part that is compared at once: 60 MB while it is.
 PART_CELLS = 1 << 20
@@ -24,14 +24,14 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
-    """Where a tensor or scalar of two runs parts.
+class DivergencePoint:
+    """The first place where a tensor or scalar of two runs differs.
 
     Attributes:
         name: The tensor or scalar.
         place: Its place on the axis: a global step, or a training step.
-        deviation: By how much, relative to the larger one; infinite where one of them
-            alone has a NaN or Inf.
+        deviation: The difference relative to the larger value; infinite if only one of
+            them has a NaN or Inf.
     """
 
     name: str
@@ -41,16 +41,16 @@ class Parting:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two runs part.
+    """The comparison of all tensors and scalars that two runs share.
 
     Attributes:
-        partings: What parts at all, the earliest first; at one place in the order in
-            which a step of the first run has them.
-        n_names: How many tensors and scalars were compared.
-        n_places: At how many places that both have recorded.
+        points: One for each tensor or scalar that differs, the earliest first; those at
+            one place are in the order of a step of the first run.
+        n_names: Number of tensors and scalars that were compared.
+        n_places: Number of places that both runs recorded.
     """
 
-    partings: tuple[Parting, ...]
+    points: tuple[DivergencePoint, ...]
     n_names: int
     n_places: int
 
@@ -63,30 +63,30 @@ def divergence(
     tolerance: float = 0.0,
     check: Callable[[], None] | None = None,
 ) -> Divergence:
-    """Where the tensors and scalars that both runs have differ for the first time.
+    """Find where the tensors and scalars that both runs have first differ.
 
-    Compared are, at each place that both have recorded, the rows' least and greatest
-    rms and their mean, in float32, each difference relative to the larger rms.  Two
-    values that differ by less than float32 resolves are the same.
+    At each place that both runs recorded, this compares the least and greatest rms of
+    the rows and their mean, in float32.  Differences are relative to the larger rms.
+    Values that differ by less than float32 resolves are the same.
 
     Args:
         first: A run.
         second: Another one.
         axis: ``Axis.STEP`` or ``Axis.TRAINING``.
-        tolerance: What is less apart is the same: 0.01 for one per cent.
-        check: As of ``Trial.envelope``.
+        tolerance: The relative difference to ignore: 0.01 for 1 %.
+        check: Called between parts, as by ``Trial.envelope``.
 
     Raises:
-        ConfigurationError: If the axis is time, at which no step has its like, or the
-            tolerance is negative.
+        ConfigurationError: If *axis* is time, which matches no steps, or *tolerance* is
+            negative.
 
     Example:
         found = divergence(tdbg.create_trial("runs/a"), tdbg.create_trial("runs/b"))
-        if found.partings:
-            print("they part at step", found.partings[0].place)
+        if found.points:
+            print("the runs diverge at step", found.points[0].place)
     """
     if axis is Axis.TIME:
-        msg = "runs part at a step: align them by step or training, not by time"
+        msg = "runs diverge at a step: align them by step or training, not by time"
         raise ConfigurationError(msg)
     if not tolerance >= 0:
         msg = f"a tolerance must be 0 or more, not {tolerance!r}"
@@ -97,11 +97,11 @@ def divergence(
         **_of_tensors(pair, tolerance, check),
         **_of_scalars(pair, tolerance),
     }
-    partings = sorted(
+    points = sorted(
         found.values(), key=lambda each: (each.place, pair.position(each.name))
     )
     return Divergence(
-        tuple(partings), len(pair.names) + len(pair.scalars), len(pair.places)
+        tuple(points), len(pair.names) + len(pair.scalars), len(pair.places)
     )
 
 
@@ -134,72 +134,74 @@ class _Pair:
 
 def _of_tensors(
     pair: _Pair, tolerance: float, check: Callable[[], None] | None
-) -> dict[str, Parting]:
-    found: dict[str, Parting] = {}
+) -> dict[str, DivergencePoint]:
+    found: dict[str, DivergencePoint] = {}
     names = pair.names
     for places in pair.parts():
         if not names:
             break
         # Each place is a column, and what only one of them has is between two.
         marks = np.ravel(np.column_stack((places, places + 1)))
-        told = [
+        read = [
             trial.envelope(
                 names, edges=pair.axis.edges(table, marks), fields=FIELDS, check=check
             )
             for trial, table in zip(pair.trials, pair.tables, strict=True)
         ]
-        apart = _deviation(*told)[:, ::2]
-        has_parted = apart > tolerance
-        for i in np.flatnonzero(has_parted.any(axis=1)).tolist():
-            at = int(has_parted[i].argmax())
-            found[names[i]] = Parting(names[i], int(places[at]), float(apart[i, at]))
+        deviation = _deviation(*read)[:, ::2]
+        differs = deviation > tolerance
+        for i in np.flatnonzero(differs.any(axis=1)).tolist():
+            at = int(differs[i].argmax())
+            found[names[i]] = DivergencePoint(
+                names[i], int(places[at]), float(deviation[i, at])
+            )
         names = [name for name in names if name not in found]
     return found
 
 
 def _deviation(one: Envelope, other: Envelope) -> Floats:
-    """By how much cells are apart, (names, columns); 0 where not both have rows."""
+    """Return the deviation of cells, (names, columns); 0 where one has no rows."""
     size = np.fmax(one.high["rms"], other.high["rms"]).astype(np.float64)
     parts = [
-        _apart(one.low["rms"], other.low["rms"]),
-        _apart(one.high["rms"], other.high["rms"]),
-        _apart(one.mean["mean"], other.mean["mean"]),
+        _difference(one.low["rms"], other.low["rms"]),
+        _difference(one.high["rms"], other.high["rms"]),
+        _difference(one.mean["mean"], other.mean["mean"]),
     ]
     most = np.fmax.reduce(parts)
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Nothing but NaN in one of them: no size, and infinitely far apart.
+        # Nothing but NaN in one of them: no size, and an infinite deviation.
         found = np.where(most > 0, most / np.where(size > 0, size, 0.0), 0.0)
     found[(one.bad > 0) != (other.bad > 0)] = np.inf
     found[(one.rows == 0) | (other.rows == 0)] = 0.0
     return found
 
 
-def _apart(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
-    """Absolute differences; of two NaN 0, of a number and a NaN infinite."""
+def _difference(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
+    """Return absolute differences: 0 for two NaN, infinite for a number and a NaN."""
     found = np.abs(one.astype(np.float64) - other)
     found[np.isnan(one) & np.isnan(other)] = 0.0
     found[np.isnan(found)] = np.inf
     return found
 
 
-def _of_scalars(pair: _Pair, tolerance: float) -> dict[str, Parting]:
+def _of_scalars(pair: _Pair, tolerance: float) -> dict[str, DivergencePoint]:
     found = {}
     for name in pair.scalars:
-        told = [
+        read = [
             _placed(pair.axis, table, series[name].steps, series[name].values)
             for table, series in zip(pair.tables, pair.series, strict=True)
         ]
-        (places, values), (others, other_values) = told
+        (places, values), (others, other_values) = read
         both, i, j = np.intersect1d(places, others, return_indices=True)
         one, other = values[i], other_values[j]
         is_same = (one == other) | (np.isnan(one) & np.isnan(other))
         size = np.maximum(np.abs(one), np.abs(other))
         with np.errstate(invalid="ignore", divide="ignore"):
-            apart = np.where(is_same, 0.0, np.abs(one - other) / size)
-        apart = np.where(np.isnan(apart), np.inf, apart)
-        if (apart > tolerance).any():
-            at = int((apart > tolerance).argmax())
-            found[name] = Parting(name, int(both[at]), float(apart[at]))
+            deviation = np.where(is_same, 0.0, np.abs(one - other) / size)
+        deviation = np.where(np.isnan(deviation), np.inf, deviation)
+        if (deviation > tolerance).any():
+            at = int((deviation > tolerance).argmax())
+            found[name] = DivergencePoint(name, int(both[at]), float(deviation[at]))
     return found
 
 

@@ -87,9 +87,9 @@ def test_what_a_disk_that_never_recovers_loses_is_told_by_the_trial(
     assert lost > counters["offered"] / 2
     trial = create_trial(run)
     assert 0 < len(trial.steps()) < N_STEPS / 2
-    losses = trial.losses()
+    losses = trial.lost_records()
     assert losses.records == lost
-    assert losses.untold == lost  # No gap could be written.
+    assert losses.unreported == lost  # No gap could be written.
     assert losses.errors == [os.strerror(errno.ENOSPC)]
     assert trial.status == "closed"
     assert not losses.in_order
@@ -122,7 +122,7 @@ def test_every_verb_shows_what_was_lost(
     text = call(*line.split())
     assert re.search(rf"\b{lost}\b", text), text
     if verb not in ("check", "watch", "export"):
-        assert "closed, with losses" in text
+        assert "closed, with lost records" in text
     document = json.dumps(
         [json.loads(each) for each in call(*line.split(), "--json").splitlines()]
         if verb == "watch"
@@ -134,11 +134,11 @@ def test_every_verb_shows_what_was_lost(
 
 def test_a_run_that_lost_nothing_is_in_order_and_says_nothing(tmp_path: Path) -> None:
     simple_run(tmp_path / "run")
-    losses = create_trial(tmp_path / "run").losses()
+    losses = create_trial(tmp_path / "run").lost_records()
     assert (bool(losses), losses.in_order, losses.records) == (False, True, 0)
     for verb in ("ls", "show", "check", "fsck"):
         text = call(verb, tmp_path / "run")
-        assert "with losses" not in text
+        assert "with lost records" not in text
         assert not re.search(r"[1-9]\d* records lost", text)
 
 
@@ -147,7 +147,7 @@ def test_a_value_that_is_left_out_on_purpose_is_lost_in_order(tmp_path: Path) ->
         run.step(0, {"w": np.ones(3)})
         run.capture.refuse(0, 2, 100)
         run.step(1, {"w": np.ones(3)})
-    losses = create_trial(tmp_path / "run").losses()
+    losses = create_trial(tmp_path / "run").lost_records()
     assert (losses.records, losses.reasons) == (2, {"refused": 2})
     assert losses.in_order
 
@@ -166,7 +166,7 @@ def test_a_loss_of_which_only_the_step_tells_is_no_less_a_loss(tmp_path: Path) -
     ]
     content[gaps[0] + 70] ^= 1
     shard.write_bytes(content)
-    losses = create_trial(tmp_path / "run").losses()
+    losses = create_trial(tmp_path / "run").lost_records()
     assert losses.records == 2
     assert losses.reasons == {}
     assert not losses.in_order
@@ -177,7 +177,7 @@ def test_a_file_that_is_gone_is_a_loss(tmp_path: Path) -> None:
         for step in range(30):
             run.step(step, {"w": np.full(1000, step, np.float64)})
     (tmp_path / "run" / "w" / "train-0-1" / "000002.tds").unlink()
-    losses = create_trial(tmp_path / "run").losses()
+    losses = create_trial(tmp_path / "run").lost_records()
     assert losses.files == ["w/train-0-1/000002.tds"]
     assert losses.unreadable > 10
     assert not losses.in_order

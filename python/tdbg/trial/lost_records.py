@@ -1,0 +1,203 @@
+"""Records that were offered to a run and are not there, from all that report them.
+
+Three sources report it.  The records of steps say how many records each step lost, the
+gaps say why, and the commit page has the sum, even if the disk never recovered and the
+others could not be written.  Each source may be missing or late, so the largest number
+counts.
+
+Thread safety: functions over a ``RunState`` whose lock is held.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tdbg.run.schema import GapReason
+from tdbg.trial.row_index import step_records
+from tdbg.trial.run import RunState
+
+if TYPE_CHECKING:
+    from tdbg._core import RunReader
+
+
+__all__ = ["LostRecords", "WriterLostRecords", "lost_by_writer", "lost_records"]
+
+# What is lost for one of these reasons was left out as somebody wished, or nothing can
+# store it.
+IN_ORDER = ("sampled", "refused")
+UNKNOWN = "unknown"
+# The kind of the problem that a file was written and is gone, or its end is.
+MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterLostRecords:
+    """What one writer lost.
+
+    Attributes:
+        writer: Name of its directory.
+        records: How many records it lost in all.
+        reasons: How many for which reason, as far as its gaps tell.
+        unreported: How many no gap tells of: their steps, and steps after them, may be
+            missing altogether.
+        error: What the operating system last said when it refused to write; empty if
+            it never did.
+        unreadable: How many records were written and cannot be read, as far as was
+            looked: ``problems()`` says where.
+        files: Those that are gone, or have lost a part.
+    """
+
+    writer: str
+    records: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    unreported: int = 0
+    error: str = ""
+    unreadable: int = 0
+    files: tuple[str, ...] = ()
+
+    @property
+    def in_order(self) -> bool:
+        """Whether nothing is missing but what was left out on purpose."""
+        on_purpose = sum(self.reasons.get(reason, 0) for reason in IN_ORDER)
+        return not (self.records > on_purpose or self.unreadable or self.files)
+
+    def __bool__(self) -> bool:
+        return bool(self.records) or not self.in_order
+
+
+@dataclass(frozen=True, slots=True)
+class LostRecords:
+    """What the writers of a run lost.
+
+    Attributes:
+        writers: Of each that lost something.
+    """
+
+    writers: tuple[WriterLostRecords, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """How many records were lost in all."""
+        return sum(each.records for each in self.writers)
+
+    @property
+    def unreported(self) -> int:
+        """How many of them no gap tells of."""
+        return sum(each.unreported for each in self.writers)
+
+    @property
+    def unreadable(self) -> int:
+        """How many records were written and cannot be read."""
+        return sum(each.unreadable for each in self.writers)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """How many for which reason."""
+        total: Counter[str] = Counter()
+        for each in self.writers:
+            total.update(each.reasons)
+        return dict(total)
+
+    @property
+    def files(self) -> list[str]:
+        """The files that are gone, or have lost a part, by their paths in the run."""
+        return [
+            f"w/{each.writer}/{name}" for each in self.writers for name in each.files
+        ]
+
+    @property
+    def errors(self) -> list[str]:
+        """What the operating system said when it refused to write."""
+        return sorted({each.error for each in self.writers if each.error})
+
+    @property
+    def in_order(self) -> bool:
+        """Whether nothing is missing but what was left out on purpose."""
+        return all(each.in_order for each in self.writers)
+
+    def __bool__(self) -> bool:
+        return bool(self.writers)
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary that JSON can hold."""
+        return {
+            "in_order": self.in_order,
+            "records": self.records,
+            "unreported": self.unreported,
+            "unreadable": self.unreadable,
+            "reasons": self.reasons,
+            "files": self.files,
+            "errors": self.errors,
+            "text": str(self) if self else "",
+        }
+
+    def __str__(self) -> str:
+        if not self:
+            return "nothing lost"
+        parts = []
+        if self.records:
+            parts.append(f"{self.records} records lost")
+            reasons = [f"{n} {_words(name)}" for name, n in self.reasons.items()]
+            if reasons:
+                parts[0] += f" ({', '.join(reasons)})"
+        if self.unreported:
+            parts.append(
+                f"no step reports {self.unreported} of them: steps may be missing at "
+                "the end"
+            )
+        if self.errors and not self.in_order:
+            parts.append(f"the disk said: {', '.join(self.errors)}")
+        if self.unreadable:
+            parts.append(f"{self.unreadable} were written and cannot be read")
+        if self.files:
+            parts.append(f"gone or cut: {', '.join(self.files)}")
+        return "; ".join(parts)
+
+
+def _words(name: str) -> str:
+    return name.replace("io_error", "I/O error").replace("_", " ")
+
+
+def lost_records(run: RunState) -> LostRecords:
+    """What was lost by everybody who wrote."""
+    found = [lost_by_writer(writer.name, writer.reader) for writer in run.everyone]
+    return LostRecords(tuple(each for each in found if each))
+
+
+def lost_by_writer(name: str, reader: RunReader) -> WriterLostRecords:
+    """What the writer of this name lost, as its files tell."""
+    gaps, holes = reader.gaps(), reader.holes()
+    reasons: Counter[str] = Counter()
+    for reason in np.unique(gaps["reason"]).tolist():
+        n = int(gaps["records"][gaps["reason"] == reason].sum())
+        if n:
+            reasons[_name(reason)] += n
+    of_steps = sum(
+        int(steps["dropped"].sum()) + int(steps["failed"].sum())
+        for steps in step_records(reader)
+    )
+    commit = reader.commit() or {}
+    told = max(reasons.total(), of_steps)
+    records = max(told, commit.get("lost", 0))
+    error = commit.get("last_errno", 0)
+    return WriterLostRecords(
+        writer=name,
+        records=records,
+        reasons=dict(sorted(reasons.items())),
+        unreported=records - told,
+        error=os.strerror(error) if error and records else "",
+        unreadable=int(np.sum(holes["end_sequence"] - holes["first_sequence"])),
+        files=tuple(sorted({p.file for p in reader.problems() if p.kind == MISSING})),
+    )
+
+
+def _name(reason: int) -> str:
+    try:
+        return GapReason(reason).name.lower()
+    except ValueError:
+        return UNKNOWN  # A later tdbg's.
