@@ -96,7 +96,7 @@ class BoostingSearch:
         self._replaced: list[tuple[Any, str, Any]] = []
         self._inside = threading.local()  # Of a call that trains, or makes a round.
         self._n_by_hand = 0
-        self.runs: list[summary.Run] = []
+        self.runs: list[summary.CapturedRun] = []
 
     def start(self) -> None:
         """Put hooks into the trainings from now on."""
@@ -232,12 +232,12 @@ class BoostingSearch:
         hook, path = open_hook(
             face.Hook, self._settings, _COLLECTIONS, is_first=self._is_first
         )
-        self.runs.append(summary.Run(path, 0))
+        self.runs.append(summary.CapturedRun(path, 0))
         return hook
 
     def _note(self, hook: Any) -> None:
         """Note how many rounds the training had."""
-        self.runs[-1] = summary.Run(self.runs[-1].path, hook.n_steps)
+        self.runs[-1] = summary.CapturedRun(self.runs[-1].path, hook.n_steps)
 
 
 def _is_on_gpu(arguments: Mapping[str, Any]) -> bool:

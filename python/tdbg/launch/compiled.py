@@ -120,10 +120,10 @@ class StepSearch:
         self._has_failed = False
 
     @property
-    def runs(self) -> list[summary.Run]:
+    def runs(self) -> list[summary.CapturedRun]:
         """The runs of the trainings so far."""
         return [
-            summary.Run(path, self._hooks[key].n_steps)
+            summary.CapturedRun(path, self._hooks[key].n_steps)
             for key, path in self._paths.items()
         ]
 

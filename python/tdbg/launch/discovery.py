@@ -63,7 +63,7 @@ from tdbg.launch import LAUNCH_VARIABLE, family, summary
 from tdbg.launch.taken import is_taken
 from tdbg.launch.training import (
     Candidate,
-    Training,
+    FoundTraining,
     has_own_parameters,
     make_hook,
     outermost,
@@ -120,7 +120,7 @@ class Discovery:
     def __init__(self, settings: dict[str, Any], *, is_first: bool = True) -> None:
         self._settings = settings
         self._is_first = is_first
-        self._trainings: list[Training] = []
+        self._trainings: list[FoundTraining] = []
         # Optimizers of which no root was called yet, and those that are to step before
         # the training has settled.
         self._new: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -228,7 +228,7 @@ class Discovery:
         if _rank_and_size()[0] == 0:
             if self._trainings:
                 runs = [
-                    summary.Run(each.path, each.hook.n_steps, each.n_left_out)
+                    summary.CapturedRun(each.path, each.hook.n_steps, each.n_left_out)
                     for each in self._trainings
                 ]
                 lines = summary.captured(runs, self._facts)
@@ -330,7 +330,7 @@ class Discovery:
         self._n_backwards += 1
         for candidate in self._candidates:
             candidate.was_followed = True
-        training: Training | None = None  # That made a forward since the last one.
+        training: FoundTraining | None = None  # That made a forward since the last one.
         for each in self._trainings:
             n_forwards = each.hook.n_forwards
             if n_forwards != each.n_forwards:
@@ -400,7 +400,7 @@ class Discovery:
 
     # ---- roots and losses ----------------------------------------------------
 
-    def _current(self) -> Training | None:
+    def _current(self) -> FoundTraining | None:
         return self._trainings[-1] if self._trainings else None
 
     def _is_next_a_training(self) -> bool:
@@ -500,7 +500,7 @@ class Discovery:
             path = family.claim(out, before, may_join=self._is_first)
         try:
             hook = make_hook(self._settings, module, path, self._new)
-            training = Training(hook, path)
+            training = FoundTraining(hook, path)
         except BaseException:
             with contextlib.suppress(OSError):  # It is not empty.
                 path.rmdir()
@@ -574,7 +574,7 @@ class Discovery:
             if id(calls.module) not in roots:
                 calls.remove()
 
-    def _see_backwards_of(self, training: Training | None) -> None:
+    def _see_backwards_of(self, training: FoundTraining | None) -> None:
         """Be told of no backward pass of its steps that are only counted, or of all."""
         if self._backward is not None:
             counter = None if training is None else training.hook.step_counter

@@ -81,7 +81,7 @@ class FitSearch:
         # Calls under way, of any thread: replicas are traced in threads of their own.
         self._n_inside = 0
         self.hook: Any = None
-        self.runs: list[summary.Run] = []
+        self.runs: list[summary.CapturedRun] = []
 
     def start(self) -> None:
         """Give hooks to models from now on."""
@@ -203,7 +203,7 @@ class FitSearch:
                 self.hook, path = open_hook(
                     face.Hook, self._settings, (), is_first=self._is_first
                 )
-                self.runs.append(summary.Run(path, 0))
+                self.runs.append(summary.CapturedRun(path, 0))
                 return self.hook
         except Exception:
             self._has_failed = True
@@ -213,6 +213,6 @@ class FitSearch:
     def _close(self) -> None:
         """End the present run."""
         if self.hook is not None:
-            self.runs[-1] = summary.Run(self.runs[-1].path, self.hook.n_steps)
+            self.runs[-1] = summary.CapturedRun(self.runs[-1].path, self.hook.n_steps)
             self.hook.close()
             self.hook = None

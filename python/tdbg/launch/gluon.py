@@ -69,7 +69,7 @@ class GluonSearch:
         self._losses: weakref.WeakSet[Any] = weakref.WeakSet()
         self._undo: list[Callable[[], None]] = []
         self.hook: Any = None
-        self.runs: list[summary.Run] = []
+        self.runs: list[summary.CapturedRun] = []
 
     def start(self) -> None:
         """Look at trainers and losses from now on."""
@@ -137,7 +137,7 @@ class GluonSearch:
             self.hook, path = open_hook(
                 face.Hook, self._settings, _COLLECTIONS, is_first=self._is_first
             )
-            self.runs.append(summary.Run(path, 0))
+            self.runs.append(summary.CapturedRun(path, 0))
         for model in models:
             self.hook.register_block(model)
         self.hook.register_trainer(trainer)
@@ -149,7 +149,7 @@ class GluonSearch:
     def _close(self) -> None:
         """End the present run."""
         if self.hook is not None:
-            self.runs[-1] = summary.Run(self.runs[-1].path, self.hook.n_steps)
+            self.runs[-1] = summary.CapturedRun(self.runs[-1].path, self.hook.n_steps)
             self.hook.close()
             self.hook = None
             self._losses.clear()

@@ -58,7 +58,7 @@ class LoopSearch:
         self._losses: dict[int, Any] = {}
         self._replaced: list[tuple[Any, str, Any]] = []
         self.hook: Any = None
-        self.runs: list[summary.Run] = []
+        self.runs: list[summary.CapturedRun] = []
 
     def start(self) -> None:
         """Watch models from now on."""
@@ -80,7 +80,7 @@ class LoopSearch:
     def close(self) -> None:
         """End the run."""
         if self.hook is not None:
-            self.runs[-1] = summary.Run(self.runs[-1].path, self.hook.n_steps)
+            self.runs[-1] = summary.CapturedRun(self.runs[-1].path, self.hook.n_steps)
             self.hook.close()
             self.hook = None
 
@@ -151,4 +151,4 @@ class LoopSearch:
         self.hook, path = open_hook(
             face.Hook, self._settings, (), is_first=self._is_first
         )
-        self.runs.append(summary.Run(path, 0))
+        self.runs.append(summary.CapturedRun(path, 0))

@@ -18,8 +18,8 @@ from tdbg.errors import TrainingStopped
 from tdbg.launch import LAUNCH_VARIABLE, family
 
 __all__ = [
+    "CapturedRun",
     "Facts",
-    "Run",
     "captured",
     "end_quietly",
     "explain_no_framework",
@@ -64,7 +64,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CapturedRun:
     """A training that was captured.
 
     Attributes:
@@ -78,7 +78,7 @@ class Run:
     n_left_out: int = 0
 
 
-def captured(runs: Sequence[Run], facts: Facts) -> list[str]:
+def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
     """The lines about the runs of a process, of which there is at least one."""
     lines = []
     if len(runs) == 1:

@@ -21,7 +21,7 @@ from tdbg.hooks.pytorch.model.process_objects import held_ids, living
 
 __all__ = [
     "Candidate",
-    "Training",
+    "FoundTraining",
     "has_own_parameters",
     "make_hook",
     "outermost",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class Training:
+class FoundTraining:
     """A training that was found.
 
     Attributes:

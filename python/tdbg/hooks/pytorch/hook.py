@@ -29,7 +29,7 @@ from tdbg.hooks.pytorch.capture.gradients_without_optimizer import (
     AccumulatedGradients,
     ReturnedGradients,
 )
-from tdbg.hooks.pytorch.capture.losses import LossCapture
+from tdbg.hooks.pytorch.capture.losses import CapturedLoss
 from tdbg.hooks.pytorch.capture.model_info import TorchModel
 from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
@@ -73,8 +73,8 @@ class Hook(FrameworkHook):
         self._module_captures: list[ModuleCapture] = []
         self._tables: list[ParameterTable] = []
         self._roots: list[weakref.ref[nn.Module]] = []
-        self._losses: list[LossCapture] = []
-        self._registered_losses: list[tuple[weakref.ref[Any], LossCapture]] = []
+        self._losses: list[CapturedLoss] = []
+        self._registered_losses: list[tuple[weakref.ref[Any], CapturedLoss]] = []
         self._gradients: list[AccumulatedGradients] = []
         self._returned: ReturnedGradients | None = None
         self._functions: FunctionCalls | None = None
@@ -279,9 +279,9 @@ class Hook(FrameworkHook):
         name: str,
         class_name: str,
         kind: Kind | None,
-        another: Callable[[], LossCapture] | None = None,
-    ) -> LossCapture:
-        capture = LossCapture(
+        another: Callable[[], CapturedLoss] | None = None,
+    ) -> CapturedLoss:
+        capture = CapturedLoss(
             self._session,
             self._names.take(name),
             self._torch_mode.of_loss,
@@ -295,7 +295,7 @@ class Hook(FrameworkHook):
         self._model_info.changed()
         return capture
 
-    def _capture_of(self, loss: object) -> LossCapture | None:
+    def _capture_of(self, loss: object) -> CapturedLoss | None:
         """Return the capture of a loss that is registered."""
         for each, capture in self._registered_losses:
             known = each()
@@ -304,7 +304,7 @@ class Hook(FrameworkHook):
                 return capture
         return None
 
-    def _remember_loss(self, loss: object, capture: LossCapture) -> None:
+    def _remember_loss(self, loss: object, capture: CapturedLoss) -> None:
         with contextlib.suppress(TypeError):  # Not everything can be referred to.
             ref: weakref.ref[Any] = (
                 weakref.WeakMethod(loss)

@@ -34,7 +34,7 @@ from tdbg.config.class_kinds import kind_of_class
 from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.capture.activations import Activations, unit_range_of
 from tdbg.hooks.pytorch.capture.losses import (
-    LossCapture,
+    CapturedLoss,
     is_call_of_function,
 )
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots, unscaled
@@ -91,7 +91,7 @@ class FunctionCalls:
         session: Session,
         mode: TorchMode,
         names: UniqueNames,
-        losses: list[LossCapture],
+        losses: list[CapturedLoss],
     ) -> None:
         self.session = session
         self.paths: dict[object, str] = {}
@@ -104,7 +104,7 @@ class FunctionCalls:
         self.is_following = self.is_in_forward = False
         self._activations: dict[tuple[str, str], Activations] = {}
         # By the name of the function and the place from which it is called.
-        self._functions: dict[tuple[str, int], LossCapture] = {}
+        self._functions: dict[tuple[str, int], CapturedLoss] = {}
         self._sites: dict[str, CallSites] = {}
         self.follows_losses = False
         self._backward: BackwardRoots | None = None
@@ -296,7 +296,7 @@ class FunctionCalls:
         if node is not None:
             self._nodes.add(node._sequence_nr())
 
-    def _capture_of(self, key: tuple[str, int]) -> LossCapture:
+    def _capture_of(self, key: tuple[str, int]) -> CapturedLoss:
         """The capture of a loss that nobody has registered; one that is gone, again."""
         name, _ = key
         for each in self._losses:
@@ -304,7 +304,7 @@ class FunctionCalls:
                 self._functions[key] = each
                 return each
         kind = kind_of_class(name) or kind_of_class(name.rpartition("_")[0])
-        capture = LossCapture(
+        capture = CapturedLoss(
             self.session, self._names.take(name), self._mode.of_loss, name, kind
         )
         self._functions[key] = capture

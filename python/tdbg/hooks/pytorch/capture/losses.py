@@ -26,7 +26,7 @@ from tdbg.hooks.pytorch.functions.call_sites import CallSites
 from tdbg.hooks.pytorch.model.callbacks import Callback
 from tdbg.modes import ModeKeys
 
-__all__ = ["LossCapture", "is_call_of_function"]
+__all__ = ["CapturedLoss", "is_call_of_function"]
 
 _INPUT_ROLES = (Role.PREDICTION, Role.LABEL, Role.INPUT)
 
@@ -34,7 +34,7 @@ _INPUT_ROLES = (Role.PREDICTION, Role.LABEL, Role.INPUT)
 class _Before(Callback):
     __slots__ = ("_capture", "target")
 
-    def __init__(self, session: Session, capture: LossCapture) -> None:
+    def __init__(self, session: Session, capture: CapturedLoss) -> None:
         super().__init__(session)
         self._capture = capture
         self.target = new_target(self)
@@ -90,7 +90,7 @@ class _Function:
     that itself: a copied model is not captured, and needs no tdbg.
     """
 
-    def __init__(self, capture: LossCapture, function: Callable[..., Any]) -> None:
+    def __init__(self, capture: CapturedLoss, function: Callable[..., Any]) -> None:
         self._tdbg_before = _Before(capture.session, capture)
         self._tdbg_after = _After(capture.session, capture)
         functools.update_wrapper(self, function)
@@ -162,7 +162,7 @@ def _argument_ends(value: Any) -> tuple[int, int]:
     return sizes[0], sizes[0] + sizes[1]
 
 
-class LossCapture:
+class CapturedLoss:
     """Captures the inputs and the outputs of a loss.
 
     Args:
@@ -185,12 +185,12 @@ class LossCapture:
         mode: Callable[[], ModeKeys],
         class_name: str,
         kind: Kind | None,
-        another: Callable[[], LossCapture] | None = None,
+        another: Callable[[], CapturedLoss] | None = None,
     ) -> None:
         self.session = session
         self._another = another
         self.saw: Callable[[Any], None] | None = None
-        self._others: list[LossCapture] = []
+        self._others: list[CapturedLoss] = []
         self._sites = CallSites(mode)
         self._handles: list[Any] = []
         self._removable = RemovableHooks()
@@ -220,7 +220,7 @@ class LossCapture:
         """Whether it was a module that does not live any longer."""
         return self._module is not None and self._module() is None
 
-    def at(self, caller: types.FrameType) -> LossCapture:
+    def at(self, caller: types.FrameType) -> CapturedLoss:
         """Return the capture of the place that is calling."""
         number = 0 if self._another is None else self._sites.number(caller)
         while self._another is not None and number > len(self._others):

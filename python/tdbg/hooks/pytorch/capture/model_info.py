@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 from tdbg.capture.model_info import ModelMarks
 from tdbg.config.kinds import Kind
 from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
-from tdbg.hooks.pytorch.capture.losses import LossCapture
+from tdbg.hooks.pytorch.capture.losses import CapturedLoss
 from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
-from tdbg.hooks.pytorch.capture.parameters_and_gradients import TrackedParameter
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterPlace
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.device.tensors import gradient_of, name_of, sample_of
@@ -56,7 +56,7 @@ class TorchModel:
     """
 
     def __init__(
-        self, module_captures: Sequence[ModuleCapture], losses: Sequence[LossCapture]
+        self, module_captures: Sequence[ModuleCapture], losses: Sequence[CapturedLoss]
     ) -> None:
         self._module_captures = module_captures
         self._losses = losses
@@ -184,7 +184,7 @@ class TorchModel:
         found = (each.made_inputs for each in self._module_captures)
         return tuple(sorted(frozenset[str]().union(*found)))
 
-    def _tracked(self) -> list[TrackedParameter]:
+    def _tracked(self) -> list[ParameterPlace]:
         return [
             each
             for module_capture in self._module_captures
@@ -208,7 +208,7 @@ class TorchModel:
 
 
 def _facts_of(
-    tracked: TrackedParameter, parameter: torch.Tensor, optimizer: int | None
+    tracked: ParameterPlace, parameter: torch.Tensor, optimizer: int | None
 ) -> ParameterFacts:
     owner = tracked.owner()
     return ParameterFacts(

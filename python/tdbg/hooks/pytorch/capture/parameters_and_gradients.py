@@ -22,8 +22,8 @@ from tdbg.hooks.pytorch.model.module_tree import SEARCH_INTERVAL, places_of
 
 __all__ = [
     "EarlyValues",
+    "ParameterPlace",
     "ParameterTable",
-    "TrackedParameter",
 ]
 
 
@@ -224,7 +224,7 @@ class _Batch:
         self.requested.append(requested)
 
 
-class TrackedParameter(NamedTuple):
+class ParameterPlace(NamedTuple):
     """A parameter by its place in the model, so that its replacement is found."""
 
     owner: weakref.ref[nn.Module]
@@ -281,7 +281,7 @@ class ParameterTable:
         module = self._module()
         return set() if module is None else {id(item) for item in module.parameters()}
 
-    def tracked_parameters(self) -> list[TrackedParameter]:
+    def tracked_parameters(self) -> list[ParameterPlace]:
         """Return all parameters; another list when they may be others than before."""
         return self._tracked
 
@@ -408,7 +408,7 @@ class ParameterTable:
         )
         return self._selected[step_plan]
 
-    def _find(self) -> list[TrackedParameter]:
+    def _find(self) -> list[ParameterPlace]:
         module = self._module()
         if module is None:
             return []
@@ -421,7 +421,7 @@ class ParameterTable:
             classes = frozenset[str]() if holder is None else classes_and_kind(holder)
             role, of_rows = Role.GRADIENT, OF_ROWS
             all_tracked.append(
-                TrackedParameter(
+                ParameterPlace(
                     owner,
                     key,
                     entry(first, parameter_role(first), tuple(others), classes),

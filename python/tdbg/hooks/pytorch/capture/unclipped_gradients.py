@@ -30,8 +30,8 @@ from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.updates import DerivedEntries
 from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import (
+    ParameterPlace,
     ParameterTable,
-    TrackedParameter,
 )
 from tdbg.hooks.pytorch.device.tensors import TYPES, gradient_of
 
@@ -49,7 +49,7 @@ class UnclippedGradients:
     def __init__(self, session: Session, tables: Sequence[ParameterTable]) -> None:
         self._session = session
         self._tables = tables
-        self._entries: DerivedEntries[TrackedParameter] = DerivedEntries(
+        self._entries: DerivedEntries[ParameterPlace] = DerivedEntries(
             session, Role.GRADIENT_UNCLIPPED, unclipped_gradient_name
         )
         # The parameters that are watched, by identity, and their hooks.

@@ -18,8 +18,8 @@ from tdbg.capture.session import Session
 from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import (
+    ParameterPlace,
     ParameterTable,
-    TrackedParameter,
 )
 from tdbg.hooks.pytorch.device.tensors import TYPES, gradient_of
 from tdbg.hooks.pytorch.model.process_objects import held_ids
@@ -38,7 +38,7 @@ class OptimizerUpdates(Updates):
     def __init__(self, session: Session, tables: Sequence[ParameterTable]) -> None:
         super().__init__(session, _copy, _difference)
         self._tables = tables
-        self._entries: DerivedEntries[TrackedParameter] = DerivedEntries(
+        self._entries: DerivedEntries[ParameterPlace] = DerivedEntries(
             session, Role.UPDATE, update_name
         )
 

@@ -26,7 +26,7 @@ from tdbg.capture.session import Session
 __all__ = [
     "IS_REPLICA",
     "SEARCH_INTERVAL",
-    "Location",
+    "TensorPlace",
     "begin_replica",
     "class_name",
     "end_replica",
@@ -60,7 +60,7 @@ By then a tensor is noticed that came or went past the modules' own methods.
 """
 
 
-class Location(NamedTuple):
+class TensorPlace(NamedTuple):
     """Where a tensor of a module stands, so that a new one put there is found.
 
     Attributes:
@@ -76,7 +76,7 @@ class Location(NamedTuple):
 
 def places_of(
     root: nn.Module, tensors: Callable[[nn.Module], Mapping[str, torch.Tensor | None]]
-) -> list[Location]:
+) -> list[TensorPlace]:
     """Return the places of all tensors in a module, each tensor once.
 
     Args:
@@ -92,7 +92,7 @@ def places_of(
                 name = f"{path}.{key}" if path else key
                 names.setdefault(id(tensor), []).append(name)
     return [
-        Location(weakref.ref(owner), key, tuple(names[identity]))
+        TensorPlace(weakref.ref(owner), key, tuple(names[identity]))
         for identity, (owner, key) in owners.items()
     ]
 
