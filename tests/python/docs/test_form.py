@@ -16,7 +16,7 @@ USER_PAGES = [
     page for page in sorted((ROOT / "docs").rglob("*.md")) if page.stem not in INSIDE
 ]
 PAGES = [
-    ROOT / "README.md",
+    *(ROOT / f"{name}.md" for name in ("CHANGELOG", "CONTRIBUTING", "README")),
     *(
         page
         for folder in ("docs", "cpp")
