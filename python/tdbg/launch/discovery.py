@@ -339,24 +339,24 @@ class Discovery:
         if training is None:
             self._facts.n_unseen += self._is_of_another_model(root)
         if self._handles:
-            if training is None and self._new:
-                self._n_uncalled += 1
-                if self._n_uncalled == _MOST_UNCALLED:
-                    for owner in self._owners():
-                        self._see_forwards_of(owner)
-            current = self._current()
-            # Without optimizers, passes are counted in their place.
-            is_by_hand = current is not None and not current.optimizers
-            if (
-                is_by_hand
-                and not self._waiting
-                and self._n_backwards > _STEPS_TO_SETTLE
-            ):
-                self._settle()
+            self._search_goes_on(is_uncalled=training is None)
         elif training is None and self._n_searches < _MOST_SEARCHES:
             self._n_searches += 1
             if len(self._trainings) < MOST_TRAININGS:
                 self._search()
+
+    def _search_goes_on(self, *, is_uncalled: bool) -> None:
+        """A backward pass begins during the search; no root was called before it."""
+        if is_uncalled and self._new:
+            self._n_uncalled += 1
+            if self._n_uncalled == _MOST_UNCALLED:
+                for owner in self._owners():
+                    self._see_forwards_of(owner)
+        current = self._current()
+        # Without optimizers, passes are counted in their place.
+        is_by_hand = current is not None and not current.optimizers
+        if is_by_hand and not self._waiting and self._n_backwards > _STEPS_TO_SETTLE:
+            self._settle()
 
     def _is_of_another_model(self, root: torch.Tensor) -> bool:
         """Whether a backward pass that no forward came before is of no known root.

@@ -259,33 +259,42 @@ class OptimizerWatch:
         # PyTorch counts the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
-        has_closure = callable(closure)
-        self._has_closure = has_closure
-        if not has_closure and key in self._kept:
+        has_closure = self._has_closure = callable(closure)
+        if has_closure:
+            wrapped = self._begin_with_closure(key, optimizer, closure)
+            if len(args) > place:
+                return (*args[:place], wrapped, *args[place + 1 :]), kwargs
+            return args, {**kwargs, "closure": wrapped}
+        if key in self._kept:
             self._look_at_kept(key)
-        context = self._session.optimizer_begins(
-            key, self._mode, from_latest=not has_closure
-        )
+        context = self._session.optimizer_begins(key, self._mode, from_latest=True)
         is_light = context is None or context.step_plan.is_light
         if not is_light:
             # First, for parameters are copied as they are captured.
-            self.around.prepare(key, context, optimizer, has_closure=has_closure)
-            if not has_closure:
-                self._capture(key, context, optimizer)
+            self.around.prepare(key, context, optimizer, has_closure=False)
+            self._capture(key, context, optimizer)
         if not is_light or self.around.has_scalars:
             self.around.begin(key, context, optimizer)
-        if not has_closure:
-            if self._silent_model.listens:
-                self._silent_model.step(context)
-            elif key not in self._kept:
-                # Nobody needs to see each step any longer.
-                self._session.counted.events.append(self._events[key].begins)
-            return None
-        # With a closure the gradients come into being inside the step.
-        wrapped = self._wrap(closure, key, context, optimizer)
-        if len(args) > place:
-            return (*args[:place], wrapped, *args[place + 1 :]), kwargs
-        return args, {**kwargs, "closure": wrapped}
+        if self._silent_model.listens:
+            self._silent_model.step(context)
+        elif key not in self._kept:
+            # Nobody needs to see each step any longer.
+            self._session.counted.events.append(self._events[key].begins)
+        return None
+
+    def _begin_with_closure(
+        self, key: int, optimizer: Optimizer, closure: Callable[[], Any]
+    ) -> Callable[[], Any]:
+        """Capture before a step whose closure computes the gradients, inside of it.
+
+        Returns:
+            What the optimizer is to call in the place of the closure.
+        """
+        context = self._session.optimizer_begins(key, self._mode, from_latest=False)
+        if context is not None and not context.step_plan.is_light:
+            self.around.prepare(key, context, optimizer, has_closure=True)
+        self.around.begin(key, context, optimizer)
+        return self._wrap(closure, key, context, optimizer)
 
     def _end(self, key: int, optimizer: Optimizer) -> None:
         """Capture after the step, and end the step."""

@@ -345,19 +345,36 @@ class ParameterTable:
         is_whole = of_all and not is_scaled and not left
         if is_first and is_whole and self._take_all(context, selected):
             return
-        done = context.done_so_far()
+        self._take_each(context, selected, early, left, only, gradients, scale)
+
+    def _take_each(
+        self,
+        context: StepContext,
+        selected: _Selection,
+        early: AbstractSet[TensorEntry],
+        left: AbstractSet[TensorEntry],
+        only: AbstractSet[int] | None,
+        gradients: bool,
+        scale: float | torch.Tensor,
+    ) -> None:
+        """Capture what the step does not have yet, chosen tensor by tensor.
+
+        Args:
+            context: The step.
+            selected: What the step captures.
+            early: Parameters whose values are copied already.
+            left: Gradients that nobody will use.
+            only: Ids of the parameters to take; None takes all.
+            gradients: As for ``capture``.
+            scale: As for ``capture``.
+        """
+        done, all_selected = context.done_so_far(), selected.all_tracked
         plain, scaled = _Batch(), _Batch()
         # One call of the core for all, unless the gradients are scaled.
+        is_scaled = not isinstance(scale, float) or scale != 1.0
         target = scaled if is_scaled else plain
         add, add_gradient = plain.add, target.add
-        for (
-            owner,
-            key,
-            weight,
-            of_weight,
-            gradient,
-            of_gradient,
-        ) in selected.all_tracked:
+        for owner, key, weight, of_weight, gradient, of_gradient in all_selected:
             module = owner()
             parameter = None if module is None else module._parameters.get(key)
             if parameter is None or (only is not None and id(parameter) not in only):
@@ -365,16 +382,22 @@ class ParameterTable:
             requested = of_weight & ~_ANY_VALUES if weight in early else of_weight
             if requested and weight not in done:
                 add(weight, parameter, requested)
-            if gradients and of_gradient and gradient not in done:
+            if of_gradient and gradients and gradient not in done:
                 tensor = tensors.gradient_of(parameter)
                 if tensor is not None and gradient not in left:
                     add_gradient(gradient, tensor, of_gradient)
-        for batch, factor in ((plain, 1.0), (scaled, scale)):
-            if batch.entries:
-                done.update(batch.entries)
-                self._session.take(
-                    context, batch.entries, batch.tensors, batch.requested, scale=factor
-                )
+        self._take_batch(context, plain, 1.0)
+        self._take_batch(context, scaled, scale)
+
+    def _take_batch(
+        self, context: StepContext, batch: _Batch, scale: float | torch.Tensor
+    ) -> None:
+        entries = batch.entries
+        if entries:
+            context.done.update(entries)
+            self._session.take(
+                context, entries, batch.tensors, batch.requested, scale=scale
+            )
 
     def _take_all(self, context: StepContext, selected: _Selection) -> bool:
         """Capture all in one call of the core, if there is a batch capture."""

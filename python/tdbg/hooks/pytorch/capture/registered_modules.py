@@ -353,14 +353,18 @@ class ModuleCapture:
         session.counted.events.append(self.begins)
         if context is None or context.step_plan.is_light or not context.takes:
             return
+        self._capture(context, optimizes=bool(is_training and session.optimizers))
+
+    def _capture(self, context: StepContext, *, optimizes: bool) -> None:
+        """Capture parameters as the forward begins, or begin to copy them."""
         if context.step_plan.takes_activations:
             self._count_capture()
         # Without an optimizer nothing reports that the weights are about to change.
-        if not is_training or not session.optimizers:
+        if optimizes:
+            self.parameters.begin_values(context)
+        else:
             self.parameters.capture(context, gradients=False)
             self.buffers.capture(context)
-        else:
-            self.parameters.begin_values(context)
 
     def _tell(self, context: StepContext | None, *, is_training: bool) -> None:
         """Tell of a forward of evaluation, or of training without an optimizer."""

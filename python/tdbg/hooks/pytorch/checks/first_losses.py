@@ -20,7 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdbg.capture.overhead import OverheadMeter
-from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
+from tdbg.hooks.pytorch.checks.loss_graph import LossGraph, read_loss_graph
 from tdbg.hooks.pytorch.checks.target_networks import TargetNetworks
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
@@ -165,28 +165,31 @@ class FirstLosses:
         ours = set[int]().union(*(each.identities() for each in self._tables))
         is_ours = any(id(leaf) in ours for leaf in graph.leaves)
         for leaf, cut in zip(graph.leaves, graph.cut, strict=True):
-            if id(leaf) in ours:
-                if cut:
-                    self._cut[id(leaf)] = cut
-                else:
-                    self._reached.add(id(leaf))
+            if id(leaf) in ours and cut:
+                self._cut[id(leaf)] = cut
+            elif id(leaf) in ours:
+                self._reached.add(id(leaf))
         if self._n_looks < _LOOKS:
             self._watch(leaf for leaf in graph.leaves if id(leaf) not in ours)
         if not is_ours and root.grad_fn is not None:
             self._n_in_vain += 1
         else:
-            self.is_open = graph.is_open and (self.is_open or self._is_first)
-            self._is_first = False
-            self._n_read += 1
-            self.is_surrogate |= graph.is_surrogate
-            self.logit_scale = max(self.logit_scale, graph.logit_scale)
-            if graph.is_distance and self._targets is None:
-                self._targets = TargetNetworks(self._step)
-                roots = [each.module for each in self._tables]
-                self._targets.search(each for each in roots if each is not None)
-            self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))
+            self._learn(graph)
         if self._n_read >= _MOST_GRAPHS or self._n_in_vain >= _MOST_IN_VAIN:
             self._stop_reading()
+
+    def _learn(self, graph: LossGraph) -> None:
+        """Take what the graph of a loss of this training says."""
+        self.is_open = graph.is_open and (self.is_open or self._is_first)
+        self._is_first = False
+        self._n_read += 1
+        self.is_surrogate |= graph.is_surrogate
+        self.logit_scale = max(self.logit_scale, graph.logit_scale)
+        if graph.is_distance and self._targets is None:
+            self._targets = TargetNetworks(self._step)
+            roots = [each.module for each in self._tables]
+            self._targets.search(each for each in roots if each is not None)
+        self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))
 
     def _watch(self, leaves: Iterable[torch.Tensor]) -> None:
         for leaf in leaves:

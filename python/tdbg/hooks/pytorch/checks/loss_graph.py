@@ -270,6 +270,11 @@ def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
     if is_whole and _is_sum(node, name):
         what = _DISTANCES.get(name, "sum")
         yield LossFact(LossFault.SUMMED, what, (_shape(_operands(node)[0]),))
+    yield from _faults_of_shapes(node, name)
+
+
+def _faults_of_shapes(node: Any, name: str) -> Iterator[LossFact]:
+    """Yield that outputs were paired with targets of another shape."""
     paired = _paired_for_mean(node, name)
     if name in _PAIRING or paired is not None:
         one = node if paired is None else paired

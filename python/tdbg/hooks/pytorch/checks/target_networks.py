@@ -63,17 +63,8 @@ class TargetNetworks:
         """
         if not hooks_may_go(self):
             return  # They are in a compiled graph, where no call is seen.
-        modules, held = list[nn.Module](), set[int]()
-        for each in living(nn.Module, Optimizer):
-            if isinstance(each, nn.Module):
-                modules.append(each)
-            else:
-                held |= held_ids(each)
-        trained: dict[_Kind, list[nn.Module]] = {}
-        for root in roots:
-            for module in root.modules():
-                if (ours := _identities(module)) and held.issuperset(ours):
-                    trained.setdefault(_kind(module), []).append(module)
+        modules, held = _modules_and_held()
+        trained = _trained(roots, held)
         # The largest first: what a copy consists of is none of its own.
         parts, n_compared = set[int](), 0
         classes = {kind[0] for kind in trained}
@@ -107,6 +98,29 @@ class TargetNetworks:
         self.exist |= len(self._steps) >= _LEAST_STEPS
         if self.exist or self._n_calls >= _MOST_CALLS:
             self.remove()
+
+
+def _modules_and_held() -> tuple[list[nn.Module], set[int]]:
+    """Return the modules of the process, and the ids of what optimizers hold."""
+    modules, held = list[nn.Module](), set[int]()
+    for each in living(nn.Module, Optimizer):
+        if isinstance(each, nn.Module):
+            modules.append(each)
+        else:
+            held |= held_ids(each)
+    return modules, held
+
+
+def _trained(
+    roots: Iterable[nn.Module], held: set[int]
+) -> dict[_Kind, list[nn.Module]]:
+    """Return the modules in these roots that optimizers train as a whole."""
+    trained: dict[_Kind, list[nn.Module]] = {}
+    for root in roots:
+        for module in root.modules():
+            if (ours := _identities(module)) and held.issuperset(ours):
+                trained.setdefault(_kind(module), []).append(module)
+    return trained
 
 
 class _Called(Inert):
