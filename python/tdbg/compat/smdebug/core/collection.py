@@ -409,16 +409,20 @@ class CollectionManager(base.CollectionRegistry):
 
     Args:
         collections: Its first collections by name.
-        create_default: Whether to make those that every hook has.
+        create_default: Whether to make those that every hook has; None: as the
+            framework's managers do.
     """
 
     kind: type[Collection] = Collection
+    _creates_default = False
 
     def __init__(
         self,
         collections: Mapping[str, Collection] | None = None,
-        create_default: bool = False,
+        create_default: bool | None = None,
     ) -> None:
+        if create_default is None:
+            create_default = self._creates_default
         self.built_in = BUILT_IN if create_default else ()
         self._n_workers = 1
         super().__init__()

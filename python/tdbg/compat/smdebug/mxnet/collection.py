@@ -7,7 +7,6 @@ before the hook knows it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from mxnet.gluon import Block
 
@@ -40,21 +39,10 @@ class Collection(core.Collection):
 
 
 class CollectionManager(core.CollectionManager):
-    """The collections of a training with Gluon.
-
-    Args:
-        collections: Its first collections by name.
-        create_default: Whether to make those that every hook has.
-    """
+    """The collections of a training with Gluon; by default those of every hook."""
 
     kind = Collection
-
-    def __init__(
-        self,
-        collections: Mapping[str, core.Collection] | None = None,
-        create_default: bool = True,
-    ) -> None:
-        super().__init__(collections, create_default)
+    _creates_default = True
 
 
 class SmdebugNames(Naming):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -13,7 +12,6 @@ from tdbg.capture.naming import Naming
 from tdbg.compat.smdebug.core import collection as core
 from tdbg.compat.smdebug.core.collection import CollectionKeys
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError
-from tdbg.config.schedules import ReductionConfig
 
 __all__ = [
     "Collection",
@@ -29,27 +27,12 @@ _names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
 
 
 class Collection(core.Collection):
-    """A named set of tensors of a training with PyTorch."""
+    """A named set of tensors; its arguments are those of ``core.collection``."""
 
-    def __init__(
-        self,
-        name: str,
-        include_regex: str | Iterable[str] | None = None,
-        tensor_names: Iterable[str] | None = None,
-        reduction_config: ReductionConfig | None = None,
-        save_config: Any = None,
-        save_histogram: bool = True,
-    ) -> None:
+    def __init__(self, name: str, *args: Any, **kwargs: Any) -> None:
         self._modules: dict[nn.Module, tuple[bool, bool]] = {}
         self._named: set[nn.Module] = set()
-        super().__init__(
-            name,
-            include_regex,
-            tensor_names,
-            reduction_config,
-            save_config,
-            save_histogram,
-        )
+        super().__init__(name, *args, **kwargs)
 
     @property
     def modules(self) -> dict[nn.Module, tuple[bool, bool]]:
@@ -87,21 +70,10 @@ class Collection(core.Collection):
 
 
 class CollectionManager(core.CollectionManager):
-    """The collections of a training with PyTorch.
-
-    Args:
-        collections: Its first collections by name.
-        create_default: Whether to make those that every hook has.
-    """
+    """The collections of a training with PyTorch; by default those of every hook."""
 
     kind = Collection
-
-    def __init__(
-        self,
-        collections: Mapping[str, core.Collection] | None = None,
-        create_default: bool = True,
-    ) -> None:
-        super().__init__(collections, create_default)
+    _creates_default = True
 
 
 def name_modules(root: nn.Module, name: str, prefix: str) -> None:

@@ -6,23 +6,17 @@ docs/migrating-from-smdebug.md lists the differences.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable
 from importlib import import_module
-from typing import Any, Never
+from typing import Any
 
 from tdbg.capture.modes import CurrentMode
-from tdbg.capture.policy import Policy
 from tdbg.capture.session import Session
-from tdbg.compat.smdebug.core.base import CallbackHook, del_hook, set_hook
+from tdbg.compat.smdebug.core.base import del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import CollectionKeys
-from tdbg.compat.smdebug.core.framework_hook import FrameworkHook, find_hook
-from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
+from tdbg.compat.smdebug.core.framework_hook import SmdebugHook, getter
 from tdbg.compat.smdebug.left_out import PAGE
 from tdbg.compat.smdebug.tensorflow.collection import CollectionManager
-from tdbg.config import HookConfig
 from tdbg.config.collections import Role
-from tdbg.config.files import resolve
 from tdbg.hooks.keras.hook import Hook as FitHook
 from tdbg.hooks.keras.names import role_of_parameter
 from tdbg.hooks.tensorflow.loops import Loops
@@ -52,70 +46,15 @@ _METHODS = {
 _log = logging.getLogger("tdbg")
 
 
-class KerasHook(FrameworkHook, FitHook, CallbackHook):
+class KerasHook(SmdebugHook, FitHook):
     """Captures trainings by ``fit`` and loops with tapes; by default only losses.
 
-    Args:
-        out_dir: The run directory.
-        export_tensorboard: Write files of TensorBoard when the run has ended.
-        tensorboard_dir: The folder of these files, which switches the export on.
-        dry_run: Do everything but write.
-        reduction_config: Statistics only, or raw values as well (the default).
-        save_config: When tensors are saved; every 500 steps by default.
-        include_regex: Expressions that find names of further tensors, which belong to
-            the collection ``default``.
-        include_collections: Captured collections, in addition to the losses.
-        save_all: Capture every tensor.
-        include_workers: "one": the lowest rank, or "all".
-
-    Raises:
-        SMDebugRuntimeError: If there is no *out_dir*.
-        ConfigurationError: If an argument can never work.
-        StorageError: If the run cannot be made or written.
+    Its arguments are those of ``SmdebugHook``.
     """
 
-    def __init__(
-        self,
-        out_dir: str | os.PathLike[str] | None = None,
-        export_tensorboard: bool = False,
-        tensorboard_dir: str | None = None,
-        dry_run: bool = False,
-        reduction_config: ReductionConfig | None = None,
-        save_config: Any = None,
-        include_regex: str | list[str] | None = None,
-        include_collections: Iterable[str] | None = None,
-        save_all: bool = False,
-        include_workers: str = "one",
-    ) -> None:
-        self._take_arguments(
-            out_dir,
-            export_tensorboard=export_tensorboard,
-            tensorboard_dir=tensorboard_dir,
-            reduction_config=reduction_config,
-            save_config=save_config,
-            include_regex=include_regex,
-            include_collections=include_collections,
-            save_all=save_all,
-            manager=CollectionManager(create_default=True),
-            by_default=DEFAULT_INCLUDE_COLLECTIONS,
-        )
-        settings = {
-            "out_dir": self.out_dir,
-            "dry_run": dry_run,
-            "include_workers": include_workers,
-            "tensorboard_dir": self.tensorboard_dir or None,
-        }
-        self._configure(lambda: resolve(settings))
-        set_hook(self)
-
-    def _make_policy(self, config: HookConfig) -> Policy:
-        del config
-        return Policy(
-            self.collection_manager,
-            self.save_config.native(),
-            self.reduction_config,
-            save_histogram=bool(self.tensorboard_dir),
-        )
+    _make_manager = staticmethod(lambda: CollectionManager(create_default=True))
+    _by_default = tuple(DEFAULT_INCLUDE_COLLECTIONS)
+    _instead = _METHODS
 
     def _attach(self, session: Session) -> CurrentMode:
         mode = super()._attach(session)
@@ -193,24 +132,6 @@ class KerasHook(FrameworkHook, FitHook, CallbackHook):
         super().set_mode(mode)
         self._loops.mode.say(mode)
 
-    def save_scalar(
-        self,
-        name: str,
-        value: Any,
-        sm_metric: bool = False,
-        timestamp: float | None = None,
-    ) -> None:
-        """Record a number as ``scalar/<name>``, always.
-
-        Args:
-            name: Name of the number.
-            value: The number, or a tensor or array of one.
-            sm_metric: Ignored: there is no SageMaker to send the number to.
-            timestamp: When the number was true, in seconds since 1970; None: now.
-        """
-        del sm_metric
-        super().save_scalar(name, value, timestamp=timestamp)
-
     def record_tensor_value(self, tensor_name: str, tensor_value: Any) -> None:
         """Record a value, as *tensor_name* alone: a loss if its name says so."""
         self._session.run(self._record_named, tensor_name, tensor_value)
@@ -253,30 +174,5 @@ class KerasHook(FrameworkHook, FitHook, CallbackHook):
                 entry = session.entry(f"gradient/{name}", Role.GRADIENT)
                 session.recorder.capture(context, entry, given)
 
-    def _cleanup(self) -> None:
-        self.close()
 
-    def __getattr__(self, name: str) -> Never:
-        msg = f"{type(self).__name__!r} object has no attribute {name!r}"
-        instead = _METHODS.get(name)
-        if instead is not None:
-            msg += f", as smdebug's has: {instead} ({PAGE})"
-        raise AttributeError(msg, name=name, obj=self)
-
-
-def get_hook(
-    json_config_path: str | os.PathLike[str] | None = None,
-    create_if_not_exists: bool = False,
-) -> KerasHook | None:
-    """The hook of the process.
-
-    Args:
-        json_config_path: The file to make a hook from; None: the one that
-            ``SMDEBUG_CONFIG_FILE_PATH`` names.
-        create_if_not_exists: Whether to make a hook if there is none and the file
-            exists.
-
-    Returns:
-        The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
-    """
-    return find_hook(KerasHook, json_config_path, create_if_not_exists)
+get_hook = getter(KerasHook)

@@ -5,22 +5,18 @@ docs/migrating-from-smdebug.md lists the differences.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import xgboost
 
 from tdbg.capture.policy import Policy
-from tdbg.compat.smdebug.core.base import CallbackHook, del_hook, set_hook
+from tdbg.compat.smdebug.core.base import del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import CollectionKeys, CollectionManager
-from tdbg.compat.smdebug.core.framework_hook import FrameworkHook, find_hook
-from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
-from tdbg.compat.smdebug.core.save_config import SaveConfig
+from tdbg.compat.smdebug.core.framework_hook import SmdebugHook, getter
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 from tdbg.config import HookConfig
-from tdbg.config.files import resolve
 from tdbg.hooks.trees.collections import INTERVAL
 from tdbg.hooks.xgboost.hook import Hook as XGBoostHook
 
@@ -29,85 +25,46 @@ __all__ = ["DEFAULT_INCLUDE_COLLECTIONS", "Hook", "del_hook", "get_hook", "set_h
 DEFAULT_INCLUDE_COLLECTIONS = [CollectionKeys.METRICS]
 
 
-class Hook(FrameworkHook, XGBoostHook, CallbackHook):
+class Hook(SmdebugHook, XGBoostHook):
     """Captures a training; by default only its metrics, every 10 rounds.
 
     Args:
-        out_dir: The run directory.
-        export_tensorboard: Write files of TensorBoard when the run has ended.
-        tensorboard_dir: The folder of these files, which switches the export on.
-        dry_run: Do everything but write.
-        reduction_config: Statistics only, or raw values as well (the default).
-        save_config: When tensors are saved; every 10 rounds by default.
-        include_regex: Expressions that find names of further tensors, which belong to
-            the collection ``default``.
-        include_collections: Captured collections, in addition to the metrics.
-        save_all: Capture every tensor.
-        include_workers: "one": the lowest rank, or "all".
+        args: The arguments of ``SmdebugHook``.
         hyperparameters: Parameters to record beside those that are in effect.
         train_data: A DMatrix, or the path of a file and its format ("csv", "libsvm").
         validation_data: The same; labels and predictions are of these data.
-
-    Raises:
-        SMDebugRuntimeError: If there is no *out_dir*.
-        ConfigurationError: If an argument can never work.
-        StorageError: If the run cannot be made or written.
+        settings: The arguments of ``SmdebugHook``, by name.
     """
 
+    _make_manager = staticmethod(lambda: CollectionManager(create_default=True))
+    _by_default = (CollectionKeys.METRICS,)
+    _by_save_all = (
+        CollectionKeys.ALL,
+        CollectionKeys.HYPERPARAMETERS,
+        CollectionKeys.FEATURE_IMPORTANCE,
+        CollectionKeys.AVERAGE_SHAP,
+        CollectionKeys.FULL_SHAP,
+        CollectionKeys.TREES,
+    )
+    _interval = INTERVAL
     _has_evaluation = False
 
     def __init__(
         self,
-        out_dir: str | os.PathLike[str] | None = None,
-        export_tensorboard: bool = False,
-        tensorboard_dir: str | None = None,
-        dry_run: bool = False,
-        reduction_config: ReductionConfig | None = None,
-        save_config: Any = None,
-        include_regex: str | list[str] | None = None,
-        include_collections: Iterable[str] | None = None,
-        save_all: bool = False,
-        include_workers: str = "one",
+        *args: Any,
         hyperparameters: Mapping[str, Any] | None = None,
         train_data: Any = None,
         validation_data: Any = None,
+        **settings: Any,
     ) -> None:
-        self._take_arguments(
-            out_dir,
-            export_tensorboard=export_tensorboard,
-            tensorboard_dir=tensorboard_dir,
-            reduction_config=reduction_config,
-            save_config=save_config,
-            include_regex=include_regex,
-            include_collections=include_collections,
-            save_all=save_all,
-            manager=CollectionManager(create_default=True),
-            by_default=DEFAULT_INCLUDE_COLLECTIONS,
-            by_save_all=(CollectionKeys.ALL, *_OF_TREES),
-            every=SaveConfig(save_interval=INTERVAL),
-        )
         self.hyperparameters = dict(hyperparameters or {})
         self._train_data = _matrix(train_data)
         self._validation_data = _matrix(validation_data)
-        settings = {
-            "out_dir": self.out_dir,
-            "dry_run": dry_run,
-            "include_workers": include_workers,
-            "tensorboard_dir": self.tensorboard_dir or None,
-        }
-        self._configure(lambda: resolve(settings))
-        set_hook(self)
+        SmdebugHook.__init__(self, *args, **settings)
 
     def _make_policy(self, config: HookConfig) -> Policy:
         self._config = config
-        return Policy(
-            self.collection_manager,
-            self.save_config.native(),
-            self.reduction_config,
-            save_histogram=bool(self.tensorboard_dir),
-        )
-
-    # ---- what is captured ------------------------------------------------------
+        return super()._make_policy(config)
 
     def _begin_training(self, model: Any) -> None:
         super()._begin_training(model)
@@ -118,18 +75,6 @@ class Hook(FrameworkHook, XGBoostHook, CallbackHook):
                 np.asarray(value),
                 CollectionKeys.HYPERPARAMETERS,
             )
-
-    def _cleanup(self) -> None:
-        self.close()
-
-
-_OF_TREES = (
-    CollectionKeys.HYPERPARAMETERS,
-    CollectionKeys.FEATURE_IMPORTANCE,
-    CollectionKeys.AVERAGE_SHAP,
-    CollectionKeys.FULL_SHAP,
-    CollectionKeys.TREES,
-)
 
 
 def _matrix(given: Any) -> Any:
@@ -148,19 +93,4 @@ def _matrix(given: Any) -> Any:
     raise SMDebugTypeError(msg)
 
 
-def get_hook(
-    json_config_path: str | os.PathLike[str] | None = None,
-    create_if_not_exists: bool = False,
-) -> Hook | None:
-    """The hook of the process.
-
-    Args:
-        json_config_path: The file to make a hook from; None: the one that
-            ``SMDEBUG_CONFIG_FILE_PATH`` names.
-        create_if_not_exists: Whether to make a hook if there is none and the file
-            exists.
-
-    Returns:
-        The hook; None if there is none, or ``USE_SMDEBUG=0`` switches it off.
-    """
-    return find_hook(Hook, json_config_path, create_if_not_exists)
+get_hook = getter(Hook)
