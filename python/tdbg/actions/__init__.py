@@ -10,13 +10,13 @@ from __future__ import annotations
 from tdbg.actions.action import Action, close_all, trouble_of
 from tdbg.actions.delivery import Gate
 from tdbg.actions.registry import ActionSpec, get, make, names, parse, read_specs
-from tdbg.actions.stop import Report, Stop
+from tdbg.actions.stop import ReportOnly, Stop
 
 __all__ = [
     "Action",
     "ActionSpec",
     "Gate",
-    "Report",
+    "ReportOnly",
     "Stop",
     "close_all",
     "get",

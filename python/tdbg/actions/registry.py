@@ -23,8 +23,8 @@ from tdbg.run.findings import Severity
 
 __all__ = [
     "COMMON",
+    "ActionKind",
     "ActionSpec",
-    "Kind",
     "class_of",
     "get",
     "kind_of",
@@ -39,7 +39,7 @@ __all__ = [
 GROUP = "tdbg.actions"
 
 
-class Kind(NamedTuple):
+class ActionKind(NamedTuple):
     """Where an action is defined, and its defaults.
 
     Attributes:
@@ -62,23 +62,23 @@ class Kind(NamedTuple):
 
 
 _ACTIONS = {
-    "command": Kind("command:Command", "command", cool_down=60.0, is_slow=True),
-    "notify": Kind("notify:Notify", "url", cool_down=300.0, is_slow=True),
-    "opentelemetry": Kind(
+    "command": ActionKind("command:Command", "command", cool_down=60.0, is_slow=True),
+    "notify": ActionKind("notify:Notify", "url", cool_down=300.0, is_slow=True),
+    "opentelemetry": ActionKind(
         "metrics:OpenTelemetry",
         "endpoint",
         severity=Severity.INFO,
         all_changes=True,
     ),
-    "prometheus": Kind(
+    "prometheus": ActionKind(
         "metrics:Prometheus", "path", severity=Severity.INFO, all_changes=True
     ),
-    "report": Kind("stop:Report", severity=Severity.INFO),
-    "stop": Kind("stop:Stop", severity=Severity.ERROR, once=True),
-    "webhook": Kind("webhook:Webhook", "url", cool_down=60.0, is_slow=True),
+    "report": ActionKind("stop:ReportOnly", severity=Severity.INFO),
+    "stop": ActionKind("stop:Stop", severity=Severity.ERROR, once=True),
+    "webhook": ActionKind("webhook:Webhook", "url", cool_down=60.0, is_slow=True),
 }
 # Actions of other packages may be slow.
-_FOREIGN = Kind("", is_slow=True)
+_FOREIGN = ActionKind("", is_slow=True)
 
 
 def names() -> list[str]:
@@ -100,7 +100,7 @@ def target_of(name: str) -> str | None:
     raise ConfigurationError(msg)
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> ActionKind:
     """Return where an action is defined, and its defaults.
 
     Raises:

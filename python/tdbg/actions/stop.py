@@ -10,7 +10,7 @@ import os
 from tdbg.run.findings import Finding
 from tdbg.run.requests import request_stop
 
-__all__ = ["Report", "Stop"]
+__all__ = ["ReportOnly", "Stop"]
 
 
 class Stop:
@@ -47,7 +47,7 @@ class Stop:
         self.requested = finding
 
 
-class Report:
+class ReportOnly:
     """Does nothing: the engine returns and records every finding anyway."""
 
     name = "report"

@@ -20,7 +20,7 @@ from tdbg.stats.row_fields import COUNTS
 from tdbg.stats.rows import REDUCTIONS
 from tdbg.trial import Statistics, Trial
 
-__all__ = ["ExportReport", "Plan", "Selection", "statistic_column"]
+__all__ = ["ExportPlan", "ExportReport", "Selection", "statistic_column"]
 
 
 _STATISTICS = (*REDUCTIONS, *(f"abs_{name}" for name in REDUCTIONS), *COUNTS)
@@ -84,7 +84,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExportPlan:
     """A selection, applied to what the run has so far.
 
     Attributes:
@@ -100,7 +100,7 @@ class Plan:
     refused: frozenset[str]
 
     @classmethod
-    def of(cls, trial: Trial, selection: Selection) -> Plan:
+    def of(cls, trial: Trial, selection: Selection) -> ExportPlan:
         """Apply *selection* to the run.
 
         Raises:

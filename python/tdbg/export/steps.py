@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from tdbg import _core
 from tdbg.errors import QueryError, StorageError
 from tdbg.export.event_files import ExportFolder, Messages, record
-from tdbg.export.selection import ExportReport, Plan, Selection, statistic_column
+from tdbg.export.selection import ExportPlan, ExportReport, Selection, statistic_column
 from tdbg.modes import ModeKeys
 from tdbg.stats.histogram import Histogram
 from tdbg.trial import Statistics, Trial
 
-__all__ = ["Moments", "Pass", "Window", "Writing"]
+__all__ = ["Moments", "Pass", "StepWindow", "Writing"]
 
 
 # Rows that are read at once: about 11 MB of columns.
@@ -49,7 +49,7 @@ class Pass:
             histogram is stored (or else made of raw values).
     """
 
-    plan: Plan
+    plan: ExportPlan
     statistics: tuple[str, ...]
     names: list[str]
     scalar_names: list[str]
@@ -59,7 +59,7 @@ class Pass:
     @classmethod
     def of(cls, trial: Trial, selection: Selection, start: int, stop: int) -> Pass:
         """The pass over the global steps from *start* to before *stop*."""
-        plan = Plan.of(trial, selection)
+        plan = ExportPlan.of(trial, selection)
         statistics = tuple(selection.statistics)
         histograms = {}
         if selection.histograms != "none":
@@ -115,7 +115,7 @@ def _histogram_steps(
     return steps, np.isin(steps, stored, assume_unique=True)
 
 
-class Window:
+class StepWindow:
     """The statistics of a few steps of a pass.
 
     Args:
@@ -283,7 +283,7 @@ class Writing:
         done = 0
         for at in range(0, len(table), found.width):
             steps = table[at : at + found.width]
-            window = Window(self._trial, found, steps)
+            window = StepWindow(self._trial, found, steps)
             for row in steps:
                 self._write_step(found, window, row)
                 self._next = int(row["step"]) + 1
@@ -295,7 +295,7 @@ class Writing:
                 progress(done, len(table))
         return done
 
-    def _write_step(self, found: Pass, window: Window, row: np.void) -> None:
+    def _write_step(self, found: Pass, window: StepWindow, row: np.void) -> None:
         step, wall = int(row["step"]), float(row["wall_ns"]) / 1e9
         mode = _MODES.get(int(row["mode"]), ModeKeys.GLOBAL.name)
         shown = step if self._selection.steps == "global" else int(row["mode_step"])
@@ -315,7 +315,7 @@ class Writing:
                 self._n_histograms += 1
 
     def _histogram(
-        self, window: Window, step: int, name: str, is_stored: bool
+        self, window: StepWindow, step: int, name: str, is_stored: bool
     ) -> tuple[Histogram, Moments] | None:
         """Read or make a histogram; None if that is impossible."""
         if name in self._not_counted:

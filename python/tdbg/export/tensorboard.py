@@ -21,7 +21,7 @@ from typing import Any
 
 from tdbg.errors import StorageError
 from tdbg.export.event_files import ExportFolder, require_tensorboard
-from tdbg.export.selection import ExportReport, Plan, Selection
+from tdbg.export.selection import ExportPlan, ExportReport, Selection
 from tdbg.export.steps import Writing
 from tdbg.trial import Trial, create_trial
 
@@ -83,7 +83,7 @@ def export_tensorboard(
     deadline = None if timeout is None else time.monotonic() + timeout
     messages = require_tensorboard()
     trial = run if isinstance(run, Trial) else create_trial(run)
-    Plan.of(trial, selection)  # Raises before anything is written.
+    ExportPlan.of(trial, selection)  # Raises before anything is written.
     with _folder(trial, out, beside=beside, wait=timeout or 0.0) as folder:
         writing = Writing(trial, folder, selection, messages)
         writing.advance(deadline, progress)
@@ -117,7 +117,7 @@ def follow_tensorboard(
     chosen = Selection(**selection)
     messages = require_tensorboard()
     trial = run if isinstance(run, Trial) else create_trial(run)
-    Plan.of(trial, chosen)
+    ExportPlan.of(trial, chosen)
     with _folder(trial, out) as folder:
         writing = Writing(trial, folder, chosen, messages)
         while True:

@@ -34,6 +34,7 @@ SMALL = {
     "tdbg/cli/*.py": "a verb of the command line, found by its name",
     "tdbg/report/sections/*.py": "a section of a report, found by its name",
     "tdbg/demo/*.py": "the demo is shown to readers file by file",
+    "tdbg/compat/smdebug/*/hook.py": "a module of smdebug, found by its path",
     "tdbg/compat/smdebug/__main__.py": "python -m tdbg.compat.smdebug",
     "tdbg/rules/builtin/*/*.py": "a rule, found by its name",
     "tdbg/rules/engine/report_html.py": "loaded where a notebook asks, and not before",

@@ -32,10 +32,20 @@ from tdbg.config.files import resolve
 from tdbg.hooks.framework import FrameworkHook
 from tdbg.modes import ModeKeys
 
-__all__ = ["SmdebugHook", "getter"]
+__all__ = ["SmdebugHook", "SmdebugNames", "getter"]
 
 _H = TypeVar("_H", bound="SmdebugHook")
 _Made_co = TypeVar("_Made_co", covariant=True)
+
+
+class SmdebugNames(Naming):
+    """Names whose index runs on over the calls of a module in a forward.
+
+    The output of a second call is ``relu_output_1``.
+    """
+
+    name = "smdebug"
+    index_runs = True
 
 
 class SmdebugHook(FrameworkHook, base.CallbackHook):

@@ -10,12 +10,11 @@ import re
 
 from mxnet.gluon import Block
 
-from tdbg.capture.naming import Naming
 from tdbg.compat.smdebug.core import collection as core
 from tdbg.compat.smdebug.core.collection import CollectionKeys
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 
-__all__ = ["Collection", "CollectionKeys", "CollectionManager", "SmdebugNames"]
+__all__ = ["Collection", "CollectionKeys", "CollectionManager"]
 
 
 class Collection(core.Collection):
@@ -43,13 +42,3 @@ class CollectionManager(core.CollectionManager):
 
     kind = Collection
     _creates_default = True
-
-
-class SmdebugNames(Naming):
-    """The names that tdbg has, but for the second call of a block in a forward.
-
-    The index of inputs and outputs runs on over the calls, as in ``dense0_output_1``.
-    """
-
-    name = "smdebug"
-    index_runs = True

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from tdbg.compat.smdebug.core.base import del_hook, set_hook
-from tdbg.compat.smdebug.core.framework_hook import SmdebugHook, getter
-from tdbg.compat.smdebug.mxnet.collection import CollectionManager, SmdebugNames
+from tdbg.compat.smdebug.core.framework_hook import SmdebugHook, SmdebugNames, getter
+from tdbg.compat.smdebug.mxnet.collection import CollectionManager
 from tdbg.hooks.mxnet.hook import Hook as GluonHook
 
 __all__ = ["DEFAULT_INCLUDE_COLLECTIONS", "Hook", "del_hook", "get_hook", "set_hook"]

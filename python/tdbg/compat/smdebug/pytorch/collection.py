@@ -8,16 +8,16 @@ from typing import Any
 
 from torch import nn
 
-from tdbg.capture.naming import Naming
 from tdbg.compat.smdebug.core import collection as core
 from tdbg.compat.smdebug.core.collection import CollectionKeys
+from tdbg.compat.smdebug.core.framework_hook import SmdebugNames
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 
 __all__ = [
     "Collection",
     "CollectionKeys",
     "CollectionManager",
-    "SmdebugNames",
+    "ModuleNames",
     "name_modules",
 ]
 
@@ -88,7 +88,7 @@ def name_modules(root: nn.Module, name: str, prefix: str) -> None:
         _names[module] = prefix + path if path else name
 
 
-class SmdebugNames(Naming):
+class ModuleNames(SmdebugNames):
     """``Net_conv1.weight``, ``gradient/Net_conv1.weight``, ``relu_output_1``.
 
     The names of parameters begin with the class of their root, and the index of inputs
@@ -98,9 +98,6 @@ class SmdebugNames(Naming):
         latest: The name of the root that was named last, and how the names of the
             modules inside it begin.
     """
-
-    name = "smdebug"
-    index_runs = True
 
     def __init__(self) -> None:
         self.latest = ("", "")

@@ -24,7 +24,7 @@ from tdbg.compat.smdebug.left_out import METHODS, refuse
 from tdbg.compat.smdebug.pytorch.collection import (
     Collection,
     CollectionManager,
-    SmdebugNames,
+    ModuleNames,
     name_modules,
 )
 from tdbg.config.collections import Role
@@ -55,12 +55,12 @@ class Hook(SmdebugHook, TorchHook):
     # smdebug captures modules.
     _follows_functions = False
     _make_manager = CollectionManager
-    _make_names = SmdebugNames
+    _make_names = ModuleNames
     _instead = METHODS
 
     logger = _log
     _has_checked = False
-    _naming: SmdebugNames
+    _naming: ModuleNames
 
     @property
     def worker(self) -> str:
