@@ -32,7 +32,7 @@ def capture(make_hook: Any, read: Any) -> Callable[..., Any]:
         hook = make_hook(**{**CAPTURE, **settings})
         step = hook.jit(function)
         step(*args)
-        assert not step._is_given_up
+        assert not step.is_given_up
         return read(hook)
 
     return run
@@ -248,7 +248,7 @@ def test_parts_of_shard_map_merge_and_what_all_devices_have_counts_once(
     args = (np.float32(3), jax.device_put(X, NamedSharding(mesh, P("d"))))
     compiled(*args)
     assert not COLLECTIVES.search(text_of(compiled, *args))
-    assert not compiled._is_given_up
+    assert not compiled.is_given_up
     row = read(hook).statistics(["h", "total"])
     assert row.count.ravel().tolist() == [8, 1]
     assert row.max[0][0] == 3 * X.max()

@@ -1,8 +1,8 @@
-"""A step in two variants: the user's own, and one with taps.
+"""A step of JAX in two variants: the user's own, and one with taps.
 
 A step that captures nothing runs the user's function as ``jax.jit`` compiles it. The
-variant with taps is compiled when the first step that captures is due; which of both
-runs is decided in Python, by the number of the step.
+variant with taps is compiled when the first step that captures is due; Python chooses
+between both by the number of the step.
 
 Thread safety: the training's thread.
 
@@ -13,11 +13,9 @@ variant with taps cannot be compiled, it is given up, and the plain one runs.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
-import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -25,6 +23,7 @@ from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.schedule import StepPlan
 from tdbg.config.collections import Role
+from tdbg.hooks.compiled.step import CompiledFunction
 from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
 from tdbg.hooks.jax.primitive import when_done
@@ -33,27 +32,34 @@ from tdbg.modes import TRAIN, TRAINING, ModeKeys
 
 __all__ = ["JitStep"]
 
-_log = logging.getLogger("tdbg")
 # Arguments of jax.jit that number the arguments of the function.
 _POSITIONS = ("donate_argnums", "static_argnums")
 _TICKET = "tdbg_ticket"
 
 
-class JitStep:
+class _Tapped(NamedTuple):
+    """The variant with taps.
+
+    Attributes:
+        function: The function, as it is compiled with the ticket before its arguments.
+        arguments: The arguments that the variant shows.
+    """
+
+    function: Callable[..., Any]
+    arguments: ArgumentTaps
+
+
+class JitStep(CompiledFunction[_Tapped]):
     """A function that is compiled, and captured when its steps are due.
 
     Args:
-        function: The user's.
-        mode: Of its steps; None: the hook's.
-        capture: Of the hook.
+        function: The function of the user.
+        mode: The mode of its steps; None: that of the hook.
+        capture: Captures the steps of the hook.
         loss: Returns the loss of what the function returns.
         reader: Finds the parameters among the arguments.
         jit: Compiles: ``jax.jit``, ``nnx.jit`` or ``equinox.filter_jit``.
-        options: Given to it.
-
-    Attributes:
-        plain: The function as ``jit`` compiles it, without tdbg.
-        n_traces: How often the variant with taps was traced.
+        options: Arguments for *jit*.
     """
 
     def __init__(
@@ -66,42 +72,28 @@ class JitStep:
         jit: Callable[..., Any],
         options: Mapping[str, Any],
     ) -> None:
-        functools.update_wrapper(self, function)
-        self._function = function
-        self._mode = mode
+        plain = jit(function, **options)
+        super().__init__(capture.session, function, plain, mode, options)
         self._capture = capture
         self._loss = loss
         self._reader = reader
-        self._options = dict(options)
         self._jit = jit
-        self.plain = jit(function, **options)
-        self._captured: Callable[..., Any] | None = None
-        self._arguments: ArgumentTaps | None = None  # Of the variant with taps.
         # Of what is captured at a step whose arguments need not be looked at, and how
         # often the variant had been traced then: nothing is captured of them but what
         # the program shows.
         self._shows_all: tuple[StepPlan, int] | None = None
-        self._revision = capture.revision  # Of the taps that were traced.
-        self._is_given_up = False
-        # While nothing but the loss is captured: the steps since the last event.
-        self._light: LightSteps | None = None
-        self.n_traces = 0
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function.
+    def _trains(self) -> bool:
+        mode = self._capture.mode() if self._mode is None else self._mode
+        return mode is TRAIN
 
-        Raises:
-            TrainingStopped: If somebody asked for it.
-        """
-        capture, session = self._capture, self._capture.session
+    # ---- a call ------------------------------------------------------------------
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        capture, session = self._capture, self._session
         if not session.is_live:
             return self.plain(*args, **kwargs)
         mode = capture.mode() if self._mode is None else self._mode
-        light = self._light
-        if light is not None:
-            if mode is TRAIN and light.goes_on():
-                return self._run_light(light, args, kwargs)
-            self._light = None
         context = session.run(session.forward_begins, id(self), mode)
         execution: Execution | None = None
         try:
@@ -110,7 +102,7 @@ class JitStep:
             if execution is None:
                 outputs = self.plain(*args, **kwargs)
             else:
-                outputs = self._run(execution, args, kwargs)
+                outputs = self._run_tapped(execution, args, kwargs)
         except BaseException:
             session.run(session.forward_lost)
             raise
@@ -119,44 +111,26 @@ class JitStep:
             self._light = session.run(self._begin_light, outputs)
         return outputs
 
-    def __getattr__(self, name: str) -> Any:
-        """What ``jax.jit`` gives a function (``lower``, ``trace``): that of `plain`."""
-        if name == "plain":
-            raise AttributeError(name)
-        return getattr(self.plain, name)
-
-    # ---- a call ------------------------------------------------------------------
-
-    def _run_light(
-        self, light: LightSteps, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a step of which nothing but the loss is captured, as the one before."""
-        try:
-            outputs = self.plain(*args, **kwargs)
-        except BaseException:
-            self._light = None
-            self._capture.session.run(self._fail)
-            raise
-        light.add(outputs)
-        return outputs
+    def _light_step_failed(self, error: BaseException, args: tuple[Any, ...]) -> None:
+        del error, args
+        self._session.run(self._fail)
 
     def _fail(self) -> None:
-        session = self._capture.session
-        session.forward_begins(id(self), TRAIN)
-        session.forward_lost()
+        self._session.forward_begins(id(self), TRAIN)
+        self._session.forward_lost()
 
     def _begin_light(self, outputs: Any) -> LightSteps | None:
         """Begin to count steps that capture nothing but the loss; None: there are none.
 
         Args:
-            outputs: Those of the step before.
+            outputs: The outputs of the step before.
         """
         capture = self._capture
         can_read, read = capture.loss_reader(self._loss, outputs)
         if not can_read:
             return None
         return LightSteps.begin(
-            capture.session,
+            self._session,
             id(self),
             id(self),
             TRAIN,
@@ -168,12 +142,12 @@ class JitStep:
         self, context: StepContext, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Execution | None:
         """Take what the step is called with; return what its taps are to show."""
-        execution = self._open(context)
+        execution = self._open(context, len(args))
         plan = context.step_plan
         program_shows = execution is not None and execution.arguments is not None
         if program_shows and self._shows_all == (plan, self.n_traces):
             return execution
-        capture, session = self._capture, self._capture.session
+        capture, session = self._capture, self._session
         shown = frozenset() if execution is None else execution.plan.arguments
         found = session.run(self._read, args, kwargs)
         if found is None:
@@ -193,48 +167,59 @@ class JitStep:
             self._shows_all = plan, self.n_traces
         return execution
 
-    def _open(self, context: StepContext) -> Execution | None:
+    def _open(self, context: StepContext, n_args: int) -> Execution | None:
         """Return the execution of a step with taps; None: it runs without."""
-        capture, session = self._capture, self._capture.session
+        capture, session = self._capture, self._session
         if context.step_plan.is_light:
             return None
-        if self._is_given_up:
+        tapped = self._tapped.of(capture.revision, lambda: self._compile(n_args))
+        if tapped is None:
             session.run(session.refuse, context)
             return None
-        if self._revision != capture.revision:
-            self._revision = capture.revision
-            self._captured = self._arguments = None
-        return session.run(capture.open, context, self._arguments)
+        arguments = tapped.arguments if self._tapped.has_worked else None
+        return session.run(capture.open, context, arguments)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        with_states = self._capture.session.may_capture(Role.OPTIMIZER_STATE)
+        with_states = self._session.may_capture(Role.OPTIMIZER_STATE)
         return self._reader.read(args, kwargs, with_states=with_states)
 
-    def _run(
+    def _run_tapped(
         self, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run the variant with taps, or the plain one where that cannot be compiled."""
+        capture, tapped = self._capture, self._tapped.made
+        if tapped is None:
+            capture.close(execution)
+            return self.plain(*args, **kwargs)
         n_traces = self.n_traces
-        if self._captured is None:
-            self._arguments = ArgumentTaps()
-            self._captured = self._compile(args, self._arguments)
-        self._capture.execution = execution
-        try:
-            outputs, done = self._captured(execution.operand(), *args, **kwargs)
-        except Exception as error:
-            self._capture.close(execution)
-            if self.n_traces == n_traces or _are_gone(args, kwargs):
-                raise  # It was compiled before: the error is the training's own.
-            outputs = self.plain(*args, **kwargs)  # Raises if it is its own after all.
-            self._give_up(error)
-            return outputs
-        finally:
-            self._capture.execution = None
-        self._capture.session.run(self._capture.expect, execution, done)
+
+        def with_taps() -> tuple[Any, Any]:
+            capture.execution = execution
+            try:
+                outputs, done = tapped.function(execution.operand(), *args, **kwargs)
+            except Exception:
+                capture.close(execution)
+                raise
+            finally:
+                capture.execution = None
+            return outputs, done
+
+        def is_own(error: Exception) -> bool:
+            del error  # What was compiled before, or has begun to run, can only fail.
+            return self.n_traces == n_traces or _are_gone(args, kwargs)
+
+        outputs, done = self._tapped.run(
+            with_taps,
+            lambda: (self.plain(*args, **kwargs), None),
+            is_own,
+            compiles=not jax.config.jax_disable_jit,
+        )
+        if done is not None:
+            self._session.run(capture.expect, execution, done)
         return outputs
 
     def _end(self, context: StepContext | None, mode: ModeKeys, outputs: Any) -> None:
-        capture, session = self._capture, self._capture.session
+        capture, session = self._capture, self._session
         if context is not None:
             capture.record_loss(context, self._loss(outputs))
         session.forward_ends()
@@ -243,34 +228,23 @@ class JitStep:
             capture.model_info.optimizer_stepped()
             session.optimizer_ends(id(self))
 
-    def _give_up(self, error: Exception) -> None:
-        self._is_given_up = True
-        _log.warning(
-            "the step %s cannot be compiled with taps, and runs without: %s: %s",
-            getattr(self, "__name__", "of the training"),
-            type(error).__name__,
-            error,
-        )
-
     # ---- the variant with taps ---------------------------------------------------
 
-    def _compile(
-        self, args: tuple[Any, ...], arguments: ArgumentTaps
-    ) -> Callable[..., Any]:
+    def _compile(self, n_args: int) -> _Tapped:
         """Make the variant with taps, which has the ticket as a further argument.
 
         Args:
-            args: Positional ones of a call.
-            arguments: Receives those that the variant shows.
+            n_args: How many positional arguments a call has.
         """
         function, capture = self._function, self._capture
+        arguments = ArgumentTaps()
 
         def shown(ticket: Any, args: Any, kwargs: Any) -> Any:
             found = self._read(args, kwargs)
             return capture.show_arguments(arguments, found, ticket)
 
         def captured(ticket: Any, *args: Any, **kwargs: Any) -> Any:
-            self.n_traces += 1
+            self._tapped.n_traces += 1
             after = capture.session.run(shown, ticket, args, kwargs)
             ticket = ticket if after is None else after
             with capture.tracing(ticket, (args, kwargs)) as restored:
@@ -284,9 +258,8 @@ class JitStep:
                 parameters=[first, *signature.parameters.values()]
             )
         captured.__name__ = getattr(function, "__name__", "step")
-        options = _shifted(self._options, len(args))
-        compiled: Callable[..., Any] = self._jit(captured, **options)
-        return compiled
+        options = _shifted(self._options, n_args)
+        return _Tapped(self._jit(captured, **options), arguments)
 
 
 def _shifted(options: Mapping[str, Any], n_args: int) -> dict[str, Any]:

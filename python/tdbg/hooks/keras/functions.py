@@ -1,9 +1,9 @@
 """What stands in for ``train_function``, ``test_function`` and ``predict_function``.
 
-Keras makes these three of a model when they are first needed, and calls them for each
-execution.  ``StepFunction`` has two variants of one: the plain one, which is what
-Keras makes and is not touched, and one with taps, made and traced when the first step
-is captured.  A step that captures nothing but losses and numbers calls the plain one.
+Keras makes these three functions of a model when they are first needed, and calls them
+for each execution.  ``StepFunction`` has two variants of one: the plain one, which
+Keras makes and nobody touches, and one with taps.  A step that captures nothing but
+losses and numbers calls the plain one.
 
 Thread safety: the training's thread.
 """
@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.session import Session
+from tdbg.hooks.compiled.step import CompiledStep
 from tdbg.hooks.keras.backend import Answer, Backend
 from tdbg.hooks.keras.mode import KerasMode
 from tdbg.hooks.keras.watched import WatchedModel
@@ -26,14 +25,12 @@ from tdbg.modes import EVAL, PREDICT, TRAIN, TRAINING, ModeKeys
 
 __all__ = ["FUNCTIONS", "StepFunction"]
 
-_log = logging.getLogger("tdbg")
-
 FUNCTIONS = {
     "train_function": ("make_train_function", "train_step", TRAIN),
     "test_function": ("make_test_function", "test_step", EVAL),
     "predict_function": ("make_predict_function", "predict_step", PREDICT),
 }
-"""Of each function of a model: who makes it, of which step, and its mode."""
+"""The functions of a model: the method that makes each, its step, and its mode."""
 
 
 class _Tapped(NamedTuple):
@@ -48,33 +45,32 @@ class _Tapped(NamedTuple):
     function: Callable[..., Any]
 
 
-class StepFunction:
+class StepFunction(CompiledStep[_Tapped]):
     """One of the three functions of a model, with and without taps.
 
     Args:
         watched: Captures the steps.
         attribute: The name of the function.
-        mode: Is told the mode.
+        mode: Receives the mode.
     """
 
     def __init__(self, watched: WatchedModel, attribute: str, mode: KerasMode) -> None:
+        self._maker, self._step, self._own_mode = FUNCTIONS[attribute]
+        super().__init__(
+            watched.session,
+            f"the {self._step} of {watched.root}",
+            "gradients and tensors of layers are not captured",
+            counts_faults=True,
+        )
         self._watched = watched
         self._attribute = attribute
-        self._maker, self._step, self._own_mode = FUNCTIONS[attribute]
         self._mode = mode
         self._plain: Callable[..., Any] | None = None
-        self._tapped: _Tapped | None = None
-        self._revision = -1
-        # Whether a call of the variant with taps has succeeded, or a trace failed.
-        self._has_worked = self._is_refused = False
-        # While nothing but losses is captured: the steps since the last event.
-        self._light: LightSteps | None = None
-        self.n_traces = 0
 
     @property
     def session(self) -> Session:
         """The session that it captures for."""
-        return self._watched.session
+        return self._session
 
     @property
     def _backend(self) -> Backend:
@@ -95,7 +91,7 @@ class StepFunction:
         self._light = None
         if current is not self._plain:
             self._plain = current  # None: it was compiled anew.
-            self._tapped, self._is_refused = None, False
+            self._tapped.forget()
         vars(model)[self._attribute] = self
 
     def remove(self) -> None:
@@ -123,6 +119,7 @@ class StepFunction:
     def _make_plain(self) -> Callable[..., Any]:
         if self._plain is None:
             self._plain = self._make()
+        self._run_plain = self._plain
         return self._plain
 
     def _make_tapped(self) -> _Tapped:
@@ -150,22 +147,19 @@ class StepFunction:
                 own[name] = before
 
     def _new_taps(self) -> Any:
-        self.n_traces += 1
+        self._tapped.n_traces += 1
         return self._watched.make_taps()
 
     # ---- calling ---------------------------------------------------------------
 
-    def __call__(self, *args: Any) -> Any:
-        """Run an execution; raises what the step raises, and TrainingStopped."""
-        light = self._light
-        if light is not None:
-            if self._mode.is_called(self._own_mode) and light.goes_on():
-                return self._run_light(light, args)
-            self._light = None
+    def _trains(self) -> bool:
+        return self._mode.is_called(self._own_mode)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plain = self._make_plain()
-        session = self.session
+        session = self._session
         if not session.is_live:
-            return plain(*args)
+            return plain(*args, **kwargs)
         mode = self._mode.of_function(self._own_mode)
         n_steps = 1
         if self._own_mode is not PREDICT:
@@ -175,23 +169,15 @@ class StepFunction:
         elif session.run(self._watched.is_due, mode):
             result = self._run_tapped(mode, args)
         else:
-            result = self._run_plain(plain, mode, args)
+            result = self._run_without(plain, mode, args)
         if mode in TRAINING and session.should_stop and not session.raises_on_stop:
             self._watched.model.stop_training = True
         return result
 
-    def _run_light(self, light: LightSteps, args: tuple[Any, ...]) -> Any:
-        """Run a step of which nothing but losses is captured, as the one before."""
-        try:
-            result = self._plain(*args)  # type: ignore[misc]
-        except Exception as error:
-            self._light = None
-            if not self._backend.is_end(error):
-                now_ns = time.perf_counter_ns()
-                self.session.run(self._fail, self._own_mode, args, now_ns)
-            raise
-        light.add(result)
-        return result
+    def _light_step_failed(self, error: BaseException, args: tuple[Any, ...]) -> None:
+        if isinstance(error, Exception) and not self._backend.is_end(error):
+            now_ns = time.perf_counter_ns()
+            self._session.run(self._fail, self._own_mode, args, now_ns)
 
     def _run_many(
         self, plain: Callable[..., Any], mode: ModeKeys, args: tuple[Any, ...], n: int
@@ -199,7 +185,7 @@ class StepFunction:
         """Run several steps: one by one if any of them is captured."""
         session = self.session
         if not session.run(self._watched.is_due_within, mode, n):
-            return self._run_plain(plain, mode, args, n)
+            return self._run_without(plain, mode, args, n)
         result: Any = None
         for i in range(n):
             if i:
@@ -213,7 +199,7 @@ class StepFunction:
             args = self._backend.following(args, result)
         return result
 
-    def _run_plain(
+    def _run_without(
         self,
         plain: Callable[..., Any],
         mode: ModeKeys,
@@ -258,53 +244,23 @@ class StepFunction:
     def _answer(self, args: tuple[Any, ...], batch: Any) -> Answer:
         """Call the variant with taps; the plain one where it cannot be traced."""
         watched, backend = self._watched, self._backend
-        if self._revision != watched.revision:
-            self._revision = watched.revision
-            self._tapped, self._is_refused = None, False
-        if self._tapped is None and not self._is_refused:
-            self._has_worked = False
-            self._tapped = self.session.run(self._make_tapped)
-        if self._tapped is None or self._is_refused:
+        tapped = self._tapped.of(watched.revision, self._make_tapped)
+
+        def without() -> Answer:
             return Answer(self._make_plain()(*backend.with_batch(args, batch)), {})
-        start_ns, n_traces = time.perf_counter_ns(), self.n_traces
-        try:
+
+        if tapped is None:
+            return without()
+
+        def with_taps() -> Answer:
             # Some functions of Keras look the step up when they are called.
-            with self._has_step(self._tapped.step):
-                returned = self._tapped.function(*backend.with_batch(args, batch))
-        except Exception as error:
-            if self._has_worked or backend.has_run(watched.model, error):
-                raise
-            self._refuse(error)
-            return Answer(self._make_plain()(*backend.with_batch(args, batch)), {})
-        self._has_worked = True
-        if self.n_traces > n_traces and not watched.is_eager:
-            self._tell(time.perf_counter_ns() - start_ns)
-        return backend.answer(returned)
+            with self._has_step(tapped.step):
+                returned = tapped.function(*backend.with_batch(args, batch))
+            return backend.answer(returned)
 
-    def _refuse(self, error: Exception) -> None:
-        """The step cannot be traced with taps: from now on capture without."""
-        self._is_refused, self._tapped = True, None
-        self.session.run(_raise, error)
-        with contextlib.suppress(Exception):
-            _log.warning(
-                "the %s of %s cannot be traced with what tdbg captures inside of it; "
-                "gradients and tensors of layers are left out",
-                self._step,
-                self._watched.root,
-            )
+        def is_own(error: Exception) -> bool:
+            return self._tapped.has_worked or backend.has_run(watched.model, error)
 
-    def _tell(self, spent_ns: int) -> None:
-        """Count the second compilation as overhead, and say so."""
-        self.session.meter.spend_once(spent_ns)
-        with contextlib.suppress(Exception):
-            _log.info(
-                "tdbg has compiled the %s of %s a second time, for steps that are "
-                "captured, in %.1f s",
-                self._step,
-                self._watched.root,
-                spent_ns / 1e9,
-            )
-
-
-def _raise(error: Exception) -> None:
-    raise error
+        return self._tapped.run(
+            with_taps, without, is_own, compiles=not watched.is_eager
+        )

@@ -11,7 +11,6 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -22,6 +21,8 @@ from mxnet.symbol import Symbol
 
 from tdbg.capture.activations import CallPlans
 from tdbg.capture.naming import MAX_TENSORS, tensors_in
+from tdbg.capture.session import Session
+from tdbg.hooks.compiled.variant import TappedVariant
 from tdbg.hooks.mxnet.activations import BlockPlans, HeldCalls
 
 __all__ = ["HybridTaps", "is_hybridized"]
@@ -29,7 +30,6 @@ __all__ = ["HybridTaps", "is_hybridized"]
 # Blocks inside of a block, with what is captured of their calls.
 Inside = Sequence[tuple[Any, BlockPlans]]
 _OWN = "_cached_op"
-_log = logging.getLogger("tdbg")
 
 
 def is_hybridized(block: Any) -> bool:
@@ -38,18 +38,23 @@ def is_hybridized(block: Any) -> bool:
 
 
 class HybridTaps:
-    """The second graphs of the hybridized blocks of one model."""
+    """The second graphs of the hybridized blocks of one model.
 
-    def __init__(self) -> None:
-        self._graphs: WeakKeyDictionary[Any, _TappedGraph] = WeakKeyDictionary()
-        self._untapped: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._graphs: WeakKeyDictionary[Any, TappedVariant[_TappedGraph]]
+        self._graphs = WeakKeyDictionary()
 
     def refresh(self) -> None:
         """Forget the graphs: something else is captured from now on."""
         self._graphs.clear()
 
     def begin(self, block: Any, args: tuple[Any, ...], inside: Inside) -> None:
-        """A hybridized block is about to be called: let its call have more outputs.
+        """Let the next call of a hybridized block have more outputs.
 
         Args:
             block: The block.
@@ -58,18 +63,17 @@ class HybridTaps:
         """
         if block._cached_op is None:
             block._build_cache(*args)  # As the call would do it.
-        own = block._cached_op
-        graph = self._graphs.get(block)
-        if graph is None or graph.own is not own:
-            if self._untapped.get(block) is own:
-                return
-            graph = self._make(block, args, inside)
-            if graph is None:
-                self._untapped[block] = own
-                return
-            self._graphs[block] = graph
-        graph.extra = []
-        vars(block)[_OWN] = graph
+        variant = self._graphs.get(block)
+        if variant is None:
+            variant = self._graphs[block] = TappedVariant(
+                self._session,
+                f"the graph of {block.name}",
+                "inputs and outputs of the blocks inside are not captured",
+            )
+        graph = variant.of(block._cached_op, lambda: _TappedGraph(block, args, inside))
+        if graph is not None:
+            graph.extra = []
+            vars(block)[_OWN] = graph
 
     def end(self, block: Any, held: HeldCalls | None) -> None:
         """The call is over: hold what the blocks inside were given, and returned.
@@ -78,7 +82,8 @@ class HybridTaps:
             block: The block.
             held: Holds it; None: the call has failed.
         """
-        graph = self._graphs.get(block)
+        variant = self._graphs.get(block)
+        graph = None if variant is None else variant.made
         if graph is None:
             return
         if vars(block)[_OWN] is graph:
@@ -87,25 +92,6 @@ class HybridTaps:
         if held is not None and extra:
             for plans, positions in graph.sites:
                 held.hold(plans, [extra[i] for i in positions])
-
-    def _make(
-        self, block: Any, args: tuple[Any, ...], inside: Inside
-    ) -> _TappedGraph | None:
-        why = "is compiled by another library" if block._backend else ""
-        if block._callback is not None:
-            why = "has a hook for its operators"
-        if not why:
-            try:
-                return _TappedGraph(block, args, inside)
-            except Exception as error:
-                why = f"cannot be traced again ({error})"
-        _log.warning(
-            "%s is hybridized and %s: inputs and outputs of the blocks inside are not "
-            "captured, only its own",
-            block.name,
-            why,
-        )
-        return None
 
 
 class _Site(NamedTuple):
@@ -134,10 +120,16 @@ class _TappedGraph:
         extra: The further outputs of the latest call.
 
     Raises:
-        ValueError: If the graph that the block makes now is another one.
+        ValueError: If there can be no such graph.
     """
 
     def __init__(self, block: Any, args: tuple[Any, ...], inside: Inside) -> None:
+        if block._backend:
+            msg = "another library compiles it"
+            raise ValueError(msg)
+        if block._callback is not None:
+            msg = "it has a hook for its operators"
+            raise ValueError(msg)
         self.own = block._cached_op
         self.sites: list[_Site] = []
         self.extra: list[Any] = []

@@ -40,7 +40,7 @@ class Taps:
         self.session = session
         self._names = names
         self._plans: WeakKeyDictionary[Any, BlockPlans] = WeakKeyDictionary()
-        self.hybrid = HybridTaps()
+        self.hybrid = HybridTaps(session)
 
     def refresh(self) -> None:
         """Forget what is captured: collections have changed."""

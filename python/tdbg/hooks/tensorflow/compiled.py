@@ -1,8 +1,8 @@
 """``Hook.function``: a function for ``tf.function`` in two variants.
 
 The plain one is what ``tf.function`` makes of the function, and nothing is put into its
-graph; the other returns what is captured beside what the function returns, and is made
-when the first step is captured.  Both may be compiled by XLA.
+graph.  The one with taps returns what is captured beside what the function returns.
+Both may be compiled by XLA.
 
 Thread safety: the training's thread.
 """
@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -21,6 +19,7 @@ from tdbg.capture.light_steps import LightSteps, Numbers
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
+from tdbg.hooks.compiled.step import CompiledFunction
 from tdbg.hooks.keras.backend import Answer
 from tdbg.hooks.keras.optimizers import accumulates_over, inner_of
 from tdbg.hooks.keras.watched import Stepping
@@ -36,9 +35,8 @@ from tdbg.hooks.tensorflow.steps import (
 )
 from tdbg.modes import TRAIN, ModeKeys
 
-__all__ = ["CompiledStep", "Loop"]
+__all__ = ["FunctionStep", "Loop"]
 
-_log = logging.getLogger("tdbg")
 _LOSS = "loss_output_0"
 _TAPPED_LOSS = f"{int(Role.LOSS)} "
 
@@ -61,18 +59,14 @@ class Loop(NamedTuple):
     optimizers: Sequence[OptimizerSteps]
 
 
-class CompiledStep:
-    """A function with two variants; calling it is a step.
+class FunctionStep(CompiledFunction[Callable[..., Any]]):
+    """A function that ``tf.function`` compiles; calling it is a step.
 
     Args:
-        function: The function.
-        mode: Of its steps; None: TRAIN, or what the user has set.
+        function: The function of the user.
+        mode: The mode of its steps; None: TRAIN, or what the user has set.
         loop: The parts of the hook.
         options: Arguments for ``tf.function``.
-
-    Attributes:
-        plain: The function as ``tf.function`` makes it.
-        n_traces: How often the variant with taps was traced.
     """
 
     def __init__(
@@ -82,55 +76,41 @@ class CompiledStep:
         loop: Loop,
         options: Mapping[str, Any],
     ) -> None:
-        functools.update_wrapper(self, function)
         self._tf: Any = import_module("tensorflow")
-        self._function = function
-        self._mode = mode
+        plain = self._tf.function(function, **options)
+        super().__init__(loop.steps.session, function, plain, mode, options)
+        self._run_plain = self._run_apart
         self._loop = loop
-        self._options = dict(options)
-        self.plain = self._tf.function(function, **options)
-        self._tapped: Callable[..., Any] | None = None
         self._applied: frozenset[int] = frozenset()
-        self._has_worked = self._is_refused = False
-        # While nothing but losses is captured: the steps since the last event.
-        self._light: LightSteps | None = None
-        self.n_traces = 0
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function.
+    def _trains(self) -> bool:
+        return (self._mode or self._loop.mode.said or TRAIN) is TRAIN
 
-        Raises:
-            TrainingStopped: If somebody asked for it.
-        """
-        session, steps = self._loop.steps.session, self._loop.steps
-        mode = self._mode or self._loop.mode.said or TRAIN
-        light = self._light
-        if light is not None:
-            if mode is TRAIN and light.goes_on():
-                return self._run_light(light, args, kwargs)
-            self._light = None
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        session, steps = self._session, self._loop.steps
         if not session.is_live:
             return self.plain(*args, **kwargs)
+        mode = self._mode or self._loop.mode.said or TRAIN
         session.run(steps.obey, mode)
         context = session.run(steps.begin_forward, mode)
         steppings: dict[int, Stepping] = {}
         if mode is TRAIN and context is not None:
             steppings = session.run(self._begin, context) or {}
-        is_plain = level_of(context) < ALL or self._is_refused
-        if is_plain:
-            result, held = self._run_plain(args, kwargs), _Held()
+        captured: Callable[..., Any] | None = None
+        if level_of(context) == ALL:
+            captured = self._tapped.of(steps.revision, self._compile)
+        if captured is None:
+            result, held = self._run_apart(*args, **kwargs), _Held()
         else:
-            result, held = self._run_tapped(args, kwargs)
+            result, held = self._run_tapped(captured, args, kwargs)
         session.run(self._end, context, mode, result, held, steppings)
-        if is_plain and steppings:
+        if captured is None and steppings:
             self._light = session.run(self._begin_light, steppings, result)
         return result
 
-    def __getattr__(self, name: str) -> Any:
-        """What ``tf.function`` gives a function: that of the plain variant."""
-        if name == "plain":
-            raise AttributeError(name)
-        return getattr(self.plain, name)
+    def _light_step_failed(self, error: BaseException, args: tuple[Any, ...]) -> None:
+        del error, args
+        self._session.run(self._loop.steps.begin_forward, TRAIN)
 
     # ---- a call ------------------------------------------------------------------
 
@@ -158,7 +138,7 @@ class CompiledStep:
         held: _Held,
         steppings: Mapping[int, Stepping],
     ) -> None:
-        steps, session = self._loop.steps, self._loop.steps.session
+        steps, session = self._loop.steps, self._session
         loss = None if level_of(context) == NOTHING else self._loss_of(result)
         for number, replicas in enumerate(held.forwards):
             if number and mode is TRAIN:
@@ -185,7 +165,8 @@ class CompiledStep:
             watched.end_training(context, answer, state, stepping)
         self._loop.reports.refresh()
 
-    def _run_plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_apart(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the plain variant, of whose calls nothing is captured."""
         with self._collecting(Collector(None)):
             return self.plain(*args, **kwargs)
 
@@ -215,19 +196,6 @@ class CompiledStep:
         value = self._loss_of(result)
         return () if value is None else ((loss, value),)
 
-    def _run_light(
-        self, light: LightSteps, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Run a step of which nothing but the loss is captured, as the one before."""
-        try:
-            result = self._run_plain(args, kwargs)
-        except BaseException:
-            self._light, steps = None, self._loop.steps
-            steps.session.run(steps.begin_forward, TRAIN)
-            raise
-        light.add(result)
-        return result
-
     def _loss_of(self, result: Any) -> Any:
         """The first number with a fraction that the function returns, or None."""
         tf = self._tf
@@ -238,41 +206,38 @@ class CompiledStep:
         return None
 
     def _run_tapped(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        captured: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> tuple[Any, _Held]:
         """Call the variant with taps; the plain one where it cannot be traced."""
-        if self._tapped is None:
-            self._tapped = self._tf.function(self._captured, **self._options)
-        start_ns, n_traces = time.perf_counter_ns(), self.n_traces
-        try:
-            result, forwards, gradients = self._tapped(*args, **kwargs)
-        except Exception as error:
-            if self._has_worked or isinstance(error, self._tf.errors.OpError):
-                raise
-            self._refuse(error)
-            return self._run_plain(args, kwargs), _Held()
-        self._has_worked = True
-        if self.n_traces > n_traces:
-            session = self._loop.steps.session
-            session.meter.spend_once(time.perf_counter_ns() - start_ns)
-        return result, _Held(forwards, gradients)
 
-    def _refuse(self, error: Exception) -> None:
-        self._is_refused, self._tapped = True, None
-        with contextlib.suppress(Exception):
-            _log.warning(
-                "the function %s cannot be traced with what tdbg captures inside of "
-                "it, and runs without: %s: %s",
-                getattr(self, "__name__", "of the training"),
-                type(error).__name__,
-                error,
-            )
+        def with_taps() -> tuple[Any, _Held]:
+            result, forwards, gradients = captured(*args, **kwargs)
+            return result, _Held(forwards, gradients)
+
+        def is_own(error: Exception) -> bool:
+            return self._tapped.has_worked or isinstance(error, self._tf.errors.OpError)
+
+        return self._tapped.run(
+            with_taps,
+            lambda: (self._run_apart(*args, **kwargs), _Held()),
+            is_own,
+            compiles=not self._tf.config.functions_run_eagerly(),
+        )
 
     # ---- the variant with taps -----------------------------------------------------
 
+    def _compile(self) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = self._tf.function(
+            self._captured, **self._options
+        )
+        return compiled
+
     def _captured(self, *args: Any, **kwargs: Any) -> Any:
-        """The function, as it is traced with taps."""
-        self.n_traces += 1
+        """Run the function with taps; ``tf.function`` traces this."""
+        self._tapped.n_traces += 1
         collector = Collector(self._loop.reports.taps_maker())
         with self._collecting(collector):
             result = self._function(*args, **kwargs)

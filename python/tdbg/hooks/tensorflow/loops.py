@@ -21,7 +21,7 @@ from tdbg.hooks.keras.model_info import KerasModel
 from tdbg.hooks.keras.replicas import strategy_problem
 from tdbg.hooks.keras.tracing import Patches
 from tdbg.hooks.keras.watched import WatchedModel
-from tdbg.hooks.tensorflow.compiled import CompiledStep, Loop
+from tdbg.hooks.tensorflow.compiled import FunctionStep, Loop
 from tdbg.hooks.tensorflow.forwards import Forwards
 from tdbg.hooks.tensorflow.given_losses import LossPatches, wrapped
 from tdbg.hooks.tensorflow.optimizers import OptimizerSteps
@@ -169,7 +169,7 @@ class Loops:
         self._watched_of(None)
         reports, forwards = self._made_parts(self._backend)
         loop = Loop(self.steps, self.mode, reports, forwards, self._optimizers)
-        return CompiledStep(function, mode, loop, options)
+        return FunctionStep(function, mode, loop, options)
 
     def model_with(self, variables: Iterable[Any]) -> Any:
         """As ``Hook.model_with``."""

@@ -74,6 +74,11 @@ class LoopSteps:
         self._models = models
         self._captured: dict[int, int] = {}
 
+    @property
+    def revision(self) -> int:
+        """Number that grows when traces with taps are to be made anew."""
+        return sum(each.revision for each in self._models)
+
     def begin_forward(self, mode: ModeKeys) -> StepContext | None:
         """A forward begins."""
         session = self.session

@@ -13,7 +13,7 @@ import tensorflow as tf
 from common import EVERY, OUT, X, Y, finish, outcome, report, simple
 
 import tdbg.tensorflow as tt
-from tdbg.hooks.tensorflow.compiled import CompiledStep
+from tdbg.hooks.tensorflow.compiled import FunctionStep
 from tdbg.hooks.tensorflow.forwards import Forwards
 from tdbg.hooks.tensorflow.optimizers import OptimizerSteps
 from tdbg.hooks.tensorflow.reports import Reports
@@ -388,7 +388,7 @@ PLACES: dict[str, type] = {
     "_end": OptimizerSteps,
     "begin_forward": LoopSteps,
     "take": LoopSteps,
-    "_captured": CompiledStep,
+    "_captured": FunctionStep,
 }
 
 

@@ -1,0 +1,1 @@
+"""Steps that a framework compiles, in two variants: plain, and with taps."""
