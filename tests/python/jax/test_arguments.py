@@ -52,7 +52,9 @@ def test_memory_that_a_step_takes_over_is_shown_without_a_copy(make_hook: Any) -
     step = hook.jit(make_step(tj.optax(tx)), donate_argnums=(0, 1))
     train(step, tx, 1)
     arguments = (parameters(), tx.init(parameters()), *batch(0))
-    tapped = step._captured.lower(np.zeros(2, np.int32), *arguments).compile()
+    tapped = step._tapped.made.function.lower(
+        np.zeros(2, np.int32), *arguments
+    ).compile()
     assert "tdbg_tap_all" in tapped.as_text()
     plain = step.plain.lower(*arguments).compile()
     copied = set(COPY.findall(tapped.as_text()))
@@ -104,7 +106,7 @@ def test_what_no_step_captures_is_no_part_of_the_program_until_one_does(
     arguments = (parameters(), tx.init(parameters()), *batch(0))
 
     def n_taps() -> int:
-        tapped = step._captured.lower(np.zeros(2, np.int32), *arguments)
+        tapped = step._tapped.made.function.lower(np.zeros(2, np.int32), *arguments)
         text: str = tapped.as_text()
         return text.count("@tdbg_tap_v1(")
 

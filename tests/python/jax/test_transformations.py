@@ -170,7 +170,7 @@ def mesh() -> Any:
 
 def text_of(step: Any, *args: Any) -> str:
     ticket = np.zeros(2, np.int32)
-    return step._captured.lower(ticket, *args).compile().as_text()  # type: ignore[no-any-return]
+    return step._tapped.made.function.lower(ticket, *args).compile().as_text()  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("spec", [P("d"), P(None, "d"), P("d", None), P()])
