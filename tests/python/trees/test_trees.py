@@ -9,7 +9,7 @@ from tdbg.hooks.trees.importance import Importance
 from tdbg.hooks.trees.margins import RunningSum, derivatives_of, prediction_of
 from tdbg.hooks.trees.rounds import Score, is_maximized, loss_of
 from tdbg.hooks.trees.shap import average, columns, sample_rows
-from tdbg.hooks.trees.tables import TreeTable, join_tables
+from tdbg.hooks.trees.tables import TreeTable, level_order
 
 TERMS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 BASE = 100.0
@@ -112,11 +112,47 @@ def test_importance_adds_up_over_trees_and_has_no_division_by_zero() -> None:
     importance = Importance(2)
     assert importance.of_kind("gain").tolist() == [0.0, 0.0]
     importance.add(tree(0, [1, -1, -1]))
-    importance.add(join_tables([tree(1, [1, 0, -1])]))
+    importance.add(tree(1, [1, 0, -1]))
     assert importance.of_kind("weight").tolist() == [1.0, 2.0]
     assert importance.of_kind("total_gain").tolist() == [3.0, 5.0]
     assert importance.of_kind("gain").tolist() == [3.0, 2.5]
     assert importance.of_kind("cover").tolist() == [10.0, 10.0]
+
+
+def test_a_table_says_where_values_categories_and_missing_values_go() -> None:
+    # Tree 7 splits by a threshold, tree 8 by category.
+    left = np.array([1, -1, -1, 1, -1, -1])
+    at_category = np.array([False] * 3 + [True] + [False] * 2)
+    table = TreeTable.of_nodes(
+        7,
+        [3, 3],
+        ["x", "city"],
+        left=left,
+        right=np.where(left >= 0, left + 1, 9),
+        feature=np.array([0, 5, 5, 1, 5, 5]),
+        split=np.array([0.5, 9, 9, 9, 9, 9]),
+        category=np.array(["", "", "", "3,4", "", ""]),
+        by_category=at_category,
+        yes_is_right=at_category,
+        missing_is_right=~at_category,
+        gain=np.arange(6),
+        cover=np.ones(6),
+    )
+    assert table.tree.tolist() == [7, 7, 7, 8, 8, 8]
+    assert table.node.tolist() == [0, 1, 2, 0, 1, 2]
+    assert table.feature.tolist() == [0, -1, -1, 1, -1, -1]
+    assert table.yes.tolist() == [1, -1, -1, 2, -1, -1]
+    assert table.no.tolist() == [2, -1, -1, 1, -1, -1]
+    assert table.missing.tolist() == [2, -1, -1, 1, -1, -1]
+    np.testing.assert_array_equal(table.split, [0.5] + [np.nan] * 5)
+
+
+def test_nodes_are_ordered_tree_by_tree_and_level_by_level() -> None:
+    # Roots 0 and 1; node 0 splits into 5 and 2, node 5 into 3 and 4; 6 is cut off.
+    left = np.array([5, -1, -1, -1, -1, 3, -1])
+    right = np.array([2, -1, -1, -1, -1, 4, -1])
+    order = level_order(np.array([0, 1]), left, right)
+    assert order.tolist() == [0, 5, 2, 3, 4, 1]
 
 
 @pytest.mark.parametrize(

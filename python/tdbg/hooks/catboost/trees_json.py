@@ -162,27 +162,26 @@ def table_of_trees(
         _symmetric(tree, features) if "leaf_values" in tree else _nested(tree, features)
         for tree in trees
     ]
-    sizes = [len(nodes.left) for nodes in read]
     splits = [split for nodes in read for split in nodes.splits]
     left = np.concatenate([nodes.left for nodes in read])
-    right = np.where(left >= 0, left + 1, NO_NODE)
     category = np.array([each.category if each else "" for each in splits], np.str_)
-    takes_right = np.array([each is not None and each.missing_right for each in splits])
+    goes_right = [each is not None and each.missing_right for each in splits]
     # Values above a border go right; so does the category of a split.
-    flip = category != ""
-    first_rows = np.cumsum([0, *sizes[:-1]])
-    return TreeTable(
-        tree=np.repeat(np.arange(first, first + len(sizes)), sizes),
-        node=np.arange(len(left)) - np.repeat(first_rows, sizes),
+    by_category = category != ""
+    return TreeTable.of_nodes(
+        first,
+        [len(nodes.left) for nodes in read],
+        features.names,
+        left=left,
+        right=left + 1,
         feature=np.array([each.feature if each else -1 for each in splits], np.int64),
         split=np.array([each.border if each else np.nan for each in splits]),
-        yes=np.where(flip, right, left),
-        no=np.where(flip, left, right),
-        missing=np.where(takes_right, right, left),
+        category=category,
+        by_category=by_category,
+        yes_is_right=by_category,
+        missing_is_right=np.array(goes_right, np.bool_),
         gain=np.concatenate([nodes.value for nodes in read]),
         cover=np.concatenate([nodes.weight for nodes in read]),
-        category=category,
-        names=features.names,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.hooks.trees.tables import NO_NODE, TreeTable
+from tdbg.hooks.trees.tables import NO_NODE, TreeTable, level_order
 
 __all__ = ["table_of_text"]
 
@@ -45,43 +45,51 @@ def table_of_text(text: str, first: int, names: Sequence[str]) -> TreeTable:
     # Nodes of all trees: first all splits, then all leaves.
     first_split = np.cumsum(n_splits) - n_splits
     first_leaf = n_splits.sum() + np.cumsum(n_leaves) - n_leaves
+    at_leaves = np.zeros(n_leaves.sum(), dtype=np.int64)
     left, right = (
-        _children(_numbers(trees, name, np.int64), n_splits, first_split, first_leaf)
+        np.concatenate(
+            [
+                _children(
+                    _numbers(trees, name, np.int64), n_splits, first_split, first_leaf
+                ),
+                at_leaves + NO_NODE,
+            ]
+        )
         for name in ("left_child", "right_child")
     )
     roots = np.where(n_splits > 0, first_split, first_leaf)
-    order, tree = _level_order(roots, left, right)
-    number = np.empty_like(order)
+    order = level_order(roots, left, right)
     sizes = n_splits + n_leaves
-    place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    number[order] = place
-    at_leaves = np.full(n_leaves.sum(), NO_NODE)
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     decision = _numbers(trees, "decision_type", np.int64)
     by_set = (decision & _IS_CATEGORICAL) > 0
     threshold = _numbers(trees, "threshold", np.float64)
-    yes = np.concatenate([number[left], at_leaves])[order]
-    no = np.concatenate([number[right], at_leaves])[order]
-    goes_left = np.concatenate([(decision & _GOES_LEFT) > 0, at_leaves > 0])[order]
 
-    def column(of_splits: Floats, of_leaves: str) -> Floats:
-        leaves = _numbers(trees, of_leaves, np.float64)
-        return np.concatenate([of_splits, leaves])[order]
+    def column(of_splits: NDArray[Any], of_leaves: NDArray[Any]) -> NDArray[Any]:
+        return np.concatenate([of_splits, of_leaves])[order]
 
-    feature = np.concatenate([_numbers(trees, "split_feature", np.int64), at_leaves])
-    splits = np.where(by_set, np.nan, threshold)
-    return TreeTable(
-        tree=first + tree,
-        node=place,
-        feature=feature[order],
-        split=np.concatenate([splits, np.full(len(at_leaves), np.nan)])[order],
-        yes=yes,
-        no=no,
-        missing=np.where(goes_left, yes, no),
-        # A leaf has a value where a split has a gain, and a count of its own.
-        gain=column(_numbers(trees, "split_gain", np.float64), "leaf_value"),
-        cover=column(_numbers(trees, "internal_count", np.float64), "leaf_count"),
+    def floats(of_splits: str, of_leaves: str) -> Floats:
+        return column(
+            _numbers(trees, of_splits, np.float64),
+            _numbers(trees, of_leaves, np.float64),
+        )
+
+    return TreeTable.of_nodes(
+        first,
+        sizes,
+        names,
+        left=np.where(left < 0, NO_NODE, number[left])[order],
+        right=number[right][order],
+        feature=column(_numbers(trees, "split_feature", np.int64), at_leaves),
+        split=column(threshold, at_leaves),
         category=_categories(trees, by_set, threshold, n_splits, order),
-        names=names,
+        by_category=column(by_set, at_leaves > 0),
+        yes_is_right=False,
+        missing_is_right=column((decision & _GOES_LEFT) == 0, at_leaves > 0),
+        # A leaf has a value where a split has a gain, and a count of its own.
+        gain=floats("split_gain", "leaf_value"),
+        cover=floats("internal_count", "leaf_count"),
     )
 
 
@@ -114,31 +122,6 @@ def _children(given: Ints, n_splits: Ints, first_split: Ints, first_leaf: Ints) 
     """
     split, leaf = np.repeat(first_split, n_splits), np.repeat(first_leaf, n_splits)
     return np.where(given >= 0, split + given, leaf + ~given)
-
-
-def _level_order(roots: Ints, left: Ints, right: Ints) -> tuple[Ints, Ints]:
-    """Return the nodes of all trees, tree by tree and level by level.
-
-    Args:
-        roots: The root of each tree.
-        left: The left child of each split; splits come before leaves.
-        right: The right child.
-
-    Returns:
-        The nodes, and the number of the tree that each belongs to.
-    """
-    level, trees = roots, np.arange(len(roots))
-    levels, all_trees = [], []
-    while len(level):
-        levels.append(level)
-        all_trees.append(trees)
-        splits = level < len(left)
-        parents = level[splits]
-        level = np.stack([left[parents], right[parents]], axis=1).reshape(-1)
-        trees = np.repeat(trees[splits], 2)
-    nodes, tree = np.concatenate(levels), np.concatenate(all_trees)
-    order = np.argsort(tree, kind="stable")
-    return nodes[order], tree[order]
 
 
 def _categories(

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["COLUMNS", "LEAF", "NO_NODE", "TreeTable", "join_tables"]
+__all__ = ["COLUMNS", "LEAF", "NO_NODE", "TreeTable", "level_order"]
 
 #: The columns, which are tensors ``trees/<column>``.
 COLUMNS = (
@@ -67,6 +67,62 @@ class TreeTable:
     category: NDArray[np.str_]
     names: Sequence[str]
 
+    @classmethod
+    def of_nodes(
+        cls,
+        first: int,
+        sizes: ArrayLike,
+        names: Sequence[str],
+        *,
+        left: NDArray[np.int64],
+        right: NDArray[np.int64],
+        feature: NDArray[np.int64],
+        split: NDArray[Any],
+        category: NDArray[np.str_],
+        by_category: NDArray[np.bool_],
+        yes_is_right: NDArray[np.bool_] | bool,
+        missing_is_right: NDArray[np.bool_],
+        gain: NDArray[Any],
+        cover: NDArray[Any],
+    ) -> TreeTable:
+        """Return the table of trees that have left and right children.
+
+        Each array has one element a node, tree by tree.  Elements that only describe
+        splits may be anything at a leaf.
+
+        Args:
+            first: Number of the first tree in the model.
+            sizes: The number of nodes in each tree.
+            names: Names of the features.
+            left: Left child as a number in its tree; -1 at a leaf.
+            right: Right child.
+            feature: Index of the feature that a node splits by.
+            split: Threshold of the split.
+            category: As the attribute.
+            by_category: Whether a node splits by category.
+            yes_is_right: Whether the right child is the one for "yes".
+            missing_is_right: Whether missing values go right.
+            gain: As the attribute.
+            cover: As the attribute.
+        """
+        counts = np.asarray(sizes, np.int64)
+        is_split = left >= 0
+        return cls(
+            tree=np.repeat(np.arange(first, first + len(counts)), counts),
+            node=np.arange(len(left)) - np.repeat(np.cumsum(counts) - counts, counts),
+            feature=np.where(is_split, feature, -1),
+            split=np.where(is_split & ~by_category, split, np.nan).astype(np.float64),
+            yes=np.where(is_split, np.where(yes_is_right, right, left), NO_NODE),
+            no=np.where(is_split, np.where(yes_is_right, left, right), NO_NODE),
+            missing=np.where(
+                is_split, np.where(missing_is_right, right, left), NO_NODE
+            ),
+            gain=gain.astype(np.float64),
+            cover=cover.astype(np.float64),
+            category=category,
+            names=names,
+        )
+
     @property
     def is_split(self) -> NDArray[np.bool_]:
         """Whether each node splits."""
@@ -114,13 +170,24 @@ _ARRAYS = (
 )
 
 
-def join_tables(tables: Sequence[TreeTable]) -> TreeTable:
-    """Join the tables of single trees of a model into one.
+def level_order(
+    roots: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the nodes that are reached from roots, tree by tree and level by level.
 
-    REQUIRES: there is a tree.
+    Args:
+        roots: The root of each tree, as a number among the nodes of all trees.
+        left: The left child of each node, likewise; negative at a leaf.
+        right: The right child.
     """
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(table, name) for table in tables])
-        for name in _ARRAYS
-    }
-    return dataclasses.replace(tables[0], **columns)
+    level, tree = roots, np.arange(len(roots))
+    levels, trees = [], []
+    while len(level):
+        levels.append(level)
+        trees.append(tree)
+        splits = left[level] >= 0
+        parents = level[splits]
+        level = np.stack([left[parents], right[parents]], axis=1).reshape(-1)
+        tree = np.repeat(tree[splits], 2)
+    order = np.argsort(np.concatenate(trees), kind="stable")
+    return np.concatenate(levels)[order]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.hooks.trees.tables import NO_NODE, TreeTable, join_tables
+from tdbg.hooks.trees.tables import TreeTable, level_order
 
 __all__ = ["gbtree_of", "table_of_trees"]
 
@@ -41,7 +41,6 @@ def table_of_trees(
     REQUIRES: there is a tree.
     """
     sizes = [len(tree["left_children"]) for tree in trees]
-    first_rows = np.cumsum([0, *sizes[:-1]])
 
     def column(name: str, dtype: type) -> NDArray[Any]:
         parts = (tree[name][:n] for tree, n in zip(trees, sizes, strict=True))
@@ -49,33 +48,37 @@ def table_of_trees(
 
     left = column("left_children", np.int64)
     right = column("right_children", np.int64)
-    split = left >= 0
     conditions = column("split_conditions", np.float32)
     by_category = column("split_type", np.int64) == _CATEGORICAL
-    # The right child is for the categories of a split: it is the one for "yes".
-    flip = split & by_category
-    goes_left = column("default_left", np.bool_)
-    leaves = np.where(split, 0.0, _leaf_values(trees, sizes, conditions))
-    gain = np.where(split, column("loss_changes", np.float32), leaves)
-    table = TreeTable(
-        tree=np.repeat(np.arange(first, first + len(trees)), sizes),
-        node=np.arange(len(left)) - np.repeat(first_rows, sizes),
-        feature=np.where(split, column("split_indices", np.int64), -1),
-        split=np.where(split & ~by_category, conditions, np.nan).astype(np.float64),
-        yes=np.where(split, np.where(flip, right, left), NO_NODE),
-        no=np.where(split, np.where(flip, left, right), NO_NODE),
-        missing=np.where(split, np.where(goes_left, left, right), NO_NODE),
-        gain=gain.astype(np.float64),
-        cover=column("sum_hessian", np.float32).astype(np.float64),
+    leaves = _leaf_values(trees, sizes, conditions)
+    table = TreeTable.of_nodes(
+        first,
+        sizes,
+        names,
+        left=left,
+        right=right,
+        feature=column("split_indices", np.int64),
+        split=conditions,
         category=_categories(trees, sizes),
-        names=names,
+        by_category=by_category,
+        yes_is_right=by_category,
+        missing_is_right=~column("default_left", np.bool_),
+        gain=np.where(left >= 0, column("loss_changes", np.float32), leaves),
+        cover=column("sum_hessian", np.float32),
     )
-    n_splits = np.add.reduceat(split, first_rows, dtype=np.int64)
+    first_rows = np.cumsum([0, *sizes[:-1]])
+    n_splits = np.add.reduceat(left >= 0, first_rows, dtype=np.int64)
     if (2 * n_splits + 1 == sizes).all():
         return table
-    return join_tables(
-        [_reachable(table.of_rows(table.tree == first + i)) for i in range(len(trees))]
+    # Pruning has cut nodes off, which still stand in the format.
+    above = np.repeat(first_rows, sizes)
+    is_split = left >= 0
+    reached = level_order(
+        first_rows, np.where(is_split, left + above, -1), right + above
     )
+    is_reached = np.zeros(len(left), dtype=bool)
+    is_reached[reached] = True
+    return table.of_rows(is_reached)
 
 
 def _leaf_values(
@@ -115,16 +118,3 @@ def _categories(
             texts[row + node] = ",".join(map(str, chosen))
         row += n_nodes
     return np.array(texts, dtype=np.str_)
-
-
-def _reachable(table: TreeTable) -> TreeTable:
-    """Return a tree without the nodes that pruning has cut off."""
-    n_nodes = len(table.node)
-    seen = np.zeros(n_nodes, dtype=bool)
-    level = np.zeros(1, dtype=np.int64)
-    while len(level):
-        seen[level] = True
-        splits = level[table.is_split[level]]
-        level = np.concatenate([table.yes[splits], table.no[splits]])
-        level = level[~seen[level]]
-    return table.of_rows(seen)
