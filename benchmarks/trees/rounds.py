@@ -45,7 +45,7 @@ from benchmarks._harness import (
 )
 from tdbg.hooks.trees.importance import Importance
 from tdbg.hooks.trees.rounds import DataSet
-from tdbg.hooks.xgboost.booster import BoosterModel
+from tdbg.hooks.xgboost.booster import XGBoostModel
 from tdbg.modes import ModeKeys
 
 ENVIRONMENT = "trees"
@@ -286,7 +286,7 @@ def captures(rounds: tuple[int, ...]) -> Table:
             whole.append(time_of(lambda b=booster: b.predict(data, pred_contribs=True)))
         trees, dumps = [], []
         for _ in range(5):
-            model = BoosterModel(booster)
+            model = XGBoostModel(booster)
             model._n_rounds, model._n_trees = n - 1, 10 * (n - 1)
             model._importance = Importance(x.shape[1])
             trees.append(time_of(model.trees))
@@ -300,7 +300,7 @@ def captures(rounds: tuple[int, ...]) -> Table:
 
 def verify_sum(booster: xgboost.Booster, data: xgboost.DMatrix, n: int) -> None:
     """Contributions that the hook adds up are those of the whole model."""
-    model = BoosterModel(booster)
+    model = XGBoostModel(booster)
     found = model.contributions(DataSet(data, is_training=True), 10_000)
     whole = booster.predict(data, pred_contribs=True)
     check_close(float(abs(found - whole).max()) + 1.0, 1.0, 1e-4, f"SHAP after {n}")

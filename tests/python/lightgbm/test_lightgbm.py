@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 
 import tdbg.lightgbm as tl
-from tdbg.hooks.lightgbm.booster import BoosterModel
+from tdbg.hooks.lightgbm.booster import LightGBMModel
 from tdbg.modes import ModeKeys
 from tdbg.rules import check, default_rules
 from tdbg.run.requests import request_stop
@@ -213,7 +213,7 @@ def test_a_fault_of_the_hook_leaves_the_training_as_it_is(
         raise RuntimeError(msg)
 
     plain, _ = train(BINARY, cancer(), None)
-    monkeypatch.setattr(BoosterModel, name, fails)
+    monkeypatch.setattr(LightGBMModel, name, fails)
     hook = tl.Hook(run_dir, save_all=True, save_config=EVERY_ROUND)
     booster, _ = train(BINARY, cancer(), hook)
     assert booster.model_to_string() == plain.model_to_string()

@@ -16,7 +16,7 @@ from sklearn.model_selection import GridSearchCV
 
 import tdbg.xgboost as tx
 from tdbg.errors import ConfigurationError
-from tdbg.hooks.xgboost.booster import BoosterModel
+from tdbg.hooks.xgboost.booster import XGBoostModel
 from tdbg.modes import ModeKeys
 from tdbg.run.requests import request_stop
 from tree_runs import EVERY_ROUND, Run, cancer, diabetes
@@ -79,7 +79,7 @@ def test_nothing_is_read_of_the_model_between_captures(
 ) -> None:
     read: list[str] = []
     for name in ("trees", "importance", "predictions"):
-        method = getattr(BoosterModel, name)
+        method = getattr(XGBoostModel, name)
 
         def counted(
             self: Any, *given: Any, name: str = name, method: Any = method
@@ -87,7 +87,7 @@ def test_nothing_is_read_of_the_model_between_captures(
             read.append(name)
             return method(self, *given)
 
-        monkeypatch.setattr(BoosterModel, name, counted)
+        monkeypatch.setattr(XGBoostModel, name, counted)
     hook = tx.Hook(run_dir, include_collections=["trees", "feature_importance"])
     train(hook, 20)
     assert read == ["trees", "importance"] * 2
@@ -305,7 +305,7 @@ def test_a_model_that_cannot_answer_costs_one_refusal_and_nothing_else(
         msg = "not supported"
         raise xgboost.core.XGBoostError(msg)
 
-    monkeypatch.setattr(BoosterModel, name, fails)
+    monkeypatch.setattr(XGBoostModel, name, fails)
     plain, history = train(None)
     hook = tx.Hook(run_dir, save_all=True, save_config=EVERY_ROUND)
     booster, hooked_history = train(hook)

@@ -19,7 +19,7 @@ from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
 from tdbg.hooks.catboost.model import TrainedModel
 from tdbg.hooks.catboost.scores import Scores, scores_of_folds, scores_of_rounds
-from tdbg.hooks.catboost.training import Training, find_training, identity_of
+from tdbg.hooks.catboost.training import FitCall, find_training, identity_of
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import TreeHook
 from tdbg.hooks.trees.rounds import DataSet, Score
@@ -46,7 +46,7 @@ class Hook(TreeHook):
         return ArrayAdapter("catboost", catboost.__version__)
 
     def _attach(self, session: Session) -> CurrentMode:
-        self._training: Training | None = None
+        self._training: FitCall | None = None
         # Of the round before, in CatBoost's own count; 0: no training is under way.
         self._iteration = 0
         self._reader = Scores(self._maximized)
@@ -104,7 +104,7 @@ class Hook(TreeHook):
             training.first_round = first_round
             training.first_step = self._session.machine.following(TRAIN)
 
-    def _training_ended(self, training: Training) -> None:
+    def _training_ended(self, training: FitCall) -> None:
         """The call of ``fit`` is over; the model is trained unless it has raised."""
         if training is not self._training:
             return
@@ -112,7 +112,7 @@ class Hook(TreeHook):
         self._session.run(self._record_trained, training)
         self._training_ends()
 
-    def _record_trained(self, training: Training) -> None:
+    def _record_trained(self, training: FitCall) -> None:
         identity = identity_of(training.model)
         if identity not in {"", training.before}:
             self._recorded = identity

@@ -18,7 +18,7 @@ from typing import Any
 
 from tdbg.hooks.trees.rounds import DataSet
 
-__all__ = ["Training", "data_set_of", "find_training", "identity_of"]
+__all__ = ["FitCall", "data_set_of", "find_training", "identity_of"]
 
 # Frames between a callback and the training; callbacks may be wrapped.
 _MOST_FRAMES = 24
@@ -26,7 +26,7 @@ _PACKAGE = "catboost.core"
 
 
 @dataclass(slots=True, eq=False)
-class Training:
+class FitCall:
     """A training under way.
 
     Attributes:
@@ -48,7 +48,7 @@ class Training:
     first_round: int = 0
 
 
-def find_training(ended: Callable[[Training], None]) -> Training | None:
+def find_training(ended: Callable[[FitCall], None]) -> FitCall | None:
     """Find the training that calls this; None where there is none to be found.
 
     Args:
@@ -72,9 +72,9 @@ def find_training(ended: Callable[[Training], None]) -> Training | None:
     return None
 
 
-def _training_of(call: Any, arguments: Mapping[str, Any]) -> Training:
+def _training_of(call: Any, arguments: Mapping[str, Any]) -> FitCall:
     model, continued = arguments["self"], arguments.get("init_model")
-    return Training(
+    return FitCall(
         call=weakref.ref(call),
         model=model,
         before=identity_of(model),

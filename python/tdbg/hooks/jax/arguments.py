@@ -20,7 +20,13 @@ import numpy as np
 
 from tdbg.hooks.jax.names import path_name
 
-__all__ = ["ArgumentReader", "Arguments", "Parameter", "State", "hyperparameters"]
+__all__ = [
+    "ArgumentReader",
+    "Arguments",
+    "ParameterArgument",
+    "StateArgument",
+    "hyperparameters",
+]
 
 _PARAMETERS, _BUFFERS, _STATE = "parameters", "buffers", "state"
 _BATCH_STATS = "batch_stats"
@@ -28,7 +34,7 @@ _BATCH_STATS = "batch_stats"
 _MOST_STRUCTURES = 64
 
 
-class Parameter(NamedTuple):
+class ParameterArgument(NamedTuple):
     """A parameter, or a buffer, by its name."""
 
     name: str
@@ -36,7 +42,7 @@ class Parameter(NamedTuple):
     is_buffer: bool = False
 
 
-class State(NamedTuple):
+class StateArgument(NamedTuple):
     """A tensor of the optimizer's that belongs to a parameter: ``mu`` of Adam."""
 
     state: str
@@ -47,8 +53,8 @@ class State(NamedTuple):
 class Arguments(NamedTuple):
     """What was found in the arguments of one call."""
 
-    parameters: tuple[Parameter, ...] = ()
-    states: tuple[State, ...] = ()
+    parameters: tuple[ParameterArgument, ...] = ()
+    states: tuple[StateArgument, ...] = ()
     numbers: Mapping[str, Any] = {}
     optimizers: tuple[str, ...] = ()
 
@@ -87,8 +93,8 @@ class ArgumentReader:
             sections = [(_PARAMETERS, chosen)] + [
                 each for each in sections if each[0] != _PARAMETERS
             ]
-        parameters: list[Parameter] = []
-        states: list[State] = []
+        parameters: list[ParameterArgument] = []
+        states: list[StateArgument] = []
         numbers: dict[str, Any] = {}
         for what, tree in sections:
             if what == _STATE:
@@ -99,13 +105,15 @@ class ArgumentReader:
                 parameters += self._parameters(tree, is_buffer=what == _BUFFERS)
         return Arguments(tuple(parameters), tuple(states), numbers)
 
-    def _parameters(self, tree: Any, *, is_buffer: bool) -> Iterator[Parameter]:
+    def _parameters(self, tree: Any, *, is_buffer: bool) -> Iterator[ParameterArgument]:
         for name, leaf in self._leaves(tree):
             array, other = _unwrapped(leaf)
             if _is_float(array):
-                yield Parameter(name, array, is_buffer or other)
+                yield ParameterArgument(name, array, is_buffer or other)
 
-    def _states(self, tree: Any, parameters: Sequence[Parameter]) -> Iterator[State]:
+    def _states(
+        self, tree: Any, parameters: Sequence[ParameterArgument]
+    ) -> Iterator[StateArgument]:
         leaves, structure = jax.tree_util.tree_flatten(tree, is_leaf=_is_variable)
         key = structure, len(parameters)
         owners = self._owners.get(key)
@@ -114,7 +122,7 @@ class ArgumentReader:
                 self._owners.clear()
             owners = self._owners[key] = tuple(self._find_owners(tree, parameters))
         for index, state, parameter in owners:
-            yield State(state, parameter, _unwrapped(leaves[index])[0])
+            yield StateArgument(state, parameter, _unwrapped(leaves[index])[0])
 
     def _numbers(self, tree: Any) -> Mapping[str, Any]:
         """Return the hyperparameters in a state, which few structures have."""
@@ -128,7 +136,7 @@ class ArgumentReader:
         return found
 
     def _find_owners(
-        self, tree: Any, parameters: Sequence[Parameter]
+        self, tree: Any, parameters: Sequence[ParameterArgument]
     ) -> Iterator[tuple[int, str, str]]:
         shapes = {each.name: each.array.shape for each in parameters}
         taken: set[tuple[str, str]] = set()

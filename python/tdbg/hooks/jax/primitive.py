@@ -32,7 +32,7 @@ from tdbg import _core
 from tdbg.hooks.jax.handler import calls_handler, show_in_callback
 from tdbg.hooks.jax.shards import PartTable, part_table
 
-__all__ = ["PASSES", "Observer", "show", "show_all", "when_done"]
+__all__ = ["PASSES", "ProgramObserver", "show", "show_all", "when_done"]
 
 show_p = Primitive("tdbg_show")
 show_all_p = Primitive("tdbg_show_all")
@@ -55,7 +55,7 @@ def show(x: Any, ticket: Any, tap: int) -> Any:
     return show_p.bind(x, ticket, tap=tap, pass_number=0)
 
 
-class Observer(Protocol):
+class ProgramObserver(Protocol):
     """Is told of the programs that ``show_all`` becomes a part of."""
 
     def lowered(self, *, shows: bool) -> None:
@@ -63,7 +63,7 @@ class Observer(Protocol):
 
 
 def show_all(
-    arrays: Sequence[Any], ticket: Any, taps: Sequence[int], observer: Observer
+    arrays: Sequence[Any], ticket: Any, taps: Sequence[int], observer: ProgramObserver
 ) -> Any:
     """Return *ticket*, with which the step is shown the arrays, in one call.
 
@@ -185,7 +185,7 @@ def _is_alone(context: Any) -> bool:
 
 
 def _lower_all(
-    context: Any, *operands: Any, taps: tuple[int, ...], observer: Observer
+    context: Any, *operands: Any, taps: tuple[int, ...], observer: ProgramObserver
 ) -> Sequence[Any]:
     is_cpu = context.module_context.platforms == ("cpu",) and calls_handler()
     shows = is_cpu and _is_alone(context)

@@ -34,7 +34,7 @@ from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.primitive import PASSES
 from tdbg.hooks.jax.shards import part_of
 
-__all__ = ["Plan", "Sites"]
+__all__ = ["SitePlan", "Sites"]
 
 _numbers = itertools.count(1)
 _ANY_SIZE = (1 << 63) - 1
@@ -55,7 +55,7 @@ class _Site(NamedTuple):
     arguments: ArgumentTaps | None
 
 
-class Plan(NamedTuple):
+class SitePlan(NamedTuple):
     """What is taken of the taps at a step.
 
     Attributes:
@@ -96,7 +96,7 @@ class Sites:
         self._sites: dict[int, _Site] = {}
         # What traces have left out, because no step captures it.
         self._left_out: set[tuple[str, Role, frozenset[str]]] = set()
-        self._plans: dict[tuple[StepPlan, ArgumentTaps | None], Plan] = {}
+        self._plans: dict[tuple[StepPlan, ArgumentTaps | None], SitePlan] = {}
         self._tensors = _core.TapTensors()
         self._patterns: dict[bytes, _Rows] = {}
 
@@ -135,7 +135,7 @@ class Sites:
 
     def plan(
         self, step_plan: StepPlan, arguments: ArgumentTaps | None = None
-    ) -> Plan | None:
+    ) -> SitePlan | None:
         """Return what is taken at a step; None: nothing.
 
         Args:
@@ -148,11 +148,13 @@ class Sites:
             plan = self._plans[key] = self._make_plan(step_plan, arguments)
         return plan if plan.flags else None
 
-    def empty(self) -> Plan:
+    def empty(self) -> SitePlan:
         """Return the plan that takes nothing."""
-        return Plan(_core.TapPlan([], self._precise, _MOST_BYTES), {})
+        return SitePlan(_core.TapPlan([], self._precise, _MOST_BYTES), {})
 
-    def _make_plan(self, step_plan: StepPlan, arguments: ArgumentTaps | None) -> Plan:
+    def _make_plan(
+        self, step_plan: StepPlan, arguments: ArgumentTaps | None
+    ) -> SitePlan:
         requests, all_flags, taken = [], {}, set()
         for number, site in self._sites.items():
             flags = step_plan.of_entry(site.entry)
@@ -179,11 +181,11 @@ class Sites:
                 for i in range(PASSES)
             ]
         core = _core.TapPlan(requests, self._precise, _MOST_BYTES)
-        return Plan(core, all_flags, frozenset(taken))
+        return SitePlan(core, all_flags, frozenset(taken))
 
     # ---- what has arrived --------------------------------------------------------
 
-    def deliver(self, step: Step, ticket: int, plan: Plan) -> None:
+    def deliver(self, step: Step, ticket: int, plan: SitePlan) -> None:
         """Write what the program of a step has shown; it has ended."""
         writer = self._session.writer
         numbers, words, others = _core.close_tap_step(ticket, plan.core, self._tensors)
@@ -263,7 +265,7 @@ class Sites:
         return _Place(entry, ref, call, micro_batch, tap, global_shape, offset)
 
     def _deliver_others(
-        self, step: Step, plan: Plan, others: Sequence[tuple[int, Any, Any]]
+        self, step: Step, plan: SitePlan, others: Sequence[tuple[int, Any, Any]]
     ) -> None:
         """Write values, histograms and unit counts."""
         tables: dict[tuple[TensorEntry, int], NDArray[np.uint64]] = {}

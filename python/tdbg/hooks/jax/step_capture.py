@@ -30,7 +30,7 @@ from tdbg.hooks.jax.argument_taps import ArgumentTaps, named_arrays
 from tdbg.hooks.jax.arguments import Arguments
 from tdbg.hooks.jax.facts import ModelFacts
 from tdbg.hooks.jax.interception import Interception
-from tdbg.hooks.jax.sites import Plan, Sites
+from tdbg.hooks.jax.sites import SitePlan, Sites
 from tdbg.hooks.jax.tracing import CaptureTrace
 from tdbg.modes import ModeKeys
 
@@ -64,7 +64,7 @@ class Execution:
         self,
         context: StepContext,
         ticket: int,
-        plan: Plan,
+        plan: SitePlan,
         arguments: ArgumentTaps | None,
     ) -> None:
         self.context = context

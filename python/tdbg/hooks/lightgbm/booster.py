@@ -24,7 +24,7 @@ from tdbg.hooks.trees.rounds import DataSet
 from tdbg.hooks.trees.shap import sample_rows
 from tdbg.hooks.trees.tables import TreeTable
 
-__all__ = ["BoosterModel"]
+__all__ = ["LightGBMModel"]
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 _SUMS = frozenset({"gbdt", "gbrt", "goss"})
 
 
-class BoosterModel:
+class LightGBMModel:
     """A booster that is being trained: a ``TreeModel``.
 
     Args:

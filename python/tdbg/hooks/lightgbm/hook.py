@@ -11,7 +11,7 @@ from lightgbm.callback import EarlyStopException
 
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.session import Session
-from tdbg.hooks.lightgbm.booster import BoosterModel
+from tdbg.hooks.lightgbm.booster import LightGBMModel
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
 from tdbg.hooks.trees.rounds import DataSet, Score
@@ -71,7 +71,7 @@ class Hook(TreeHook):
     def _attach(self, session: Session) -> CurrentMode:
         # LightGBM puts callbacks without an order of their own before all others.
         self.order = _ORDER
-        self._model: BoosterModel | None = None
+        self._model: LightGBMModel | None = None
         self._data_sets: Mapping[ModeKeys, DataSet] = {}
         return super()._attach(session)
 
@@ -103,7 +103,7 @@ class Hook(TreeHook):
     def _begin_training(self, env: Any) -> None:
         folds = getattr(env.model, "boosters", None)
         booster: Any = env.model if folds is None else folds[0]
-        self._model = BoosterModel(booster, env.params, self._explained)
+        self._model = LightGBMModel(booster, env.params, self._explained)
         data_sets = {TRAIN: DataSet(booster.train_set, is_training=True)}
         if booster.valid_sets:
             data_sets[EVAL] = DataSet(booster.valid_sets[-1], is_training=False)

@@ -13,10 +13,10 @@ import types
 import weakref
 from typing import Any, Protocol
 
-__all__ = ["Observer", "SeenMethod", "see"]
+__all__ = ["CallObserver", "SeenMethod", "see"]
 
 
-class Observer(Protocol):
+class CallObserver(Protocol):
     """Is told of the calls of a method."""
 
     def begins(self, args: tuple[Any, ...]) -> None:
@@ -36,7 +36,7 @@ class SeenMethod:
     model is not captured, and needs no tdbg.
     """
 
-    def __init__(self, owner: Any, name: str, observer: Observer) -> None:
+    def __init__(self, owner: Any, name: str, observer: CallObserver) -> None:
         self._owner = weakref.ref(owner)
         self._name = name
         self._before = vars(owner).get(name)
@@ -81,7 +81,7 @@ class SeenMethod:
         return getattr, (self._owner(), self._name)
 
 
-def see(owner: Any, name: str, observer: Observer) -> SeenMethod:
+def see(owner: Any, name: str, observer: CallObserver) -> SeenMethod:
     """Tell *observer* of the calls of a method of *owner* from now on."""
     seen = SeenMethod(owner, name, observer)
     vars(owner)[name] = seen

@@ -15,7 +15,7 @@ from tdbg.capture.session import Session
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.mxnet.arrays import MxnetAdapter
-from tdbg.hooks.mxnet.losses import LateLosses, LossCapture
+from tdbg.hooks.mxnet.losses import LateLosses, WatchedLoss
 from tdbg.hooks.mxnet.mode import GluonMode
 from tdbg.hooks.mxnet.model_info import GluonModel
 from tdbg.hooks.mxnet.names import BlockNames
@@ -48,7 +48,7 @@ class Hook(FrameworkHook):
     def _attach(self, session: Session) -> CurrentMode:
         self._names = BlockNames()
         self._nets: list[WatchedNet] = []
-        self._losses: list[LossCapture] = []
+        self._losses: list[WatchedLoss] = []
         self._gluon_mode = GluonMode(session)
         self._late = LateLosses(self._losses)
         self._countdown = 0
@@ -108,7 +108,7 @@ class Hook(FrameworkHook):
         if not self._session.is_live or any(each.loss is loss for each in self._losses):
             return loss
         name = self._names.of(loss)
-        self._losses.append(LossCapture(self._session, loss, name, self._gluon_mode))
+        self._losses.append(WatchedLoss(self._session, loss, name, self._gluon_mode))
         self._model_info.changed()
         return loss
 
@@ -163,7 +163,7 @@ class _Refresh:
     """Lets all that captures forget what is captured: collections have changed."""
 
     def __init__(
-        self, nets: list[WatchedNet], losses: list[LossCapture], trainers: TrainerWatch
+        self, nets: list[WatchedNet], losses: list[WatchedLoss], trainers: TrainerWatch
     ) -> None:
         self._nets = nets
         self._losses = losses

@@ -29,7 +29,7 @@ from tdbg.hooks.mxnet.mode import GluonMode
 from tdbg.hooks.mxnet.taps import is_symbolic
 from tdbg.modes import TRAINING
 
-__all__ = ["LateLosses", "LossCapture"]
+__all__ = ["LateLosses", "WatchedLoss"]
 
 
 class _LossInputs(CallPlans):
@@ -71,7 +71,7 @@ class _LossInputs(CallPlans):
         return Role.LABEL if index < first + second else Role.INPUT
 
 
-class LossCapture:
+class WatchedLoss:
     """Captures the inputs and the outputs of a loss.
 
     Args:
@@ -177,7 +177,7 @@ class LateLosses:
         losses: The losses; grows.
     """
 
-    def __init__(self, losses: Sequence[LossCapture]) -> None:
+    def __init__(self, losses: Sequence[WatchedLoss]) -> None:
         self._losses = losses
 
     def wait(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tdbg.capture.model_info import ModelMarks
 from tdbg.hooks.mxnet.kinds import class_name, kind_of, unit_axis_of
-from tdbg.hooks.mxnet.losses import LossCapture
+from tdbg.hooks.mxnet.losses import WatchedLoss
 from tdbg.hooks.mxnet.net import WatchedNet
 from tdbg.hooks.mxnet.trainers import TrainerWatch
 from tdbg.run.model_info import ModelInfo, ParameterFacts
@@ -34,7 +34,7 @@ class GluonModel:
     """
 
     def __init__(
-        self, nets: Sequence[WatchedNet], losses: Sequence[LossCapture]
+        self, nets: Sequence[WatchedNet], losses: Sequence[WatchedLoss]
     ) -> None:
         self._nets = nets
         self._losses = losses

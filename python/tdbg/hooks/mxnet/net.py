@@ -20,8 +20,8 @@ from tdbg.hooks.mxnet.calls import see
 from tdbg.hooks.mxnet.losses import LateLosses
 from tdbg.hooks.mxnet.mode import GluonMode
 from tdbg.hooks.mxnet.names import BlockNames
-from tdbg.hooks.mxnet.parameters import Batch, Parameters
-from tdbg.hooks.mxnet.taps import ForwardTaps, Taps, is_symbolic
+from tdbg.hooks.mxnet.parameters import ParameterBatch, Parameters
+from tdbg.hooks.mxnet.taps import BlockTaps, ForwardTaps, is_symbolic
 from tdbg.modes import TRAINING, ModeKeys
 
 __all__ = ["WatchedNet"]
@@ -61,11 +61,11 @@ class WatchedNet:
         self._model_info = model_info
         self._late = late
         self._before_training = before_training
-        self._batches: list[Batch] = []
+        self._batches: list[ParameterBatch] = []
         self.names = names
         self.name = names.of(net)
         self.parameters = Parameters(session, net, names)
-        self._taps = Taps(session, names)
+        self._taps = BlockTaps(session, names)
         # Of the forward under way, if its activations are captured.
         self._forward: ForwardTaps | None = None
         self._seen = see(net, "forward", self)
@@ -130,7 +130,9 @@ class WatchedNet:
             self._forward = self._taps.begin(self.net, args, context)
         self._batches = self.select_parameters(context, mode)
 
-    def select_parameters(self, context: StepContext, mode: ModeKeys) -> list[Batch]:
+    def select_parameters(
+        self, context: StepContext, mode: ModeKeys
+    ) -> list[ParameterBatch]:
         """Return the parameters that are captured now, since no trainer will step."""
         trains = mode in TRAINING
         if context.step_plan.is_light or (trains and self._session.optimizers):

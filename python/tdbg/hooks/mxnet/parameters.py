@@ -21,7 +21,13 @@ from tdbg.config.kinds import Kind
 from tdbg.hooks.mxnet.kinds import classes_and_kind, role_of_parameter
 from tdbg.hooks.mxnet.names import BlockNames, parameters_of
 
-__all__ = ["Batch", "Parameters", "TrackedParameter", "gradient_of", "value_of"]
+__all__ = [
+    "ParameterBatch",
+    "Parameters",
+    "WatchedParameter",
+    "gradient_of",
+    "value_of",
+]
 
 # Blocks that come later are noticed after so many captures at the latest.
 _SEARCH_INTERVAL = 100
@@ -60,7 +66,7 @@ def gradient_of(parameter: Any, *, is_reduced: bool, only_fresh: bool) -> Any | 
 
 
 @dataclass(frozen=True, eq=False)
-class TrackedParameter:
+class WatchedParameter:
     """A parameter that is trained, or could be.
 
     Attributes:
@@ -91,11 +97,11 @@ class Parameters:
         self._root = weakref.ref(root)
         self._names = names
         self._known: list[int] = []
-        self._tracked: list[TrackedParameter] = []
+        self._tracked: list[WatchedParameter] = []
         self._buffers: list[tuple[TensorEntry, weakref.ref[Any]]] = []
         self._look()
 
-    def tracked_parameters(self) -> list[TrackedParameter]:
+    def tracked_parameters(self) -> list[WatchedParameter]:
         """All parameters; a new list whenever they may have changed."""
         return self._tracked
 
@@ -117,7 +123,7 @@ class Parameters:
         if list(found) == self._known:
             return
         self._known = list(found)
-        tracked: list[TrackedParameter] = []
+        tracked: list[WatchedParameter] = []
         self._buffers = []
         for parameter, block in found.values():
             ref, classes = weakref.ref(parameter), classes_and_kind(block)
@@ -131,11 +137,11 @@ class Parameters:
 
     def _track(
         self, name: str, ref: weakref.ref[Any], block: Any, classes: frozenset[str]
-    ) -> TrackedParameter:
+    ) -> WatchedParameter:
         entry, units = self._session.entry, None
         if Kind.EMBEDDING in classes:
             units = _ROWS
-        return TrackedParameter(
+        return WatchedParameter(
             entry(name, role_of_parameter(name), (), classes),
             entry(gradient_name(name), Role.GRADIENT, (), classes, units),
             ref,
@@ -144,14 +150,14 @@ class Parameters:
 
     def select(
         self, context: StepContext, only: Callable[[Any], bool] | None = None
-    ) -> Batch:
+    ) -> ParameterBatch:
         """Return the parameters that the step captures and does not have yet.
 
         Args:
             context: The step.
             only: Says of a parameter whether it may be captured; None: all may.
         """
-        batch = Batch(context)
+        batch = ParameterBatch(context)
         for each in self._tracked:
             parameter = each.ref()
             if parameter is not None and (only is None or only(parameter)):
@@ -166,7 +172,7 @@ class Parameters:
         *,
         is_reduced: bool,
         only_fresh: bool,
-    ) -> Batch:
+    ) -> ParameterBatch:
         """Return the gradients that an optimizer is about to use.
 
         Args:
@@ -176,7 +182,7 @@ class Parameters:
             is_reduced: As of ``gradient_of``.
             only_fresh: As of ``gradient_of``.
         """
-        batch = Batch(context, scale)
+        batch = ParameterBatch(context, scale)
         for each in self._tracked:
             parameter = each.ref()
             if parameter is None or id(parameter) not in held:
@@ -188,9 +194,9 @@ class Parameters:
                 batch.add(each.gradient, array)
         return batch
 
-    def select_buffers(self, context: StepContext) -> Batch:
+    def select_buffers(self, context: StepContext) -> ParameterBatch:
         """Return what the model keeps beside its parameters, as running means."""
-        batch = Batch(context)
+        batch = ParameterBatch(context)
         for entry, ref in self._buffers:
             parameter = ref()
             if parameter is not None:
@@ -198,7 +204,7 @@ class Parameters:
         return batch
 
 
-class Batch:
+class ParameterBatch:
     """Tensors of a step that are captured in one call, once they are there.
 
     Args:

@@ -20,7 +20,7 @@ from tdbg.hooks.mxnet.activations import BlockPlans, HeldCalls
 from tdbg.hooks.mxnet.hybrid import HybridTaps, is_hybridized
 from tdbg.hooks.mxnet.names import BlockNames
 
-__all__ = ["ForwardTaps", "Taps", "is_symbolic"]
+__all__ = ["BlockTaps", "ForwardTaps", "is_symbolic"]
 
 
 def is_symbolic(args: tuple[Any, ...]) -> bool:
@@ -28,7 +28,7 @@ def is_symbolic(args: tuple[Any, ...]) -> bool:
     return any(isinstance(each, Symbol) for each in args)
 
 
-class Taps:
+class BlockTaps:
     """What may be captured of the blocks of one model.
 
     Args:
@@ -91,7 +91,7 @@ class ForwardTaps:
         held: Holds what is seen.
     """
 
-    def __init__(self, taps: Taps, held: HeldCalls) -> None:
+    def __init__(self, taps: BlockTaps, held: HeldCalls) -> None:
         self._taps = taps
         self._run = taps.session.run
         self._held = held

@@ -28,7 +28,7 @@ from tdbg.config.collections import Role
 from tdbg.hooks.mxnet.arrays import is_dense, number_of, wait_for
 from tdbg.hooks.mxnet.calls import SeenMethod, see
 from tdbg.hooks.mxnet.net import WatchedNet
-from tdbg.hooks.mxnet.parameters import Batch, TrackedParameter, value_of
+from tdbg.hooks.mxnet.parameters import ParameterBatch, WatchedParameter, value_of
 from tdbg.modes import TRAIN, ModeKeys
 
 __all__ = ["TrainerWatch"]
@@ -81,7 +81,7 @@ class TrainerWatch:
         self.nets = nets
         self.model_info = model_info
         self.mode = mode
-        self.of_updates: DerivedEntries[TrackedParameter]
+        self.of_updates: DerivedEntries[WatchedParameter]
         self.of_updates = DerivedEntries(session, Role.UPDATE, update_name)
         self._watched: list[_WatchedTrainer] = []
         self._n_found = 0
@@ -193,7 +193,7 @@ class _WatchedTrainer:
         self._context: StepContext | None = None
         self._n_updates = 0
         # What is captured next, and parameters of which the update is.
-        self._batches: list[Batch] = []
+        self._batches: list[ParameterBatch] = []
         self._updated: list[Any] = []
         self._updates = Updates(self.session, _copy, _difference)
         self._states: dict[tuple[TensorEntry, str], TensorEntry | None] = {}
@@ -343,8 +343,8 @@ class _WatchedTrainer:
 
     # ---- state of the optimizer ----------------------------------------------------
 
-    def _select_states(self, context: StepContext) -> Batch:
-        batch = Batch(context)
+    def _select_states(self, context: StepContext) -> ParameterBatch:
+        batch = ParameterBatch(context)
         if self.session.may_capture(Role.OPTIMIZER_STATE):
             for entry, array in self._find_states():
                 batch.add(entry, array)

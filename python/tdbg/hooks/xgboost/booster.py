@@ -27,7 +27,7 @@ from tdbg.hooks.trees.shap import sample_rows
 from tdbg.hooks.trees.tables import TreeTable
 from tdbg.hooks.xgboost.trees_json import gbtree_of, table_of_trees
 
-__all__ = ["BoosterModel"]
+__all__ = ["XGBoostModel"]
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 _MOST_COPIED = 50_000_000
 
 
-class BoosterModel:
+class XGBoostModel:
     """A booster that is being trained: a ``TreeModel``.
 
     Args:

@@ -19,7 +19,7 @@ from tdbg.errors import ConfigurationError, TdbgError
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
 from tdbg.hooks.trees.rounds import Score, is_maximized
-from tdbg.hooks.xgboost.booster import BoosterModel
+from tdbg.hooks.xgboost.booster import XGBoostModel
 from tdbg.hooks.xgboost.data import TrainingData, data_of_folds, find_data
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
@@ -98,7 +98,7 @@ class Hook(TreeHook, TrainingCallback):
 
     def _attach(self, session: Session) -> CurrentMode:
         self._data = TrainingData()
-        self._model: BoosterModel | None = None
+        self._model: XGBoostModel | None = None
         return super()._attach(session)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -163,7 +163,7 @@ class Hook(TreeHook, TrainingCallback):
         if self._model is None:
             folds = getattr(model, "cvfolds", None)
             booster: Booster = model if folds is None else folds[0].bst
-            self._model = BoosterModel(booster)
+            self._model = XGBoostModel(booster)
 
     def _read_scores(self, evals_log: Mapping[str, Any]) -> Sequence[Score]:
         names = list(evals_log)
