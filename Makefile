@@ -1,7 +1,7 @@
 # Entry points for people and for CI.  docs/building.md explains them.
 #
 #   make demo   a virtual environment, a build, and a training that is watched
-#   make test   everything that the tests need, and the tests
+#   make test   what the first tests need, and these tests: at most ten minutes
 #   make help   the rest
 
 SHELL := /bin/bash
@@ -97,11 +97,11 @@ $(STAMPS)/files: FORCE | $(BIN)/pip
 FORCE:
 
 # The editable installation, and the C++ tests in the same build tree; meanwhile the
-# packages that the tests need are fetched and unpacked.  Debian's pip (23.0) does not
-# know the short -C.
+# packages that the first tests need are fetched and unpacked.  Debian's pip (23.0) does
+# not know the short -C.
 $(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/files $(BUILD_FILES) $(CPP_FILES) \
     $(CPP_TESTS)
-	@echo "== building tdbg and its C++ tests, installing what the tests need"
+	@echo "== building tdbg and its C++ tests, installing what the first tests need"
 	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py test) & \
 	packages=$$!; failed=0; \
 	$(PIP_INSTALL) --no-build-isolation --no-deps --no-warn-conflicts --editable . \
@@ -111,9 +111,15 @@ $(STAMPS)/editable: $(STAMPS)/tools $(STAMPS)/files $(BUILD_FILES) $(CPP_FILES) 
 	wait $$packages && exit $$failed
 	@touch $@
 
+# All frameworks, and what drives a browser: 4 GB.
+$(STAMPS)/test-all: $(STAMPS)/editable
+	@echo "== installing what all tests need"
+	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py test-all)
+	@touch $@
+
 $(STAMPS)/lint: $(STAMPS)/editable
 	@echo "== installing the tools for linting"
-	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py lint dev)
+	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py lint)
 	@touch $@
 
 # A checkout that has been made editable stays so: the demo then runs from it.
@@ -131,7 +137,7 @@ case-study: $(DEMO_INSTALLATION) ## a sick training found, stopped, mended: docs
 	@$(BIN)/pip install -qq pillow
 	@$(BIN)/python -m examples.case_study $(ARGS)
 
-develop: $(STAMPS)/editable $(STAMPS)/lint ## an editable installation with every tool
+develop: $(STAMPS)/test-all $(STAMPS)/lint ## an editable installation with every tool
 
 # MXNet of 2022 needs a NumPy that nothing else runs with: an environment of its own, into
 # which the editable installation is copied, so that nothing is compiled again. That NumPy
@@ -149,13 +155,13 @@ $(MXNET)/installed: requirements/mxnet.txt pyproject.toml $(STAMPS)/editable
 
 # ---- tests -------------------------------------------------------------------
 
-.PHONY: test test-all test-cpp test-cpp-stress test-cuda asan tsan pytest pytest-slow
-.PHONY: test-jupyterlab test-mxnet test-nightly test-wheel
-test: test-cpp test-mxnet pytest ## C++ and Python tests, but for the slow ones: minutes
+.PHONY: test test-all test-rest test-cpp test-cpp-stress test-cuda asan tsan
+.PHONY: pytest pytest-rest test-jupyterlab test-mxnet test-nightly test-wheel
+test: test-cpp pytest ## C++ tests, and Python tests of the first tier: at most ten minutes
 
 test-all: test test-rest ## all tests of a change
-.PHONY: test-rest
-test-rest: test-cpp-stress asan tsan test-cuda pytest-slow
+
+test-rest: test-cpp-stress asan tsan test-cuda pytest-rest test-mxnet ## what `make test-all` adds to `make test`
 
 test-cpp: $(STAMPS)/editable ## C++ tests, optimized
 	@echo "== C++ tests"
@@ -175,7 +181,7 @@ test-cuda: $(STAMPS)/editable ## compile the CUDA kernels if there is an nvcc
 	@cmake --build --preset cuda
 	@test ! -e build/cuda/cuda/ptxas.txt || cmake -DARCHITECTURES=2 \
 	  -DREPORT=build/cuda/cuda/ptxas.txt -P cmake/CheckPtxas.cmake
-	@$(BIN)/python -m pytest -q tests/python -k test_the_module_has_kernels
+	@$(BIN)/python -m pytest -q tests/python/house/test_cuda_build.py -k kernels_for_each
 
 # Each file on its own: that shows that it includes what it uses.
 asan: $(STAMPS)/tools ## C++ tests under AddressSanitizer and UBSan
@@ -192,16 +198,24 @@ tsan: $(STAMPS)/tools ## C++ tests of threads under ThreadSanitizer
 	@cmake --build --preset tsan
 	@ctest --preset tsan -j $(JOBS)
 
-# Tests marked `serial` first, alone; pytest exits with 5 where there are none.  To
-# collect all files takes ten seconds.  Then file by file, so that what a file's tests
-# share is made once, and in their order, in which the last ones are short.
+# Tests marked `serial` first, alone; pytest exits with 5 where there are none.  Then file
+# by file, so that what a file's tests share is made once, and in their order, in which
+# the last ones are short.  What belongs to a tier: tests/python/helpers/tiers.py.
 SERIAL_TESTS := $(shell grep -rl 'mark\.serial' tests/python --include='test_*.py')
-pytest: $(STAMPS)/editable ## Python tests: make pytest ARGS='-k writer -x'
-	@echo "== Python tests"
-	@$(BIN)/python -m pytest -q -m 'serial and not slow' $(ARGS) \
+define run_pytest
+	@$(BIN)/python -m pytest -q --tier=$(1) -m 'serial and not nightly' $(ARGS) \
 	  $(SERIAL_TESTS) || test $$? -eq 5
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile \
-	  --no-loadscope-reorder -m 'not serial and not slow' $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --tier=$(1) -n $(WORKERS) \
+	  --dist loadfile --no-loadscope-reorder -m 'not serial and not nightly' $(ARGS)
+endef
+
+pytest: $(STAMPS)/editable ## Python tests of the first tier: make pytest ARGS='-k writer -x'
+	@echo "== Python tests"
+	$(call run_pytest,first)
+
+pytest-rest: $(STAMPS)/test-all ## Python tests of the second tier: all frameworks, a browser, slow ones
+	@echo "== Python tests of the second tier"
+	$(call run_pytest,second)
 
 ifeq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info[:2] == (3, 11))'),True)
 test-mxnet: $(MXNET)/installed ## tests of the hook for MXNet, in its environment
@@ -215,21 +229,16 @@ endif
 test-wheel: $(STAMPS)/editable ## Python tests on a wheel, from the index, in an environment of its own
 	@rm -rf build/wheel && mkdir -p build/wheel
 	@$(PYTHON) -m venv build/wheel/venv
-	@build/wheel/venv/bin/pip install -qq '.[test]'
+	@build/wheel/venv/bin/pip install -qq '.[test-all]'
 	@cp -r tests pyproject.toml README.md docs build/wheel/
 	@# Without the tests of the source tree, which is left behind on purpose.
 	@cd build/wheel && TDBG_BUILD_DIR=$(CURDIR)/$(EDITABLE) \
 	  venv/bin/python -m pytest -q -m 'not slow' $(SOURCE_TESTS:%=--ignore=%) \
 	  $(ARGS)
 
-test-jupyterlab: $(STAMPS)/editable ## the live view in JupyterLab, driven by a browser
+test-jupyterlab: $(STAMPS)/test-all ## the live view in JupyterLab, driven by a browser
 	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py test-jupyterlab)
 	@$(BIN)/python -m pytest -q -m nightly tests/python/notebook $(ARGS)
-
-pytest-slow: $(STAMPS)/editable ## Python tests that take long
-	@echo "== Python tests that take long"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m 'slow and not nightly' \
-	  $(ARGS)
 
 test-nightly: test-all tidy test-wheel test-jupyterlab ## the above, what takes very long, tidy, and a wheel
 	@# A race is found by chance: one pass is not enough.
@@ -287,17 +296,17 @@ bench: | $(BIN)/pip ## benchmarks, quickly: make bench ONLY=overhead/resnet FULL
 	  $(if $(SECONDS),--seconds $(SECONDS))
 
 # Two commits: ARGS=--benchmark-save=before, then ARGS=--benchmark-compare.
-bench-micro: $(STAMPS)/editable ## reducers, codec, writer and reader: make bench-micro ARGS='-k codec'
+bench-micro: $(STAMPS)/test-all ## reducers, codec, writer and reader: make bench-micro ARGS='-k codec'
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q benchmarks --benchmark-only $(ARGS)
 
 # Recorded runs are kept in build/detection: a second time takes minutes. The second table
 # has the thresholds moved.
-bench-detection: $(STAMPS)/editable ## what rules find, on sick and healthy trainings: make bench-detection ONLY=raw SEEDS=1
+bench-detection: $(STAMPS)/test-all ## what rules find, on sick and healthy trainings: make bench-detection ONLY=raw SEEDS=1
 	@for verb in judge sweep; do OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.detection $$verb \
 	  --only '$(ONLY)' --seeds $(or $(SEEDS),5) --jobs $(JOBS) \
 	  $(if $(WRITE),--write benchmarks/detection/README.md) || exit 1; done
 
-bench-wild: $(STAMPS)/editable ## programs that know no tdbg, and mistakes in them: make bench-wild ONLY=vae,gan
+bench-wild: $(STAMPS)/test-all ## programs that know no tdbg, and mistakes in them: make bench-wild ONLY=vae,gan
 	@$(BIN)/python -m benchmarks.wild --only '$(ONLY)' --jobs $(JOBS) \
 	  $(if $(WRITE),--write benchmarks/wild/README.md)
 
@@ -319,7 +328,7 @@ gpu-kernels: $(STAMPS)/tools ## registers of the CUDA kernels, on later GPUs too
 	@mkdir -p build/ptx && cmake -DFOLDER=$(CURDIR)/build/ptx -P cmake/CheckPtx.cmake
 
 clean: ## remove what was built; the environment stays
-	@rm -rf build $(STAMPS)/editable $(STAMPS)/lint
+	@rm -rf build $(STAMPS)/editable $(STAMPS)/lint $(STAMPS)/test-all
 	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 
 distclean: clean ## remove the environment too

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# What ends a run, whatever tests do, and what they may not leave behind.
-pytest_plugins = ["hang_guard", "left_behind", "lost_tests"]
+# What ends a run, whatever tests do; what they may not leave behind; and which are run.
+pytest_plugins = ["hang_guard", "left_behind", "lost_tests", "tiers"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

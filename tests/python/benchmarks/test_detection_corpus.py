@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from benchmarks.detection import __main__ as program
 from benchmarks.detection import table
 from benchmarks.detection.judge import Judged, Named

@@ -191,7 +191,6 @@ def test_a_result_says_where_it_was_measured(tmp_path, monkeypatch, capsys):
 
 
 def test_plots_are_drawn_where_matplotlib_is(tmp_path):
-    pytest.importorskip("matplotlib")
     curves = Curves("c", "title", "x", "y", log_x=True)
     bars = Bars("b", "title", "x")
     for x in (1, 2, 5):

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("sklearn")
-
 from benchmarks.wild import __main__ as program
 from benchmarks.wild.corpus import KINDS, PROGRAMS, load, replaced
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import axe_playwright_python
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from browser_program import find_browser
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 __all__ = ["Watched", "axe_violations", "browser", "new_page"]
 
@@ -41,6 +42,8 @@ def browser() -> Iterator[Browser]:
     No longer than for a file: while Playwright is there, asyncio's loop of the process
     is its own, which other tests may need.
     """
+    from playwright.sync_api import sync_playwright
+
     program = find_browser()
     environment: dict[str, Any] = os.environ | program.environment
     with sync_playwright() as playwright:
@@ -67,6 +70,8 @@ def new_page(
         forgiven: Parts of faults that the test brings about.
         options: Of Playwright's contexts.
     """
+    from playwright.sync_api import BrowserContext
+
     if isinstance(browser, BrowserContext):
         context, is_own = browser, False
     else:
@@ -111,6 +116,8 @@ def axe_violations(page: Page) -> list[tuple[str, str]]:
 
     The page must be one of a context with ``bypass_csp=True``: axe is an inline script.
     """
+    import axe_playwright_python
+
     folder = Path(axe_playwright_python.__file__).parent
     page.evaluate((folder / "axe.min.js").read_text())
     result = page.evaluate("() => axe.run()")

@@ -26,7 +26,8 @@ def all_classes(base: type) -> Iterator[type]:
 
 @pytest.mark.torch
 def test_no_name_of_a_class_of_pytorch_stands_below_the_hooks(repository: Path) -> None:
-    nn = pytest.importorskip("torch.nn")
+    from torch import nn
+
     classes = {
         each.__name__
         for each in all_classes(nn.Module)

@@ -7,16 +7,9 @@ from pathlib import Path
 from house_figures import prose_of
 
 #: In 1,000 words of a page, of pages that have as many words as this.
-MOST_OF, LEAST_YOU, FEWEST_WORDS = 24, 6, 150
+MOST_OF, LEAST_YOU, FEWEST_WORDS = 22, 6, 150
 #: Pages that are still to be edited, by the beginnings of their names.
-UNEDITED = (
-    *("docs/actions", "docs/adding", "docs/architecture", "docs/benchmarks"),
-    *("docs/building", "docs/case-study", "docs/catboost", "docs/compile"),
-    *("docs/configuration", "docs/distributed", "docs/format", "docs/glossary"),
-    *("docs/gpu", "docs/jax", "docs/keras", "docs/lightgbm", "docs/migrating"),
-    *("docs/mxnet", "docs/rules/", "docs/statistics", "docs/steps"),
-    *("docs/tensorboard", "docs/tensorflow", "docs/xgboost"),
-)
+UNEDITED = ("docs/adding", "docs/rules/")
 
 
 def test_pages_speak_to_their_readers(repository: Path) -> None:

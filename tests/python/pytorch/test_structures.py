@@ -38,8 +38,9 @@ class Passes(nn.Module):
 
 
 def model_output(first: torch.Tensor, second: torch.Tensor) -> Any:
-    outputs = pytest.importorskip("transformers.modeling_outputs")
-    return outputs.BaseModelOutput(last_hidden_state=first, hidden_states=(second,))
+    from transformers.modeling_outputs import BaseModelOutput
+
+    return BaseModelOutput(last_hidden_state=first, hidden_states=(second,))
 
 
 KINDS: dict[str, Any] = {
@@ -53,10 +54,13 @@ KINDS: dict[str, Any] = {
     "mixed": lambda a, b: {"n": 3, "text": "x", "none": None, "t": Named(a, (b, 1.5))},
     "model output": model_output,
 }
+NEEDS = {"model output": pytest.mark.needs("transformers")}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=NEEDS.get(kind, ())) for kind in KINDS]
+)
 @pytest.mark.parametrize("keyword", [False, True])
 def test_tensors_of_any_structure_are_recorded(
     run_dir: Path, kind: str, keyword: bool

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
 from tdbg.rules import Report, Status, check
 from tdbg.run.findings import Finding, Severity
 from trainings import OK, SICK, adam, cnn, mlp, sgd

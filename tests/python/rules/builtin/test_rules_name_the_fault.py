@@ -16,9 +16,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 from torch import nn
 

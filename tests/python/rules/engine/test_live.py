@@ -8,9 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 
 from rules_fake import FakeRun

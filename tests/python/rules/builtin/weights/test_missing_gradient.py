@@ -160,7 +160,8 @@ class Averaged(nn.Module):
     """The tokens of an encoder, averaged, below a head of the program's own."""
 
     def __init__(self, *, is_cut: bool) -> None:
-        transformers = pytest.importorskip("transformers")
+        import transformers
+
         super().__init__()
         config = transformers.BertConfig(
             vocab_size=16,
@@ -201,6 +202,7 @@ def steps_of_a_reader(
     return model, steps()
 
 
+@pytest.mark.needs("transformers")
 def test_what_a_library_s_model_leaves_unused_is_information(run_dir: Path) -> None:
     """The pooler of BERT is of use for its first token alone."""
     (finding,) = findings(run_dir, *steps_of_a_reader())
@@ -211,6 +213,7 @@ def test_what_a_library_s_model_leaves_unused_is_information(run_dir: Path) -> N
     assert finding.message.endswith("a model of an installed package leaves unused")
 
 
+@pytest.mark.needs("transformers")
 @pytest.mark.parametrize("mistake", ["is_cut", "has_unused"])
 def test_what_a_program_cuts_off_or_does_not_use_is_a_warning(
     run_dir: Path, mistake: str

@@ -1,0 +1,112 @@
+"""A plugin of pytest: the tests that a newcomer waits for, and the others.
+
+``--tier=first`` runs what needs no more than the extra ``test`` and ends within
+minutes (``make test``), ``--tier=second`` the rest (``make test-all``). What belongs to
+the second tier stands in `SECOND`, by folder or file; so do tests marked ``slow`` or
+``needs``. Files of the second tier are not even read in the first: they import what is
+not installed. In the second tier, a package that is missing is a failure.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+
+#: Folders and files of tests/python, and what they test or need beyond the extra.
+SECOND = {
+    "notebook": "a browser",
+    "ui/test_compare_page.py": "a browser",
+    "ui/test_little_recorded.py": "a browser",
+    "ui/test_live.py": "a browser",
+    "ui/test_page.py": "a browser",
+    "ui/test_states.py": "a browser",
+    "ui/test_the_browser.py": "a browser",
+    "ui/test_views.py": "a browser",
+    "ui/test_bundle.py": "a browser",
+    "report/test_page.py": "a browser",
+    "catboost": "libraries of boosted trees",
+    "lightgbm": "libraries of boosted trees",
+    "xgboost": "libraries of boosted trees",
+    "trees": "libraries of boosted trees",
+    "report/trees": "libraries of boosted trees",
+    "launch/test_boosting.py": "libraries of boosted trees",
+    "compat": "smdebug's classes",
+    "jax": "JAX",
+    "launch/test_compiled.py": "JAX",
+    "keras": "Keras and TensorFlow",
+    "launch/test_fitting.py": "Keras and TensorFlow",
+    "launch/test_loops.py": "Keras and TensorFlow",
+    "integrations": "Lightning and transformers",
+    "export": "TensorBoard",
+    "actions/test_actions.py": "services that are told of findings",
+    "actions/test_hostile_receivers.py": "services that are told of findings",
+    "trial/test_plot.py": "Matplotlib",
+    "benchmarks": "whole programs",
+    "demo": "whole programs",
+    "examples": "whole programs",
+    "docs/test_examples.py": "whole programs",
+}
+
+
+#: Of single tests of the second tier.
+MARKERS = ("slow", "needs")
+MARKED = re.compile(rf"mark\.({'|'.join(MARKERS)})\b")
+
+
+def need_of(path: Path) -> str | None:
+    """Return what a file or folder of the second tier needs, and None of the first."""
+    if not path.is_relative_to(TESTS):
+        return None
+    for each in (path, *path.parents):
+        need = SECOND.get(each.relative_to(TESTS).as_posix())
+        if need or each == TESTS:
+            return need
+    return None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--tier",
+        choices=["first", "second"],
+        help="tests of `make test`, or those that `make test-all` adds",
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    tier = config.getoption("tier")
+    if tier == "first" and need_of(collection_path):
+        return True
+    if tier == "second" and collection_path.suffix == ".py":
+        marked = MARKED.search(collection_path.read_text("utf-8"))
+        return None if marked or need_of(collection_path) else True
+    return None
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    tier = config.getoption("tier")
+    if tier is None:
+        return
+    chosen, left = [], []
+    for item in items:
+        marked = any(map(item.get_closest_marker, MARKERS))
+        is_second = marked or need_of(item.path) is not None
+        (chosen if is_second == (tier == "second") else left).append(item)
+    items[:] = chosen
+    config.hook.pytest_deselected(items=left)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if config.getoption("tier") == "first":
+        needs = sorted({*SECOND.values()}, key=str.lower)
+        terminalreporter.write_line(
+            f"Not run: slow tests, and those of {', '.join(needs)}. "
+            "`make test-all` runs them."
+        )
