@@ -1,0 +1,46 @@
+"""How a run is, as plain values: the only place that derives it.
+
+The dashboard, reports, notebooks and the command line render these values and compute
+nothing of their own, so that every one of them says the same sentence and the same
+numbers about a run.
+
+Thread safety: functions over values, and over a trial whose lock they hold inside.
+"""
+
+from __future__ import annotations
+
+from tdbg.view.curves import LastLoss, last_loss, loss_names
+from tdbg.view.head import ENDED, Head, are_trees, head_of, training_steps
+from tdbg.view.problems import (
+    Episode,
+    Judgement,
+    Problem,
+    accused_tensors,
+    judgement_of,
+    judgement_of_report,
+    judgement_of_run,
+)
+from tdbg.view.run import RunView, view_of
+from tdbg.view.verdict import Verdict, verdict_of
+
+__all__ = [
+    "ENDED",
+    "Episode",
+    "Head",
+    "Judgement",
+    "LastLoss",
+    "Problem",
+    "RunView",
+    "Verdict",
+    "accused_tensors",
+    "are_trees",
+    "head_of",
+    "judgement_of",
+    "judgement_of_report",
+    "judgement_of_run",
+    "last_loss",
+    "loss_names",
+    "training_steps",
+    "verdict_of",
+    "view_of",
+]

@@ -1,0 +1,112 @@
+"""Which curve is the loss, and its last value.
+
+Thread safety: functions; the trial's lock is held inside.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tdbg.config.collections import CollectionKeys, Role
+from tdbg.modes import TRAINING, ModeKeys
+from tdbg.trial import Trial
+
+__all__ = ["LastLoss", "last_loss", "loss_names"]
+
+# The last loss is looked for in so many of the newest global steps, then in more.
+NEWEST_STEPS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LastLoss:
+    """The last loss of a run.
+
+    Attributes:
+        name: Name of its tensor.
+        mode: The mode that it was measured in: training, if any loss was.
+        step: The global step of the value.
+        mode_step: The same step in the count of the mode.
+        value: The mean of its elements; NaN if one is not finite.
+    """
+
+    name: str
+    mode: ModeKeys
+    step: int
+    mode_step: int
+    value: float
+
+    @property
+    def text(self) -> str:
+        """The value as people read it: ``0.0874``, or ``NaN or Inf``."""
+        return f"{self.value:.4g}" if math.isfinite(self.value) else "NaN or Inf"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold; NaN and infinity are None."""
+        return {
+            "name": self.name,
+            "mode": self.mode.name,
+            "step": self.step,
+            "mode_step": self.mode_step,
+            "value": self.value if math.isfinite(self.value) else None,
+            "text": self.text,
+        }
+
+
+def loss_names(trial: Trial) -> list[str]:
+    """Return the losses of a run, *the* loss first: one number, by name."""
+    with trial.no_refresh():
+        if CollectionKeys.LOSSES.value not in trial.collections():
+            return []
+        names = trial.tensor_names(collection=CollectionKeys.LOSSES.value)
+        found = [
+            each
+            for each in trial.describe(names)
+            if each.role == Role.LOSS.name.lower()
+        ]
+
+    def place(shape: tuple[int, ...] | None, name: str) -> tuple[bool, str]:
+        return shape is None or math.prod(shape) != 1, name
+
+    return [each.name for each in sorted(found, key=lambda e: place(e.shape, e.name))]
+
+
+def last_loss(trial: Trial) -> LastLoss | None:
+    """Return the last loss of training, or of evaluation if that is all there is.
+
+    None if the run recorded no loss.
+    """
+    with trial.no_refresh():
+        names, table = loss_names(trial), trial.step_table()
+        modes = sorted(trial.modes(), key=lambda mode: mode not in TRAINING)
+        for mode in modes:
+            steps = table["step"][table["mode"] == mode.value]
+            for name in names:
+                found = _last(trial, name, mode, int(steps[0]), int(steps[-1]) + 1)
+                if found is not None:
+                    step, value = found
+                    at = int(np.searchsorted(table["step"], step))
+                    mode_step = int(table["mode_step"][at])
+                    return LastLoss(name, mode, step, mode_step, value)
+    return None
+
+
+def _last(
+    trial: Trial, name: str, mode: ModeKeys, first: int, stop: int
+) -> tuple[int, float] | None:
+    """The last step and value of a loss: in the newest steps, then further back."""
+    width = NEWEST_STEPS
+    while True:
+        start = max(first, stop - width)
+        rows = trial.statistics([name], mode=mode, start=start, end=stop)
+        there = np.flatnonzero(rows.present[0])
+        if len(there):
+            at = int(there[-1])
+            value = float(rows.reduction("mean")[0, at])
+            return int(rows.steps[at]), value
+        if start == first:
+            return None
+        width *= 16

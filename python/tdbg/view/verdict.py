@@ -1,0 +1,157 @@
+"""How a run is, in a tone and a sentence.
+
+Thread safety: functions over values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tdbg.config.messages import counted
+from tdbg.view.head import Head
+from tdbg.view.problems import Judgement, Problem
+
+__all__ = ["Tone", "Verdict", "verdict_of"]
+
+Tone = Literal["starting", "unjudged", "ok", "info", "warning", "error"]
+
+_BEGINNINGS = {
+    "running": "Training, {} so far",
+    "stalled": "Stalled after {}: the process is alive and makes no progress",
+    "closed": "Trained for {}",
+    "dead": "Killed after {}",
+}
+_UNKNOWN = "Recorded {}; tdbg cannot tell how the training ended"
+# So many rules are named in the sentence; the rest is counted.
+MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a run is.
+
+    Attributes:
+        tone: "starting": there is no step yet; "unjudged": no rule has judged it; "ok";
+            "info": nothing is wrong, but something is to be said; "warning" or "error":
+            the severity of the worst problem, or a rule failed.
+        sentence: The same in words.
+        advice: What to do about the worst problem; empty if nothing is wrong.
+        wrong: Number of problems that are there now, consequences left out.
+        notes: Number of notes: findings that accuse nothing.
+    """
+
+    tone: Tone
+    sentence: str
+    advice: str = ""
+    wrong: int = 0
+    notes: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return {
+            "tone": self.tone,
+            "sentence": self.sentence,
+            "advice": self.advice,
+            "wrong": self.wrong,
+            "notes": self.notes,
+        }
+
+
+def verdict_of(head: Head, judgement: Judgement) -> Verdict:
+    """Return the verdict on a run.
+
+    Example:
+        >>> verdict_of(head, judgement).sentence
+        'Trained for 60 steps. One thing is wrong: ExplodingTensor in fc.weight.'
+    """
+    if not head.recorded:
+        begun = head.has_ended
+        text = "Nothing was recorded." if begun else "Waiting for the first step."
+        return Verdict("starting", text)
+    begin = _beginning(head)
+    notes = len(judgement.notes)
+    if judgement.accused:
+        tone, words, advice = _with_problems(judgement)
+        wrong = len(judgement.at_fault)
+        return Verdict(tone, f"{begin} {words}", advice, wrong, notes)
+    tone, words = _without_problems(judgement)
+    if tone == "ok" and (head.missing or head.status not in ("closed", "running")):
+        tone = "info"
+    return Verdict(tone, f"{begin} {words}", notes=notes)
+
+
+def _beginning(head: Head) -> str:
+    """How far the training came, and what is missing of it."""
+    template = _BEGINNINGS.get(head.status, _UNKNOWN)
+    if not head.steps and head.status == "closed":
+        template = "Recorded {}"
+    text = template.format(head.counted_steps)
+    if head.stopped is not None:
+        text += ", then stopped"
+    text += "."
+    if head.missing:
+        text += f" Data is missing: {head.missing}."
+    return text
+
+
+def _with_problems(judgement: Judgement) -> tuple[Tone, str, str]:
+    at_fault, accused = judgement.at_fault, judgement.accused
+    worst = at_fault[0]
+    n = len(at_fault)
+    what = "One thing is wrong" if n == 1 else f"{n} things are wrong, the worst"
+    following = len(accused) - n
+    tail = f", with {counted(following, 'consequence')}" if following else ""
+    words = f"{what}: {worst.rule} in {worst.place}{tail}."
+    tone = max(each.severity for each in accused).label
+    if judgement.failed:
+        words += f" {_failed(judgement)}"
+    return "error" if tone == "error" else "warning", words, worst.worst.advice
+
+
+def _without_problems(judgement: Judgement) -> tuple[Tone, str]:
+    if not judgement.statuses and not judgement.problems:
+        return "unjudged", "No rule has judged this run yet."
+    quiet, blind = len(judgement.quiet), len(judgement.blind)
+    if judgement.failed:
+        others = f" {counted(quiet, 'other rule').capitalize()} found nothing wrong."
+        return "warning", _failed(judgement) + (others if quiet else "")
+    recovered, notes = judgement.recovered, judgement.notes
+    tone: Tone = "ok"
+    if recovered:
+        words = f"{counted(len(recovered), 'problem')} occurred and recovered"
+        words += f": {_names(recovered)}; nothing is wrong now"
+    elif notes:
+        words = "Nothing is wrong"
+    elif quiet:
+        words = f"{counted(quiet, 'rule')} found nothing wrong"
+    elif blind:
+        return "info", f"{_had_too_little(blind).capitalize()}."
+    else:
+        words = "Nothing is wrong"
+    if notes:
+        tone = "info"
+        words += f"; {counted(len(notes), 'note')}: {_names(notes)}"
+    if blind:
+        words += f", {_had_too_little(blind)}"
+    return tone, f"{words}."
+
+
+def _had_too_little(n: int) -> str:
+    return f"{counted(n, 'rule')} had too little data to judge"
+
+
+def _failed(judgement: Judgement) -> str:
+    failed = judgement.failed
+    return f"{counted(len(failed), 'rule')} failed and judged nothing: {_some(failed)}."
+
+
+def _names(problems: Sequence[Problem]) -> str:
+    return _some([f"{each.rule} in {each.place}" for each in problems])
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    listed = ", ".join(names[:MOST_NAMED])
+    return f"{listed} and {more} more" if more > 0 else listed
