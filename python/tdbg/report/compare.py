@@ -52,7 +52,7 @@ def banners(runs: Pair, names: Names) -> Markup:
                 aria_label=f"Verdict on {name}",
             )
             for v, name in (
-                (run.verdict, name) for run, name in zip(runs, names, strict=True)
+                (run.view.verdict, name) for run, name in zip(runs, names, strict=True)
             )
         ),
     )
@@ -120,7 +120,7 @@ def _divergence(runs: Pair) -> Section | None:
         return None
     what = (
         f"{at_all.n_names:,} tensors and numbers that both have were compared at "
-        f"{at_all.n_places:,} {first.step_word}s that both have recorded."
+        f"{at_all.n_places:,} {first.view.head.step_word}s that both have recorded."
     )
     content: list[Child] = [tag("p", what, class_="quiet")]
     if not at_all.points:
@@ -132,7 +132,7 @@ def _divergence(runs: Pair) -> Section | None:
         begin = "at all" if not tolerance else f"by more than {tolerance:.0%}"
         if found.points:
             earliest = found.points[0]
-            word = f"{first.step_word} {earliest.place:,}"
+            word = f"{first.view.head.step_word} {earliest.place:,}"
             at_once = sum(p.place == earliest.place for p in found.points) - 1
             others = f" and {at_once:,} more" if at_once else ""
             rows.append((begin, word, [tag("code", earliest.name), others]))
@@ -157,7 +157,7 @@ def _findings(runs: Pair, names: Names) -> Section:
 
 def _by_rule(run: Subject) -> dict[str, Child]:
     found: dict[str, Child] = {}
-    for each in run.judgement.problems:
+    for each in run.diagnosis.problems:
         label = each.severity.label
         tone, words = (
             ("ok", f"{WORDS[label]}, gone") if each.is_over else (label, WORDS[label])
@@ -188,7 +188,7 @@ def _losses(runs: Pair, names: Names) -> Section:
                 pair,
                 alt=f"{label} of both runs.",
                 y_label=label,
-                x_label=runs[0].step_word,
+                x_label=runs[0].view.head.step_word,
             ),
         ]
     rows = []

@@ -17,12 +17,6 @@ from typing import Any
 from tdbg.errors import ConfigurationError, StorageError
 from tdbg.report.compare import banners, compared
 from tdbg.report.page import Section, page
-from tdbg.report.problems import (
-    Judged,
-    Verdict,
-    judgement_of,
-    judgement_of_report,
-)
 from tdbg.report.sections.distributions import distributions
 from tdbg.report.sections.findings import findings
 from tdbg.report.sections.layers import gradient_flow, layer_map
@@ -35,6 +29,7 @@ from tdbg.report.subject import Subject
 from tdbg.report.trees.sections import of_predictions, of_trees
 from tdbg.rules import Engine, Report
 from tdbg.trial import Trial
+from tdbg.view import Verdict, diagnosis_of_report, diagnosis_of_run
 
 __all__ = ["Written", "comparison", "render", "write", "write_comparison"]
 
@@ -58,15 +53,7 @@ class Written:
         return {
             "file": self.path,
             "bytes": self.n_bytes,
-            "verdicts": [
-                {
-                    "tone": v.tone,
-                    "sentence": v.sentence,
-                    "advice": v.advice,
-                    "wrong": v.wrong,
-                }
-                for v in self.verdicts
-            ],
+            "verdicts": [each.to_json() for each in self.verdicts],
         }
 
 
@@ -100,7 +87,7 @@ def write(
     with trial.no_refresh():
         subject = _subject(trial, judged)
         text = _render(subject)
-    return _write(text, path, (subject.verdict,))
+    return _write(text, path, (subject.view.verdict,))
 
 
 def render(trial: Trial, *, judged: Report | None = None) -> str:
@@ -127,7 +114,7 @@ def write_comparison(
     with first.no_refresh(), second.no_refresh():
         subjects = _subject(first, None), _subject(second, None)
         text = _render_comparison(*subjects)
-    return _write(text, path, tuple(each.verdict for each in subjects))
+    return _write(text, path, tuple(each.view.verdict for each in subjects))
 
 
 def comparison(first: Trial, second: Trial) -> str:
@@ -138,15 +125,14 @@ def comparison(first: Trial, second: Trial) -> str:
 
 def _subject(trial: Trial, judged: Report | None) -> Subject:
     if judged is not None:
-        return Subject(trial, judgement_of_report(judged))
-    statuses = trial.rule_statuses()
-    if statuses or trial.findings():
-        return Subject(trial, judgement_of(trial.findings(), statuses))
-    if not trial.count_steps():
-        return Subject(trial, Judged((), {}))
+        return Subject(trial, diagnosis_of_report(judged))
+    diagnosis = diagnosis_of_run(trial)
+    is_judged = diagnosis.statuses or diagnosis.problems
+    if is_judged or not trial.count_steps():
+        return Subject(trial, diagnosis)
     engine = Engine(trial, record=False)
     engine.poll()
-    return Subject(trial, judgement_of_report(engine.finish()))
+    return Subject(trial, diagnosis_of_report(engine.finish()))
 
 
 def _render(subject: Subject) -> str:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from tdbg.drawing.series import COLUMNS, Series
 from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
-from tdbg.report.problems import Judged, Verdict, verdict_of
 from tdbg.run.json_values import mapping_of
-from tdbg.trial import Trial, n_trained, stop_reason
+from tdbg.trial import Trial
+from tdbg.view import Diagnosis, RunView, are_trees, view_of
 
 __all__ = ["Subject"]
 
@@ -34,15 +34,15 @@ class Subject:
 
     Args:
         trial: The run; REQUIRES: it takes in nothing new (``no_refresh``) meanwhile.
-        judgement: What rules said of it.
+        diagnosis: What rules said of it.
 
     Attributes:
         unread: What could not be read, in words.
     """
 
-    def __init__(self, trial: Trial, judgement: Judged) -> None:
+    def __init__(self, trial: Trial, diagnosis: Diagnosis) -> None:
         self.trial = trial
-        self.judgement = judgement
+        self.diagnosis = diagnosis
         self.unread: list[str] = []
 
     # --- Steps --------------------------------------------------------------
@@ -75,32 +75,14 @@ class Subject:
     # --- What is known of it ------------------------------------------------
 
     @cached_property
-    def verdict(self) -> Verdict:
-        """How it does, in one sentence."""
-        n = n_trained(self.table)
-        if self.are_trees and n:
-            # A round may be a step of two modes.
-            n = int(self.table["mode_step"].max()) + 1
-        return verdict_of(
-            self.trial.status, n, self.judgement, self.stopped, self.step_word
-        )
+    def view(self) -> RunView:
+        """How it is."""
+        return view_of(self.trial, self.diagnosis)
 
     @cached_property
     def are_trees(self) -> bool:
         """Whether this is a training of boosted trees."""
-        held = self.in_collection("feature_importance") or self.in_collection("trees")
-        models = {name for info in self.trial.model_info() for name in info.models}
-        return bool(held) or "Booster" in models
-
-    @property
-    def step_word(self) -> str:
-        """What a step of it is called."""
-        return "round" if self.are_trees else "step"
-
-    @cached_property
-    def stopped(self) -> str | None:
-        """Why the training was stopped; None: it was not."""
-        return stop_reason(self.trial.events("status"))
+        return are_trees(self.trial)
 
     @cached_property
     def configuration(self) -> dict[str, Any]:

@@ -12,11 +12,10 @@ from typing import Any
 
 from tdbg.compare import Axis
 from tdbg.errors import TdbgError
-from tdbg.run.findings import Severity
-from tdbg.trial import Trial, in_forward_order, n_trained, stop_reason
+from tdbg.trial import Trial, in_forward_order
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
-from tdbg.ui.verdict import episodes_of, verdict
+from tdbg.view import RunView, loss_names, view_of
 
 __all__ = ["describe_run", "described", "list_runs", "tell_runs", "tensors_of"]
 
@@ -25,7 +24,6 @@ SPARK_COLUMNS = 48
 OPENERS = 4
 MAX_EPISODES = 500
 MAX_PROBLEMS = 50
-RATE_STEPS = 200
 
 
 def list_runs(runs: Runs) -> dict[str, Any]:
@@ -68,51 +66,26 @@ def _unreadable(id_: str, error: TdbgError) -> dict[str, Any]:
 
 def _short(trial: Trial) -> dict[str, Any]:
     with trial.no_refresh():
-        names = curve_names(trial)
-        episodes = episodes_of(trial.findings())
-        head = _head(trial)
+        names = loss_names(trial) or curve_names(trial)
+        view = view_of(trial)
         spark = curve(trial, names[0], columns=SPARK_COLUMNS) if names else None
-    active = [each for each in episodes if not each.newest.is_over]
-    return {
-        **head,
-        "verdict": verdict(
-            head["status"],
-            head["steps"],
-            episodes,
-            trial.rule_statuses(),
-            head["stopped"],
-        ),
-        "counts": {
-            each.label: sum(e.worst is each for e in active) for each in Severity
-        },
-        "loss": None if spark is None else {"name": names[0], **spark.to_json()},
-    }
+        return {
+            **_head(trial, view),
+            "counts": view.diagnosis.counts,
+            "loss": None if spark is None else {"name": names[0], **spark.to_json()},
+        }
 
 
-def _head(trial: Trial) -> dict[str, Any]:
-    """State, steps and cost."""
+def _head(trial: Trial, view: RunView) -> dict[str, Any]:
+    """State, steps, cost, verdict and last loss."""
     table = trial.step_table()
-    steps = table["step"]
-    wall = table["wall_ns"][-RATE_STEPS:]
-    seconds = float(wall[-1] - wall[0]) / 1e9 if len(wall) > 1 else 0.0
-    n_lately = n_trained(table[-RATE_STEPS:])
-    overhead = trial.overhead()
+    loss = view.loss
     return {
-        "status": trial.status,
-        "steps": n_trained(table),
-        "recorded": len(steps),
-        "first_step": int(steps[0]) if len(steps) else None,
-        "last_step": int(steps[-1]) if len(steps) else None,
+        **view.head.to_json(),
         # Where its steps end, on the axes that runs are compared on.
         "ends": {axis.value: axis.end(table) for axis in Axis},
-        "wall": float(wall[-1]) / 1e9 if len(wall) else None,
-        "rate": (n_lately - 1) / seconds if seconds > 0 else None,
-        "cost": overhead.share if overhead.is_telling else None,
-        "created": trial.created,
-        "stopped": stop_reason(trial.events("status")),
-        "problems": len(trial.problems()),
-        "lost": trial.lost_records().records,
-        "bytes": trial.n_bytes,
+        "verdict": view.verdict.to_json(),
+        "last_loss": None if loss is None else loss.to_json(),
     }
 
 
@@ -137,15 +110,11 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
 def described(trial: Trial) -> dict[str, Any]:
     """The same of a run that no server has."""
     with trial.no_refresh():
-        episodes = episodes_of(trial.findings())
-        head = _head(trial)
-        statuses = trial.rule_statuses()
+        view = view_of(trial)
+        episodes, statuses = view.diagnosis.episodes, view.diagnosis.statuses
         return {
-            **head,
+            **_head(trial, view),
             "path": trial.path,
-            "verdict": verdict(
-                head["status"], head["steps"], episodes, statuses, head["stopped"]
-            ),
             "findings": [each.to_json() for each in episodes[:MAX_EPISODES]],
             "n_findings": len(episodes),
             "rules": {

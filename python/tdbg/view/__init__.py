@@ -12,32 +12,32 @@ from __future__ import annotations
 from tdbg.view.curves import LastLoss, last_loss, loss_names
 from tdbg.view.head import ENDED, Head, are_trees, head_of, training_steps
 from tdbg.view.problems import (
+    Diagnosis,
     Episode,
-    Judgement,
     Problem,
     accused_tensors,
-    judgement_of,
-    judgement_of_report,
-    judgement_of_run,
+    diagnosis_of,
+    diagnosis_of_report,
+    diagnosis_of_run,
 )
 from tdbg.view.run import RunView, view_of
 from tdbg.view.verdict import Verdict, verdict_of
 
 __all__ = [
     "ENDED",
+    "Diagnosis",
     "Episode",
     "Head",
-    "Judgement",
     "LastLoss",
     "Problem",
     "RunView",
     "Verdict",
     "accused_tensors",
     "are_trees",
+    "diagnosis_of",
+    "diagnosis_of_report",
+    "diagnosis_of_run",
     "head_of",
-    "judgement_of",
-    "judgement_of_report",
-    "judgement_of_run",
     "last_loss",
     "loss_names",
     "training_steps",

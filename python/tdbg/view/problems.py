@@ -14,14 +14,14 @@ from tdbg.run.findings import Finding, Severity
 from tdbg.trial import Trial
 
 __all__ = [
+    "Diagnosis",
     "Episode",
-    "Judgement",
     "Problem",
     "RuleStatus",
     "accused_tensors",
-    "judgement_of",
-    "judgement_of_report",
-    "judgement_of_run",
+    "diagnosis_of",
+    "diagnosis_of_report",
+    "diagnosis_of_run",
 ]
 
 RuleStatus = Mapping[str, Any]
@@ -132,7 +132,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Diagnosis:
     """What the rules said about a run.
 
     Attributes:
@@ -204,10 +204,10 @@ class Judgement:
         return {each.label: now.count(each) for each in Severity}
 
 
-def judgement_of(
+def diagnosis_of(
     findings: Iterable[Finding], statuses: Mapping[str, RuleStatus]
-) -> Judgement:
-    """Return the judgement of findings, as a run or an engine holds them."""
+) -> Diagnosis:
+    """Return the diagnosis of findings, as a run or an engine holds them."""
     states: dict[_Key, list[Finding]] = {}
     for each in findings:
         states.setdefault(_key(each), []).append(each)
@@ -235,18 +235,18 @@ def judgement_of(
         )
         for (rule, is_over), group in groups.items()
     ]
-    return Judgement(_in_order(problems), dict(sorted(statuses.items())))
+    return Diagnosis(_in_order(problems), dict(sorted(statuses.items())))
 
 
-def judgement_of_report(report: Report) -> Judgement:
-    """Return the judgement of an engine that has just judged."""
+def diagnosis_of_report(report: Report) -> Diagnosis:
+    """Return the diagnosis of an engine that has just judged."""
     statuses = {each.rule: each.to_json() for each in report.statuses}
-    return judgement_of(report.findings, statuses)
+    return diagnosis_of(report.findings, statuses)
 
 
-def judgement_of_run(trial: Trial) -> Judgement:
-    """Return the judgement that a run holds of whoever judged it."""
-    return judgement_of(trial.findings(), trial.rule_statuses())
+def diagnosis_of_run(trial: Trial) -> Diagnosis:
+    """Return the diagnosis that a run holds of whoever judged it."""
+    return diagnosis_of(trial.findings(), trial.rule_statuses())
 
 
 def accused_tensors(problems: Sequence[Problem], most: int) -> list[str]:

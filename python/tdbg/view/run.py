@@ -11,7 +11,7 @@ from typing import Any
 from tdbg.trial import Trial
 from tdbg.view.curves import LastLoss, last_loss
 from tdbg.view.head import Head, head_of
-from tdbg.view.problems import Judgement, judgement_of_run
+from tdbg.view.problems import Diagnosis, diagnosis_of_run
 from tdbg.view.verdict import Verdict, verdict_of
 
 __all__ = ["RunView", "view_of"]
@@ -23,13 +23,13 @@ class RunView:
 
     Attributes:
         head: The run in numbers.
-        judgement: What the rules said about it.
+        diagnosis: What the rules said about it.
         verdict: How it is, in a sentence.
         loss: The last loss, or None.
     """
 
     head: Head
-    judgement: Judgement
+    diagnosis: Diagnosis
     verdict: Verdict
     loss: LastLoss | None
 
@@ -38,17 +38,17 @@ class RunView:
         return {
             "head": self.head.to_json(),
             "verdict": self.verdict.to_json(),
-            "problems": [each.to_json() for each in self.judgement.problems],
+            "problems": [each.to_json() for each in self.diagnosis.problems],
             "last_loss": None if self.loss is None else self.loss.to_json(),
         }
 
 
-def view_of(trial: Trial, judgement: Judgement | None = None) -> RunView:
+def view_of(trial: Trial, diagnosis: Diagnosis | None = None) -> RunView:
     """Return how a run is now.
 
     Args:
         trial: The run.
-        judgement: What rules said about it; None: what the run holds.
+        diagnosis: What rules said about it; None: what the run holds.
 
     Raises:
         TdbgError: If the run cannot be read.
@@ -58,5 +58,5 @@ def view_of(trial: Trial, judgement: Judgement | None = None) -> RunView:
     """
     with trial.no_refresh():
         head = head_of(trial)
-        found = judgement_of_run(trial) if judgement is None else judgement
+        found = diagnosis_of_run(trial) if diagnosis is None else diagnosis
         return RunView(head, found, verdict_of(head, found), last_loss(trial))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from tdbg.config.messages import counted
 from tdbg.view.head import Head
-from tdbg.view.problems import Judgement, Problem
+from tdbg.view.problems import Diagnosis, Problem
 
 __all__ = ["Tone", "Verdict", "verdict_of"]
 
@@ -59,11 +59,11 @@ class Verdict:
         }
 
 
-def verdict_of(head: Head, judgement: Judgement) -> Verdict:
+def verdict_of(head: Head, diagnosis: Diagnosis) -> Verdict:
     """Return the verdict on a run.
 
     Example:
-        >>> verdict_of(head, judgement).sentence
+        >>> verdict_of(head, diagnosis).sentence
         'Trained for 60 steps. One thing is wrong: ExplodingTensor in fc.weight.'
     """
     if not head.recorded:
@@ -71,12 +71,12 @@ def verdict_of(head: Head, judgement: Judgement) -> Verdict:
         text = "Nothing was recorded." if begun else "Waiting for the first step."
         return Verdict("starting", text)
     begin = _beginning(head)
-    notes = len(judgement.notes)
-    if judgement.accused:
-        tone, words, advice = _with_problems(judgement)
-        wrong = len(judgement.at_fault)
+    notes = len(diagnosis.notes)
+    if diagnosis.accused:
+        tone, words, advice = _with_problems(diagnosis)
+        wrong = len(diagnosis.at_fault)
         return Verdict(tone, f"{begin} {words}", advice, wrong, notes)
-    tone, words = _without_problems(judgement)
+    tone, words = _without_problems(diagnosis)
     if tone == "ok" and (head.missing or head.status not in ("closed", "running")):
         tone = "info"
     return Verdict(tone, f"{begin} {words}", notes=notes)
@@ -96,8 +96,8 @@ def _beginning(head: Head) -> str:
     return text
 
 
-def _with_problems(judgement: Judgement) -> tuple[Tone, str, str]:
-    at_fault, accused = judgement.at_fault, judgement.accused
+def _with_problems(diagnosis: Diagnosis) -> tuple[Tone, str, str]:
+    at_fault, accused = diagnosis.at_fault, diagnosis.accused
     worst = at_fault[0]
     n = len(at_fault)
     what = "One thing is wrong" if n == 1 else f"{n} things are wrong, the worst"
@@ -105,19 +105,19 @@ def _with_problems(judgement: Judgement) -> tuple[Tone, str, str]:
     tail = f", with {counted(following, 'consequence')}" if following else ""
     words = f"{what}: {worst.rule} in {worst.place}{tail}."
     tone = max(each.severity for each in accused).label
-    if judgement.failed:
-        words += f" {_failed(judgement)}"
+    if diagnosis.failed:
+        words += f" {_failed(diagnosis)}"
     return "error" if tone == "error" else "warning", words, worst.worst.advice
 
 
-def _without_problems(judgement: Judgement) -> tuple[Tone, str]:
-    if not judgement.statuses and not judgement.problems:
+def _without_problems(diagnosis: Diagnosis) -> tuple[Tone, str]:
+    if not diagnosis.statuses and not diagnosis.problems:
         return "unjudged", "No rule has judged this run yet."
-    quiet, blind = len(judgement.quiet), len(judgement.blind)
-    if judgement.failed:
+    quiet, blind = len(diagnosis.quiet), len(diagnosis.blind)
+    if diagnosis.failed:
         others = f" {counted(quiet, 'other rule').capitalize()} found nothing wrong."
-        return "warning", _failed(judgement) + (others if quiet else "")
-    recovered, notes = judgement.recovered, judgement.notes
+        return "warning", _failed(diagnosis) + (others if quiet else "")
+    recovered, notes = diagnosis.recovered, diagnosis.notes
     tone: Tone = "ok"
     if recovered:
         words = f"{counted(len(recovered), 'problem')} occurred and recovered"
@@ -127,14 +127,14 @@ def _without_problems(judgement: Judgement) -> tuple[Tone, str]:
     elif quiet:
         words = f"{counted(quiet, 'rule')} found nothing wrong"
     elif blind:
-        return "info", f"{_had_too_little(blind).capitalize()}."
+        return "info", f"{_had_too_little(blind)}."
     else:
         words = "Nothing is wrong"
     if notes:
         tone = "info"
         words += f"; {counted(len(notes), 'note')}: {_names(notes)}"
     if blind:
-        words += f", {_had_too_little(blind)}"
+        words += f". {_had_too_little(blind)}"
     return tone, f"{words}."
 
 
@@ -142,8 +142,8 @@ def _had_too_little(n: int) -> str:
     return f"{counted(n, 'rule')} had too little data to judge"
 
 
-def _failed(judgement: Judgement) -> str:
-    failed = judgement.failed
+def _failed(diagnosis: Diagnosis) -> str:
+    failed = diagnosis.failed
     return f"{counted(len(failed), 'rule')} failed and judged nothing: {_some(failed)}."
 
 

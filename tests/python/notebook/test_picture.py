@@ -45,7 +45,7 @@ def column(header: dict[str, Any], step: int) -> int:
 
 def test_verdict_findings_and_the_planted_spike_and_nan_are_in_it(trial: Trial) -> None:
     header, arrays = read(trial)
-    assert "3 problems came and went" in header["verdict"]["sentence"]
+    assert "3 problems occurred and recovered" in header["verdict"]["sentence"]
     assert {each["rule"] for each in header["findings"]} >= {"LossSpike"}
     assert header["curves"] == ["loss_output_0"]
     assert arrays["curve_high"][0].argmax() == column(header, SPIKE)

@@ -128,7 +128,9 @@ def test_verdict_losses_map_and_findings_are_drawn(
 ) -> None:
     with cell(browser, trial) as shown:
         page = shown.page
-        expect(page.locator(".live header")).to_contain_text("3 problems came and went")
+        expect(page.locator(".live header")).to_contain_text(
+            "3 problems occurred and recovered"
+        )
         expect(page.locator(".live header .state")).to_have_text("finished")
         loss = page.get_by_role("img", name="Losses, steps 0")
         expect(loss).to_be_visible()

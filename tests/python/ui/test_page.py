@@ -509,7 +509,7 @@ def test_a_run_appears_by_itself_waits_for_steps_and_shows_them(
         for step in range(3):
             builder.step(step, {"w": np.full(3, 1.0, np.float32)}, what="statistics")
         builder.flush()
-        expect(page.locator(".verdict h1")).to_contain_text("Training for 3 steps")
+        expect(page.locator(".verdict h1")).to_contain_text("Training, 3 steps so far")
         builder.close()
         expect(page.locator(".state")).to_have_text("finished")
 

@@ -15,10 +15,10 @@ from tdbg.modes import ModeKeys
 from tdbg.run.findings import Cause, Finding, Severity
 from tdbg.trial import create_trial
 from tdbg.view import (
+    Diagnosis,
     Head,
-    Judgement,
     Verdict,
-    judgement_of,
+    diagnosis_of,
     training_steps,
     verdict_of,
     view_of,
@@ -54,7 +54,7 @@ def head(**changes: object) -> Head:
 
 
 def judged(*findings: Finding, **changes: object) -> Verdict:
-    return verdict_of(head(**changes), judgement_of(findings, QUIET))
+    return verdict_of(head(**changes), diagnosis_of(findings, QUIET))
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_only_a_whole_run_that_went_well_is_green() -> None:
 
 def test_a_rule_that_raised_is_said_and_is_not_nothing_wrong() -> None:
     statuses = {**QUIET, "B": {"status": "Error", "message": "ValueError: no"}}
-    said = verdict_of(head(), judgement_of([], statuses))
+    said = verdict_of(head(), diagnosis_of([], statuses))
     assert said.tone == "warning"
     assert said.sentence.endswith(
         "1 rule failed and judged nothing: B. 1 other rule found nothing wrong."
     )
     sick = finding("ExplodingTensor", "w", 3, Severity.ERROR)
-    said = verdict_of(head(), judgement_of([sick], statuses))
+    said = verdict_of(head(), diagnosis_of([sick], statuses))
     assert said.sentence.endswith("1 rule failed and judged nothing: B.")
     assert (said.tone, said.wrong) == ("error", 1)
 
@@ -120,17 +120,17 @@ def test_the_cause_comes_first_and_what_follows_is_no_fault_of_its_own() -> None
         cause=Cause("WeightUpdateRatio", "w", 3),
     )
     other = finding("LossSpike", "l", 1, Severity.WARNING)
-    judgement = judgement_of([grave, other, cause], QUIET)
-    found = [each.rule for each in judgement.problems]
+    diagnosis = diagnosis_of([grave, other, cause], QUIET)
+    found = [each.rule for each in diagnosis.problems]
     assert found == ["WeightUpdateRatio", "DeadRelu", "LossSpike"]
-    said = verdict_of(head(), judgement)
+    said = verdict_of(head(), diagnosis)
     assert (said.tone, said.wrong) == ("error", 2)
     assert said.advice == cause.advice
     assert "the worst: WeightUpdateRatio in w, with 1 consequence." in said.sentence
     # What it brought about is over: no reason to look there first.
     gone = replace(grave, phase="end", step=12)
     early = finding("LossSpike", "l", 1, Severity.ERROR)
-    first = judgement_of([cause, grave, gone, early], QUIET).problems[0]
+    first = diagnosis_of([cause, grave, gone, early], QUIET).problems[0]
     assert first.rule == "LossSpike"
 
 
@@ -144,9 +144,9 @@ def test_what_is_over_is_wrong_no_more() -> None:
 
 
 def test_a_run_without_steps_or_rules_is_not_judged() -> None:
-    assert verdict_of(head(), Judgement()).tone == "unjudged"
-    assert verdict_of(head(recorded=0), Judgement()).sentence == "Nothing was recorded."
-    waiting = verdict_of(head(recorded=0, status="running"), Judgement())
+    assert verdict_of(head(), Diagnosis()).tone == "unjudged"
+    assert verdict_of(head(recorded=0), Diagnosis()).sentence == "Nothing was recorded."
+    waiting = verdict_of(head(recorded=0, status="running"), Diagnosis())
     assert (waiting.tone, waiting.sentence) == (
         "starting",
         "Waiting for the first step.",

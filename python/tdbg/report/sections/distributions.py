@@ -11,10 +11,10 @@ from tdbg.drawing.ridges import ridge_chart
 from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.report.page import Section, table
-from tdbg.report.problems import accused_tensors
 from tdbg.report.subject import GRADIENT, Subject
 from tdbg.stats.histogram import Histogram
 from tdbg.stats.shared_bins import counts_in, note_of, shared_edges
+from tdbg.view import accused_tensors
 
 __all__ = ["distributions"]
 
@@ -30,7 +30,7 @@ def distributions(subject: Subject) -> Section | None:
     """Histograms of the accused tensors; of a healthy run, of some of its layers."""
     names = [
         name
-        for name in accused_tensors(subject.judgement.problems, OF_PROBLEM)
+        for name in accused_tensors(subject.diagnosis.problems, OF_PROBLEM)
         if _can_be_shown(subject, name)
     ]
     words = "Of the tensors that findings name."

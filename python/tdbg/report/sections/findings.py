@@ -10,10 +10,10 @@ from tdbg.drawing.markup import Child, Markup, link_to, shortened, tag
 from tdbg.drawing.scales import number
 from tdbg.drawing.series import Series
 from tdbg.report.page import Section, badge, table
-from tdbg.report.problems import Problem
 from tdbg.report.sections.overview import WORDS
 from tdbg.report.subject import Subject
 from tdbg.run.findings import Finding
+from tdbg.view import Problem
 
 __all__ = ["findings"]
 
@@ -32,10 +32,10 @@ FIELD_WORDS = {
 
 def findings(subject: Subject) -> Section:
     """All findings, the worst first; what is over, last."""
-    problems = subject.judgement.problems
+    problems = subject.diagnosis.problems
     if not problems:
         words = "No rule has found anything."
-        if not subject.judgement.statuses:
+        if not subject.diagnosis.statuses:
             words = "No rule has judged this run yet: `tdbg check RUN` does."
         return Section("findings", "Findings", tag("p", words, class_="quiet"))
     return Section(
@@ -69,7 +69,7 @@ def _problem(problem: Problem, subject: Subject) -> list[Child]:
             tag("p", tag("b", "What to do: "), worst.advice, class_="advice")
         )
     if problem.causes:
-        known = {each.rule: each.anchor for each in subject.judgement.problems}
+        known = {each.rule: each.anchor for each in subject.diagnosis.problems}
         links = [
             (", " if i else "", link_to(known[rule], rule) if rule in known else rule)
             for i, rule in enumerate(problem.causes)
@@ -88,8 +88,8 @@ def _when(problem: Problem) -> str:
     since = f"Since step {worst.first_step:,}"
     if worst.mode.name not in ("TRAIN", "GLOBAL"):
         since += f" ({worst.mode.name})"
-    if problem.noticed[0] > worst.first_step:
-        since += f", noticed at {problem.noticed[0]:,}"
+    if problem.episodes[0].noticed > worst.first_step:
+        since += f", noticed at {problem.episodes[0].noticed:,}"
     if problem.is_over:
         since += f", gone at {worst.step:,}"
     return since

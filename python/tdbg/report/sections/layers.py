@@ -231,7 +231,7 @@ def _flags(
         for k in range(each.start, each.stop)
     }
     found: dict[tuple[int, int], Flag] = {}
-    for problem in subject.judgement.problems:
+    for problem in subject.diagnosis.problems:
         for each in problem.findings:
             if each.tensor in place:
                 flag = Flag(

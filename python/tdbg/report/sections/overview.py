@@ -8,7 +8,6 @@ import numpy as np
 
 from tdbg.config.messages import counted
 from tdbg.drawing.markup import Child, Markup, join, link_to, tag
-from tdbg.drawing.scales import number
 from tdbg.report.page import Section, badge, table, tiles
 from tdbg.report.subject import Subject
 from tdbg.run.json_values import is_integer, list_of, mapping_of
@@ -29,11 +28,11 @@ WORDS = {
 
 def banner(subject: Subject) -> Markup:
     """The verdict, and what to do."""
-    verdict = subject.verdict
+    verdict = subject.view.verdict
     word = WORDS[verdict.tone]
-    if verdict.tone == "ok" and subject.judgement.problems:
+    if verdict.tone == "ok" and subject.diagnosis.problems:
         word = "over"
-    problems = [each for each in subject.judgement.problems if each.accuses]
+    problems = subject.diagnosis.accused
     do: Child = None
     if verdict.advice:
         do = tag("p", tag("b", "What to do: "), verdict.advice, class_="do")
@@ -82,7 +81,10 @@ def facts(subject: Subject) -> Section:
         ("Hardware", _hardware(subject)),
         ("Attempts", _attempts(subject)),
         ("Workers", counted(len(trial.workers()), "worker")),
-        ("Cost of capture", str(trial.overhead()).removeprefix("measured cost: ")),
+        (
+            "Cost of capture",
+            subject.view.head.cost_text.removeprefix("measured cost: "),
+        ),
         ("Lost records", str(trial.lost_records())),
         ("Size", f"{size(trial.n_bytes)} of {len(trial.tensor_names()):,} tensors"),
         ("Identity", tag("code", trial.uuid)),
@@ -118,29 +120,18 @@ def facts(subject: Subject) -> Section:
 
 def overview_facts(subject: Subject) -> Markup:
     """The facts that are asked for first, in large letters."""
-    found: list[tuple[str, Child]] = [("Steps", f"{len(subject.table):,}")]
-    loss = _last_loss(subject)
+    head, loss = subject.view.head, subject.view.loss
+    steps = "Rounds" if subject.are_trees else "Training steps"
+    found: list[tuple[str, Child]] = [(steps, f"{head.steps:,}")]
     if loss is not None:
-        found.append(loss)
+        found.append(("Last loss", loss.text))
     seconds = _duration(subject)
     if seconds:
         found.append(("Time in steps", _time(seconds)))
-    cost = subject.trial.overhead()
-    if cost.is_telling:
-        found.append(("Cost of capture", f"{100 * cost.share:.1f} %"))
-    found.append(("State", subject.trial.status))
+    if head.cost is not None:
+        found.append(("Cost of capture", f"{100 * head.cost:.1f} %"))
+    found.append(("State", head.status))
     return tiles(found)
-
-
-def _last_loss(subject: Subject) -> tuple[str, str] | None:
-    names = [n for n in sorted(subject.in_collection("losses")) if subject.is_number(n)]
-    for name in names[:1]:
-        found = [s for s in subject.series([name], "mean") if len(s)]
-        if found:
-            last = found[0].mean[-1]
-            bad = found[0].bad[-1] and not np.isfinite(last)
-            return "Last loss", "NaN or Inf" if bad else number(float(last))
-    return None
 
 
 def _duration(subject: Subject) -> float:
@@ -171,10 +162,10 @@ def _state(subject: Subject) -> str:
         "dead": "the process is gone, without having ended the run",
         "unknown": "not known: made on another machine, or nobody has begun to write",
     }
-    status = subject.trial.status
-    text = f"{status}: {words.get(status, status)}"
-    if subject.stopped is not None:
-        text += f"; it was stopped: {subject.stopped}"
+    head = subject.view.head
+    text = f"{head.status}: {words.get(head.status, head.status)}"
+    if head.stopped is not None:
+        text += f"; it was stopped: {head.stopped}"
     return text
 
 

@@ -21,7 +21,7 @@ QUIET = "NoIssuesFound"
 
 def rules_ran(subject: Subject) -> Section:
     """Those that found something or failed; the silent; the blind, and why."""
-    statuses = subject.judgement.statuses
+    statuses = subject.diagnosis.statuses
     if not statuses:
         words = "None: `tdbg check RUN` judges the run with all of them."
         return Section("rules", "Rules that ran", tag("p", words, class_="quiet"))

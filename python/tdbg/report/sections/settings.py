@@ -9,9 +9,9 @@ from typing import Any
 from tdbg.compare import flattened
 from tdbg.drawing.markup import Child, Markup, join, shortened, tag
 from tdbg.report.page import Section, table
-from tdbg.report.problems import accused_tensors
 from tdbg.report.subject import Subject
 from tdbg.run.json_values import mapping_of
+from tdbg.view import accused_tensors
 
 __all__ = ["reproduce", "settings"]
 
@@ -50,7 +50,7 @@ def _rows(key: str, value: Any) -> Iterator[tuple[str, str]]:
 def reproduce(subject: Subject) -> Section:
     """Commands and code that show the same, and more."""
     run = shortened(subject.trial.name, 80)
-    accused = accused_tensors(subject.judgement.problems, 1)
+    accused = accused_tensors(subject.diagnosis.problems, 1)
     shown = [name for name in accused if subject.trial.has_tensor(name)]
     tensor = shown[0] if shown else next(iter(subject.trial.tensor_names()), "TENSOR")
     name = quote(shortened(tensor, 120))

@@ -21,11 +21,11 @@ from tdbg import _core, report
 from tdbg.config import Role
 from tdbg.drawing.heat_map import BAD, LEFT, RIGHT, WIDTH
 from tdbg.modes import ModeKeys
-from tdbg.report.problems import Judged
 from tdbg.report.sections.workers import step_time
 from tdbg.report.subject import Subject
 from tdbg.run.directory import create_run
 from tdbg.run.schema import EventKind
+from tdbg.view import Diagnosis
 
 CORPUS = Path(__file__).parents[3] / "corpus" / "v1"
 
@@ -83,7 +83,7 @@ def test_a_run_nobody_judged_is_judged_for_the_report(page: Page) -> None:
     assert any("LossSpike in loss_output_0" in each for each in rules)
 
 
-def test_what_the_run_holds_of_a_judgement_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_what_the_run_holds_of_a_diagnosis_is_shown_as_it_is(tmp_path: Path) -> None:
     planted_run(tmp_path / "run")
     tdbg.rules.check(tmp_path / "run", ["LossSpike"])
     found = rendered(tmp_path / "run")
@@ -107,7 +107,7 @@ def test_a_sick_run_says_first_what_is_wrong_and_what_to_do(tmp_path: Path) -> N
             run.step(step, {"fc.weight": array})
     found = rendered(tmp_path / "run")
     assert (
-        "Trained for 60 steps; one thing is wrong: ExplodingTensor in " in found.verdict
+        "Trained for 60 steps. One thing is wrong: ExplodingTensor in " in found.verdict
     )
     (banner,) = found.root.all("div", "verdict")
     assert "What to do: " in banner.text
@@ -373,7 +373,7 @@ def test_the_time_of_a_step_is_the_mean_of_its_workers(tmp_path: Path) -> None:
             for step in range(3):
                 run.save(step, "w", np.ones(2, np.float32))
                 run.end_step(step, duration_ns=(2 + 2 * rank) * 1_000_000)
-    subject = Subject(tdbg.create_trial(tmp_path / "run"), Judged((), {}))
+    subject = Subject(tdbg.create_trial(tmp_path / "run"), Diagnosis())
     assert step_time(subject).mean.tolist() == [3.0, 3.0, 3.0]
 
 
@@ -428,19 +428,19 @@ def test_a_run_that_goes_on_says_so(tmp_path: Path) -> None:
         run.step(step, {"fc.weight": np.ones(4, np.float32)})
     run.flush()
     found = rendered(tmp_path / "run")
-    assert "Training, with 3 steps so far" in found.verdict
+    assert "Training, 3 steps so far" in found.verdict
     run.close()
 
 
 def test_a_training_that_was_stopped_says_so_and_why(tmp_path: Path) -> None:
     with RunBuilder(tmp_path / "run") as builder:
         for step in range(0, 30, 10):
-            builder.step(step, {"fc.weight": np.ones(4, np.float32)})
+            builder.step(step, {"fc.weight": np.ones(4, np.float32)}, mode_step=step)
         told = {"training": "stopped", "reason": "seen enough"}
         content = json.dumps(told).encode()
         builder.capture.event(-1, EventKind.STATUS, 0, content)
     found = rendered(tmp_path / "run")
-    assert "Trained for 21 steps, then stopped;" in found.verdict
+    assert "Trained for 21 steps, then stopped." in found.verdict
     assert "it was stopped: seen enough" in found.section("run").text
 
 
