@@ -1,4 +1,7 @@
-"""``TorchAdapter``: what capture asks PyTorch."""
+"""``TorchAdapter``: the answers of PyTorch to what capture asks of a framework.
+
+Thread safety: the training's thread.  Errors: none of its own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _log = logging.getLogger("tdbg")
 
 
 class TorchAdapter(FrameworkAdapter):
-    """Describes PyTorch's tensors, its devices and its process group.
+    """Describe PyTorch's tensors, its devices and its process group.
 
     Attributes:
         cuda: PyTorch's operations on CUDA devices.
@@ -56,7 +59,7 @@ class TorchAdapter(FrameworkAdapter):
         self.device_backend = self.cuda
         self._workers: Collection[int] = ()
         self._has_warned = False
-        # By the id of what DTensors of one kind share, which is kept for it.
+        # By the id of the spec that DTensors of one kind share; the spec is kept alive.
         self._known: dict[int, tuple[Any, Part | None]] = {}
 
     def session_opens(self, options: SessionOptions) -> None:
@@ -64,22 +67,22 @@ class TorchAdapter(FrameworkAdapter):
         self._workers = options.workers
 
     def accelerators(self) -> tuple[str, ...]:
-        """The CUDA device that this process computes on, if it has begun to."""
+        """Return the name of the CUDA device that this process already uses."""
         cuda: Any = torch.cuda
         return (cuda.get_device_name(),) if cuda.is_initialized() else ()
 
     def n_threads(self) -> int:
-        """As many as PyTorch's operators use."""
+        """Return the number of threads that PyTorch's operators use."""
         return torch.get_num_threads()
 
     def read_number(self, value: Any) -> float | DeviceArray | None:
-        """As ``FrameworkAdapter``; also a number on a CUDA device."""
+        """Read a number; one on a CUDA device arrives later."""
         return number_of(value, self.cuda)
 
     def local_shard(self, tensor: torch.Tensor) -> Local | None:
-        """As ``FrameworkAdapter``; also what transforms of ``torch.func`` have wrapped.
+        """Return the part on this rank, out of the wrappers of ``torch.func``, too.
 
-        What DTensors of one kind share is looked up once.
+        The placement that DTensors of one kind share is looked up once.
         """
         kind = type(tensor)
         if kind is torch.Tensor or kind is torch.nn.Parameter:

@@ -1,4 +1,4 @@
-"""``Hook``: what users of PyTorch make, register their model with, and close."""
+"""``Hook``: users of PyTorch make one, register their model with it, and close it."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 
 
 class Hook(FrameworkHook):
-    """Captures a training of PyTorch; losses unless told otherwise.
+    """Capture a training of PyTorch; its losses unless you ask for something else.
 
     Its arguments are those of ``HookBase``: docs/configuration.md.  The
-    ``register_...`` methods raise ConfigurationError for what they cannot use;
-    nothing else raises into the training but ``TrainingStopped``.
+    ``register_...`` methods raise ConfigurationError for an object that they cannot
+    use.  Nothing else raises into the training but ``TrainingStopped``.
     """
 
-    # Whether functions that the model calls are captured as its modules are.
+    # Whether to capture functions that the model calls, like its modules.
     _follows_functions = True
 
     def _make_adapter(self) -> TorchAdapter:
@@ -101,16 +101,16 @@ class Hook(FrameworkHook):
     # ---- registration ----------------------------------------------------------
 
     def register_module(self, module: nn.Module, *, name: str | None = None) -> None:
-        """Capture this module.
+        """Capture a module.
 
-        Its inputs and outputs go by its class name, what is inside it by path. A
-        second module of the hook, or one that is given a *name*, has that (or its
-        class name) before all its names. A hook that had the module before is
-        closed. Of a wrapper (DistributedDataParallel, DataParallel) it is the module
-        inside.
+        Its own inputs and outputs are named by its class, and the modules inside it
+        by their paths. If you register a second module, or pass a *name*, that name
+        (or else the class) stands before all names of the module. A hook that had the
+        module before is closed. If you pass a wrapper (DistributedDataParallel,
+        DataParallel), the hook takes the module inside.
 
         Raises:
-            ConfigurationError: If it is no module.
+            ConfigurationError: If *module* is no ``nn.Module``.
         """
         given: object = module
         if not isinstance(given, nn.Module):
@@ -148,13 +148,13 @@ class Hook(FrameworkHook):
             self._watch.around.refresh()
 
     def register_loss(self, loss: _Loss, *, name: str | None = None) -> _Loss:
-        """Capture this loss, a module or any function, at every step.
+        """Capture a loss, a module or any function, at every step.
 
         Returns:
-            The module itself, or for a function one to use in its place.
+            The module itself, or a function that you call in place of *loss*.
 
         Raises:
-            ConfigurationError: If it cannot be called.
+            ConfigurationError: If *loss* cannot be called.
         """
         given: object = loss
         if not callable(given):
@@ -184,10 +184,10 @@ class Hook(FrameworkHook):
     def register_optimizer(
         self, optimizer: Optimizer, *, defines_step: bool = False
     ) -> None:
-        """Name an optimizer; only needed to say which one of several ends a step.
+        """Register an optimizer; only needed to say which of several ends a step.
 
         Raises:
-            ConfigurationError: If it is none of PyTorch's.
+            ConfigurationError: If *optimizer* is no ``torch.optim.Optimizer``.
         """
         given: object = optimizer
         if not isinstance(given, Optimizer):
@@ -206,10 +206,10 @@ class Hook(FrameworkHook):
 
         Args:
             module: The root, or the loss.
-            args: What it was called with; its keyword arguments are looked up.
+            args: Its positional arguments; its keyword arguments are looked up.
 
         Raises:
-            TrainingStopped: If somebody asked for it.
+            TrainingStopped: If somebody has asked to stop the training.
         """
         kwargs = keywords_of(module)
         for module_capture in self._module_captures:
@@ -220,7 +220,7 @@ class Hook(FrameworkHook):
             loss.begin_late(args, kwargs)
 
     def counters(self) -> dict[str, int]:
-        """Records offered, written, dropped, failed and more; errors of tdbg."""
+        """Return the counts of records offered, written, dropped, failed and more."""
         unseen = sum(
             module_capture.n_unseen for module_capture in self._module_captures
         )
@@ -229,7 +229,7 @@ class Hook(FrameworkHook):
     # ---- inside ----------------------------------------------------------------
 
     def _follow_losses(self) -> None:
-        """Capture losses that are functions, and what a backward begins at."""
+        """Capture losses that are functions, and the number where a backward begins."""
         if self._functions is not None:
             self._functions.follow_losses()
 
@@ -265,7 +265,7 @@ class Hook(FrameworkHook):
         return watch
 
     def _loss_is_known(self, loss: torch.Tensor) -> None:
-        """A function has computed the gradients of *loss*."""
+        """Note that a function has computed the gradients of *loss*."""
         if self._functions is not None and self._functions.follows_losses:
             self._functions.backward_begins(loss)
 

@@ -1,4 +1,4 @@
-"""``watch``: everything that rules need, in one call."""
+"""``watch``: capture everything that rules need, in one call."""
 
 from __future__ import annotations
 
@@ -44,42 +44,40 @@ def watch(
     budget: float | str | None = None,
     include_workers: str | Iterable[int] | None = None,
 ) -> Hook:
-    """Capture the statistics of a training, and raw values only of what rules need.
+    """Capture the statistics of a training, and raw values only where rules need them.
 
-    Those of weights, biases, gradients and the outputs of all modules at every
-    tenth step, those of losses at every step, the numbers of the optimizer's groups
-    (learning rate, ...) when they change, and what rules need; unless the file that
-    ``TDBG_CONFIG`` names says otherwise.
+    tdbg captures weights, biases, gradients and the outputs of all modules at every
+    tenth step, losses at every step, and the numbers of the optimizer's groups
+    (learning rate, ...) when they change, along with everything that your rules need.
+    The file that ``TDBG_CONFIG`` names can override this.
 
     Args:
-        model: Trained.
-        criterion: Its loss, a module. Losses of PyTorch need not be given; a function
-            of your own must be registered with the hook, which returns one to use in
-            its place.
-        optimizer: The one whose steps are counted; only needed if there are several.
-        out: The run directory; None: that of the variable ``TDBG_OUT``, or one in
-            ``runs/`` named by the time.
-        name: What stands before all its names, as of ``Hook.register_module``; None:
-            nothing does.
-        rules: As of ``Hook``; None: those of the variable ``TDBG_RULES``, or the
-            default ones.
-        save_config: Other schedules.
-        on_stop: As of ``Hook``.
-        overflow: As of ``Hook``.
-        min_free_bytes: As of ``Hook``.
-        save_histogram: As of ``Hook``.
-        precise: As of ``Hook``.
-        threads: As of ``Hook``.
-        budget: As of ``Hook``; None: ``"auto"``, 5 % over the first minute and from
-            then on, the beginning that rules need included.
-        include_workers: As of ``Hook``.
+        model: The model that you train.
+        criterion: Its loss, a module. You need not pass a loss of PyTorch. Register a
+            function of your own with the hook, and use the one that it returns.
+        optimizer: The optimizer whose steps count; only needed if there are several.
+        out: The run directory. None takes the variable ``TDBG_OUT``, or else a
+            directory in ``runs/`` named by the time.
+        name: Stands before all names of the model, as in ``Hook.register_module``.
+        rules: As in ``Hook``. None takes those of the variable ``TDBG_RULES``, or the
+            default rules.
+        save_config: Schedules to use instead.
+        on_stop: As in ``Hook``.
+        overflow: As in ``Hook``.
+        min_free_bytes: As in ``Hook``.
+        save_histogram: As in ``Hook``.
+        precise: As in ``Hook``.
+        threads: As in ``Hook``.
+        budget: As in ``Hook``. None means ``"auto"``: 5 % over the first minute and
+            from then on, including the first steps that rules need.
+        include_workers: As in ``Hook``.
 
     Returns:
-        The hook; it ends with the process, unless it is closed before.
+        The hook. It ends with the process, unless you close it before.
 
     Raises:
-        ConfigurationError: If something asked for can never work.
-        StorageError: If the run cannot be made or written.
+        ConfigurationError: If an argument can never work.
+        StorageError: If the run cannot be created or written.
     """
     if criterion is not None and not isinstance(criterion, nn.Module):
         msg = (
@@ -111,7 +109,7 @@ def watch(
 
 
 def _of_watch() -> dict[str, Any]:
-    """What holds for ``watch`` where nothing else is said."""
+    """Return the defaults of ``watch``."""
     time = dt.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     from tdbg.rules import default_rules
 

@@ -1,3 +1,3 @@
-"""What a program does wrong, read from its graph, its gradients and its weights."""
+"""Mistakes of a program, found in the graph of its loss, its gradients and weights."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Says so where a model was compiled before it had hooks.
+"""Warn if a model was compiled before it had hooks.
 
-A graph keeps the hooks that were there when it was traced, and the compiler does not
-look for others: without a word nothing would be captured.
+A graph has only the hooks that were there when the compiler traced it.  Without a
+warning tdbg would silently capture nothing.
 
 Thread safety: the training's thread.
 
@@ -24,7 +24,7 @@ __all__ = ["SilentModel", "compiled_part", "warn_of"]
 
 _log = logging.getLogger("tdbg")
 
-# Steps of an optimizer without a forward before them that are no accident.
+# Steps of an optimizer without a forward that cannot be an accident.
 _STEPS = 2
 
 
@@ -34,12 +34,12 @@ class _Root(Protocol):
 
 
 def warn_of(name: str) -> None:
-    """Tell the user, once."""
+    """Warn the user."""
     _log.warning(
         "tdbg sees nothing inside %s: it was compiled before it was registered, and a "
-        "compiled graph has only the hooks it was compiled with. Register a model "
-        "before it is first called, or call torch.compiler.reset() after registering "
-        "it, so that it is compiled anew",
+        "compiled graph has only the hooks that it was compiled with. Register the "
+        "model before its first call, or call torch.compiler.reset() after you have "
+        "registered it, so that it is compiled again",
         name,
     )
 
@@ -49,12 +49,12 @@ def compiled_part(
 ) -> str | None:
     """Return the path of a part that was compiled before it had hooks, or None.
 
-    There are graphs of such a part, and no call inside it was reported: a module
-    that is merely never called stands beside others that are.
+    The compiler has graphs of such a part, and no call inside it was reported.  A
+    module that the program never calls stands beside others that were reported.
 
     Args:
         root: The registered module; its path is empty.
-        seen: Paths of the modules inside whose call was reported in this forward.
+        seen: Paths of the modules whose calls were reported in this forward.
         unseen: Paths of the other modules.
     """
     for path in unseen:
@@ -74,13 +74,13 @@ def compiled_part(
 
 
 class SilentModel:
-    """Notices a training whose optimizer steps and whose model is never called.
+    """Notice that an optimizer steps while its model is never called.
 
     Args:
         roots: The registered modules; grows.
 
     Attributes:
-        listens: Whether it still has to know of steps.
+        listens: Whether it still needs to hear of steps.
     """
 
     def __init__(self, roots: Sequence[_Root]) -> None:
@@ -101,14 +101,14 @@ class SilentModel:
 
 
 def _n_graphs() -> int:
-    """How many graphs the compiler has made in this process."""
+    """Return how many graphs the compiler has made in this process."""
     utilities: Any = sys.modules.get("torch._dynamo.utils")
     counters = getattr(utilities, "counters", {})
     return int(counters["stats"]["unique_graphs"]) if "stats" in counters else 0
 
 
 def _was_compiled(module: nn.Module) -> bool:
-    """Whether there are graphs of the forward of its class."""
+    """Return whether the compiler has graphs of the forward of a module's class."""
     if module._compiled_call_impl is not None:
         return True
     forward = getattr(type(module), "forward", None)
@@ -116,7 +116,7 @@ def _was_compiled(module: nn.Module) -> bool:
 
 
 def _is_any_inlined() -> bool:
-    """Whether any module of PyTorch's own was compiled by itself."""
+    """Return whether any module of PyTorch itself was compiled alone."""
     utilities: Any = sys.modules.get("torch._dynamo.external_utils")
     wrap = getattr(utilities, "wrap_inline", None)
     constants = getattr(getattr(wrap, "__code__", None), "co_consts", ())

@@ -1,9 +1,9 @@
-"""Reads the graphs of the first losses of a training, and watches what nobody trains.
+"""Read the graphs of the first losses, and find parameters that nobody trains.
 
-A parameter that takes part in the loss, and that neither the model nor an optimizer
-has, stays as it was made: layers in a plain list, or a loss with weights of its own.
+A parameter that takes part in the loss, but is in neither the model nor an optimizer,
+never changes.  Layers in a plain list are an example, or a loss with its own weights.
 
-Thread safety: the training's thread.  Errors: none; what cannot be read is not.
+Thread safety: the training's thread.  Errors: none; unreadable graphs are skipped.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tdbg.run.model_info import ModelInfo
 
 __all__ = ["FirstLosses"]
 
-# Backward passes of a training whose graphs are read, and those of other trainings
-# that are read in vain: a step may have several losses.
+# Graphs of this training that are read, and graphs of other trainings that are read in
+# vain, at most: a step may have several losses.
 _MOST_GRAPHS = 8
 _MOST_IN_VAIN = 10
-# The look at which the optimizers have stepped often enough.
+# Calls of ``look`` after which the optimizers have stepped often enough.
 _LOOKS = 2
-# Parameters that are watched, and told, at most.
+# Parameters that are watched and reported, at most.
 _MOST_PARAMETERS = 100
 # How deep lists in lists are searched for modules.
 _DEEPEST = 3
@@ -59,19 +59,18 @@ class _Watched(NamedTuple):
 
 
 class FirstLosses:
-    """Reads the first losses of the training of some modules.
+    """Read the first losses of a training, and the next ones after a new optimizer.
 
-    And the next ones after an optimizer was made later: it may have been given other
-    parameters than those of the loss.
+    The new optimizer may have other parameters than those of the loss.
 
     Args:
         tables: The parameters of the registered modules; grows.
         step: Returns the global step of training.
-        meter: Is told what it costs.
+        meter: Measures the cost of reading.
 
     Attributes:
-        facts: What is wrong with the losses so far.
-        is_open: Whether graphs were read, and hide nothing.
+        facts: The faults of the losses so far.
+        is_open: Whether graphs were read and hide nothing.
         is_surrogate: Whether one of them is a policy gradient's.
         logit_scale: The largest number that one multiplies logits by.
         untrained: Parameters that a loss depends on and that nobody trains.
@@ -107,7 +106,7 @@ class FirstLosses:
             self._roots = BackwardRoots(self._begins)
 
     def look(self) -> tuple[int, ...]:
-        """Look which parameters have changed; return numbers that tell a change.
+        """Find parameters that have not changed; return numbers that show a change.
 
         Called as the first step of an optimizer ends, and then after some more.
         """
@@ -125,11 +124,11 @@ class FirstLosses:
         return self._targets is not None and self._targets.exist
 
     def cut(self) -> dict[int, str]:
-        """The operations that cut parameters off from all losses, by identity."""
+        """Return the operations that cut parameters off from all losses, by id."""
         return {key: cut for key, cut in self._cut.items() if key not in self._reached}
 
     def add_to(self, info: ModelInfo) -> ModelInfo:
-        """Return the description of the model with what the losses say of it."""
+        """Return the model's description with the findings about its losses."""
         return dataclasses.replace(
             info,
             loss_facts=self.facts,
@@ -153,7 +152,7 @@ class FirstLosses:
             self._roots = None
 
     def _begins(self, root: torch.Tensor) -> None:
-        """A backward pass begins at *root*."""
+        """Read the graph of *root*, at which a backward pass begins."""
         start = time.perf_counter_ns()
         try:
             self._read(root)
@@ -179,7 +178,7 @@ class FirstLosses:
             self._stop_reading()
 
     def _learn(self, graph: LossGraph) -> None:
-        """Take what the graph of a loss of this training says."""
+        """Note the findings in the graph of a loss of this training."""
         self.is_open = graph.is_open and (self.is_open or self._is_first)
         self._is_first = False
         self._n_read += 1
@@ -211,7 +210,7 @@ class FirstLosses:
             return
         held, evaluating = _owned()
         if self._targets is not None:
-            # A copy that makes targets is not meant to be trained.
+            # Nobody means to train a copy that makes targets.
             held |= self._targets.parameters
         names = dict(self._in_containers())
         for identity, parameter in left.items():
@@ -224,7 +223,7 @@ class FirstLosses:
                 )
 
     def _in_containers(self) -> Iterator[tuple[int, str]]:
-        """What lists and dictionaries in the modules hold, which registers nothing."""
+        """Yield parameters in plain lists and dictionaries of the modules."""
         for table in self._tables:
             root = table.module
             if root is None:
@@ -251,7 +250,7 @@ def _parameters_in(value: Any, path: str, depth: int) -> Iterator[tuple[int, str
 
 
 def _owned() -> tuple[set[int], set[int]]:
-    """What any optimizer has, and what modules in evaluation mode have."""
+    """Return the parameters of all optimizers, and of modules in evaluation mode."""
     held, evaluating = set[int](), set[int]()
     for each in living(Optimizer, nn.Module):
         if isinstance(each, Optimizer):

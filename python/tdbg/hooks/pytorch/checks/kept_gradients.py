@@ -1,12 +1,13 @@
-"""Finds out in the first steps whether gradients are cleared from step to step.
+"""Find out in the first steps whether the program clears its gradients.
 
-A gradient that nobody clears is the sum of all since the beginning.  Clearing mostly
-leaves a parameter without a gradient, so that the next one is another tensor: that is
-seen at the second step, and costs nothing afterwards.  Where the tensor is the same, it
-may have been set to zero.  Then the smallest parameter is watched for some steps: its
-gradient is zero before a backward pass adds to it, if somebody has cleared it.
+A gradient that is never cleared is the sum of all gradients since the beginning.
+Clearing usually leaves a parameter without a gradient, and the next gradient is another
+tensor: the second step shows this, and it costs nothing afterwards.  If the tensor is
+the same, the program may have set it to zero.  Then the smallest parameter is watched
+for some steps: if it was cleared, its gradient is zero before a backward pass adds to
+it.
 
-Thread safety: the training's thread.  Errors: none; what cannot be found out is not.
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from tdbg.hooks.pytorch.device.tensors import gradient_of
 
 __all__ = ["KeptGradients", "UpdatesByHand"]
 
-# Steps with gradients that were kept, from the first on, that are enough.
+# Steps from the first on with kept gradients that prove it.
 ENOUGH = 4
-# After so many steps nothing more is looked at.
+# Steps that are looked at, at most.
 _MOST_STEPS = 10
 # Forwards without an optimizer that are looked at, at most: steps may have several.
 _MOST_FORWARDS = 100
@@ -35,10 +36,10 @@ _MOST_ELEMENTS = 65_536
 
 
 class KeptGradients:
-    """Watches the first steps of one optimizer, or of updates by hand.
+    """Watch the first steps of one optimizer, or of updates by hand.
 
-    A closure that an optimizer evaluates makes each evaluation a step: it is for the
-    closure to clear what the one before has left.
+    Each evaluation of an optimizer's closure counts as a step: the closure must clear
+    the gradients of the evaluation before.
 
     Args:
         found: Called once, when the gradients are not cleared.
@@ -60,7 +61,7 @@ class KeptGradients:
         self._has_met: bool | None = None
 
     def step_begins(self) -> None:
-        """The optimizer is about to use the gradients."""
+        """Note that the optimizer is about to use the gradients."""
         if self.is_over or self._n_steps == 0 or is_compiling():
             return
         with contextlib.suppress(Exception):
@@ -73,7 +74,7 @@ class KeptGradients:
                     self._found()
 
     def step_ends(self, parameters: Iterable[torch.Tensor]) -> None:
-        """The optimizer of these parameters has stepped."""
+        """Note that the optimizer of these parameters has stepped."""
         if self.is_over or is_compiling():
             return
         self._n_steps += 1
@@ -123,7 +124,7 @@ class KeptGradients:
         self._handle = self._parameter.register_hook(arrived)
 
     def _arrives(self) -> None:
-        """A gradient is about to be added to that of the parameter."""
+        """Note that a backward pass is about to add to the gradient."""
         with contextlib.suppress(Exception):
             if self._parameter is None:
                 return
@@ -134,13 +135,13 @@ class KeptGradients:
 
 
 class UpdatesByHand:
-    """Finds the steps of a training that has no optimizer, and watches the first.
+    """Find the steps of a training that has no optimizer, and watch the first ones.
 
-    Parameters that have changed from one forward to the next, and have gradients, were
-    updated in between.
+    If a parameter with a gradient changes from one forward to the next, the program
+    has updated it in between.
 
     Args:
-        parameters: Returns those of the model.
+        parameters: Returns the parameters of the model.
         found: Called once, when the gradients are not cleared.
     """
 
@@ -156,7 +157,7 @@ class UpdatesByHand:
         self._sample: torch.Tensor | None = None
 
     def forward_begins(self) -> None:
-        """A forward in training begins."""
+        """Note that a forward in training begins."""
         if self._kept.is_over or is_compiling():
             return
         with contextlib.suppress(Exception):
@@ -188,7 +189,7 @@ class UpdatesByHand:
 
 
 def _is_plain(parameter: torch.Tensor) -> bool:
-    """Whether it is a tensor whose gradient is what backward passes give it."""
+    """Return whether the gradient of a tensor comes from backward passes alone."""
     gradient = gradient_of(parameter)
     return (
         type(parameter) in {torch.Tensor, torch.nn.Parameter}

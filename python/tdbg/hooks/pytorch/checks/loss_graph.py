@@ -1,12 +1,12 @@
-"""Reads in the graph of a loss what is wrong with it, before the first backward pass.
+"""Find faults of a loss in its graph, before the first backward pass.
 
 Autograd's graph has every operation from the loss down to the parameters, with the
-shapes of their results and some of their arguments.  So what a loss is given, and which
-parameters it depends on, is known for certain at the first step, however the loss was
-written: by a module, by a function, or by hand.
+shapes of results and some arguments.  So the inputs of a loss and the parameters that
+it depends on are certain at the first step, whether the program wrote the loss as a
+module, as a function or by hand.
 
-Only the end of the graph is judged: from the loss down to the layers that made what it
-is given.
+Only the end of the graph is judged, from the loss down to the layers that made its
+inputs.
 
 Thread safety: reads only.
 """
@@ -129,7 +129,7 @@ _REDUCED_BY_SUM = 2  # torch.nn.functional's _Reduction.get_enum("sum").
 
 
 class LossGraph(NamedTuple):
-    """What was read in the graph of a loss.
+    """The findings in the graph of a loss.
 
     Attributes:
         facts: What is wrong.
@@ -195,7 +195,7 @@ def read_loss_graph(loss: torch.Tensor) -> LossGraph:
 
 
 def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
-    """What the loss depends on, and by what all ways there are cut.
+    """Return the leaves that the loss depends on, and the operations that cut them off.
 
     First everything that has a gradient, then what is left behind what has none.
     """
@@ -223,7 +223,7 @@ def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
 
 
 def _sign(root: Any) -> Iterator[LossFact]:
-    """Whether the loss as a whole is a distance with the opposite sign."""
+    """Return whether the whole loss is a distance with the opposite sign."""
     node, is_negative = root, False
     while (name := _name(node)) in {"Neg", "Mul", "Div"}:
         factor = -1.0 if name == "Neg" else _factor(node)
@@ -315,7 +315,7 @@ def _faults_of_likelihood(node: Any, name: str, given: Any) -> Iterator[LossFact
 
 
 def _fault_of_numbers(node: Any, classes: int) -> LossFault | None:
-    """What the numbers that a likelihood is given say they are; None: logarithms."""
+    """Return the fault of the numbers given to a likelihood; None for logarithms."""
     given = getattr(node, "_saved_self", None)
     if given is None:
         given = getattr(node, "_saved_log_probs", None)
@@ -336,7 +336,7 @@ def _fault_of_numbers(node: Any, classes: int) -> LossFault | None:
 
 
 def _is_sum(node: Any, name: str) -> bool:
-    """Whether it sums a distance up over the batch."""
+    """Return whether an operation sums a distance over the batch."""
     if name in _DISTANCES:
         return getattr(node, "_saved_reduction", None) == _REDUCED_BY_SUM
     if name != "Sum" or _shape(node):
@@ -431,7 +431,7 @@ def _weighs_chances(node: Any) -> bool:
 
 
 def _scale_of_logits(node: Any) -> float:
-    """The number by which the logits of a softmax were multiplied; 1: by none."""
+    """Return the factor of the logits of a softmax; 1 if there is none."""
     scale = 1.0
     for _ in range(_MOST_OF_CHANCE):
         below = _operands(node)
@@ -452,18 +452,18 @@ def _name(node: Any) -> str:
 
 
 def _shape(node: Any) -> tuple[int, ...]:
-    """The shape of the result of an operation."""
+    """Return the shape of the result of an operation."""
     results = node._input_metadata
     return tuple(int(size) for size in results[0].shape) if results else ()
 
 
 def _operands(node: Any) -> list[Any]:
-    """The operations that made those arguments that have a gradient."""
+    """Return the operations that made the arguments with a gradient."""
     return [each for each, _ in node.next_functions if each is not None]
 
 
 def _source(node: Any) -> Any:
-    """What made the first argument, apart from what only changes its shape."""
+    """Return the operation that made the first argument, past changes of shape."""
     for _ in range(_MOST_OF_END):
         below = _operands(node)
         if not below:
@@ -475,7 +475,7 @@ def _source(node: Any) -> Any:
 
 
 def _axis(node: Any) -> int:
-    """The axis of a softmax, counted from the first."""
+    """Return the axis of a softmax, counted from the first."""
     axis = int(node._saved_dim)
     # Negative ones are stored without a sign.
     return (axis - (1 << 64) if axis >= 1 << 63 else axis) % max(1, len(_shape(node)))
@@ -487,7 +487,7 @@ def _size_of_softmax(node: Any) -> int:
 
 
 def _multiplies(node: Any, name: str) -> bool:
-    """Whether it makes a single number larger, as a loss scale does."""
+    """Return whether it makes a single number larger, as a loss scale does."""
     if name != "Mul" or _shape(node):
         return False
     factor = _factor(node)
@@ -495,7 +495,7 @@ def _multiplies(node: Any, name: str) -> bool:
 
 
 def _factor(node: Any) -> float | None:
-    """The number by which an operation multiplies or divides; None: no number."""
+    """Return the number by which an operation multiplies or divides, or None."""
     other = getattr(node, "_saved_other", None)
     if not isinstance(other, torch.Tensor) or other.numel() != 1 or other.is_cuda:
         return None

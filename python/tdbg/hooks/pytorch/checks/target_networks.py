@@ -1,11 +1,11 @@
-"""Sees that a model makes its own targets, with a network that follows it.
+"""Find target networks: copies of a model that make its targets.
 
-Temporal differences (DQN, DDPG, SAC) and their like compare a network with a copy of
-itself that is moved after it: the targets move, and the loss need not fall.
+Methods of temporal differences (DQN, DDPG, SAC) compare a network with a copy of itself
+that follows it.  The targets move, so the loss need not fall.
 
-Such a copy is known for certain as a training begins: no optimizer has it, it is of the
-same class and has the weights of what is trained, and it is called from step to step.
-An average of weights is called for evaluation only, and a teacher has other weights.
+Such a copy is certain as a training begins: no optimizer has it, its class and weights
+are those of a trained network, and the program calls it at each step.  An average of
+weights is called for evaluation only, and a teacher has other weights.
 
 Thread safety: the training's thread.
 """
@@ -36,7 +36,7 @@ _MOST_COPIES, _MOST_COMPARED = 16, 2000
 
 
 class TargetNetworks:
-    """The copies of a model by which its targets are made.
+    """The copies of a model that make its targets.
 
     Args:
         step: Returns the global step of training.
@@ -57,15 +57,15 @@ class TargetNetworks:
         self.born = now()
 
     def search(self, roots: Iterable[nn.Module]) -> None:
-        """Look for copies of what is trained of some modules, and then at their calls.
+        """Find copies of trained modules in these roots, and watch their calls.
 
-        To be called before the first update.
+        Call it before the first update.
         """
         if not hooks_may_go(self):
-            return  # They are in a compiled graph, where no call is seen.
+            return  # No call inside a compiled graph is seen.
         modules, held = _modules_and_held()
         trained = _trained(roots, held)
-        # The largest first: what a copy consists of is none of its own.
+        # The largest first: the parts of a copy are no copies of their own.
         parts, n_compared = set[int](), 0
         classes = {kind[0] for kind in trained}
         others = [each for each in modules if type(each) in classes]
@@ -158,7 +158,7 @@ def _identities(module: nn.Module) -> AbstractSet[int]:
 
 
 def _is_copy(module: nn.Module, of: nn.Module) -> bool:
-    """Whether all weights are the same, and no such as every new layer has."""
+    """Return whether all weights are equal, beyond those of every new layer."""
     is_varied = False
     for one, other in zip(module.parameters(), of.parameters(), strict=True):
         sample = sample_of(one)

@@ -1,3 +1,3 @@
-"""How hooks work inside what torch.compile makes."""
+"""Hooks inside and beside the graphs of ``torch.compile``."""
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """Calls out of compiled graphs.
 
-``torch.compile`` turns the code of a module, hooks included, into a graph.  What a
-hook of tdbg does is not for a graph; so while it is traced it leaves an operator in
-its place, ``tdbg::call`` or ``tdbg::calls``.  When the graph runs, the operator calls
-the hook with the tensors as they are at that place.
+``torch.compile`` turns the code of a module into a graph, hooks included.  The work of
+a hook of tdbg cannot be part of a graph.  When the compiler traces a hook, the hook
+leaves an operator in its place, ``tdbg::call`` or ``tdbg::calls``.  When the graph
+runs, the operator calls the hook with the tensors as they are at that place.
 
-Why the graph keeps the operator where it is: it writes into a buffer, ``clock``,
-that all of them share.  So none is dead code, each comes after the one before it,
-none is moved into the backward, and what is done in place to a tensor is done after
-it was read.  It has no gradient and no result.  The hook to call is given by a
-tensor too, ``target``: a number would be part of the graph, and a block that a model
-has many times would be compiled once for each.
+The graph keeps the operator in its place because all operators write into one shared
+buffer, ``clock``.  So none is dead code, their order stays, none moves into the
+backward, and in-place changes of a tensor come after its reading.  The operator has no
+gradient and no result.  A tensor, ``target``, says which hook to call: a number would
+be part of the graph, and the compiler would compile a repeated block of a model once
+for each repetition.
 
-Thread safety: any thread may trace and any may run a graph.
+Thread safety: any thread may trace, and any may run a graph.
 
-Errors: an operator raises what the hook raises: ``TrainingStopped``, nothing else.
+Errors: an operator raises ``TrainingStopped`` if the hook does, and nothing else.
 """
 
 from __future__ import annotations
@@ -48,11 +48,13 @@ class GraphTarget(Protocol):
     """A hook that a compiled graph calls; it can be referred to weakly."""
 
     def called(self, given: Any, answered: Any) -> None:
-        """Its place in the graph was reached; must not raise but TrainingStopped.
+        """Handle a run of the graph that reaches the hook's place.
+
+        It must not raise anything but TrainingStopped.
 
         Args:
-            given: The tensors that it was traced with: one, a tuple of them, or None.
-            answered: The same of results.
+            given: The tensors of ``report_call``: one, a tuple of them, or None.
+            answered: The results, likewise.
         """
 
 
@@ -62,7 +64,7 @@ _DEFINITIONS = (
     "call(Tensor(a!) clock, Tensor target, Tensor? given, Tensor? answered) -> ()",
     "calls(Tensor(a!) clock, Tensor target, Tensor?[] given, Tensor?[] answered) -> ()",
 )
-# A graph that has the operator in it cannot be recorded there by CUDA.
+# CUDA cannot record the operator in a CUDA graph.
 _UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 
 _library: Any = torch.library.Library("tdbg", "DEF")  # type: ignore[no-untyped-call]
@@ -72,7 +74,7 @@ for _definition in _DEFINITIONS:
 _clock = torch.zeros(1)
 _numbers = itertools.count()
 _targets: dict[int, weakref.ref[Any]] = {}
-# Stands for a tensor that was not handed to the operator: refused, and counted.
+# Stands for a tensor that the operator did not get; it is refused and counted.
 _UNREADABLE = torch.empty(0, device="meta")
 
 
@@ -96,7 +98,7 @@ def _run_calls(
 
 
 def _hook_of(target: _Tensor) -> Any:
-    """The hook that is called; None: it is gone, or the compiler tries its graph."""
+    """Return the hook to call; None if it is gone or the compiler tries its graph."""
     if compiler._is_compiling_flag:
         return None
     reference = _targets.get(target.item())  # type: ignore[arg-type]
@@ -108,14 +110,14 @@ def _readable(tensors: Sequence[_Tensor | None]) -> tuple[_Tensor, ...]:
 
 
 def _trace(*_: Any) -> None:
-    """The compiler asks what the operator returns."""
+    """Answer the compiler, which asks for the operator's result: none."""
     note_trace()
 
 
 def _batched_call(
     clock: _Tensor, target: _Tensor, given: _Tensor | None, answered: _Tensor | None
 ) -> None:
-    """Under ``vmap`` there are no tensors to read, as without the compiler."""
+    """Call without tensors: under ``vmap`` none can be read, compiled or not."""
     n_given, n_answered = int(given is not None), int(answered is not None)
     _calls(clock, target, [None] * n_given, [None] * n_answered)
 
@@ -142,7 +144,7 @@ _calls: Any = torch.ops.tdbg.calls.default
 
 
 def new_target(hook: GraphTarget) -> _Tensor:
-    """What a graph holds in the place of the hook, which it does not keep alive."""
+    """Return the tensor that stands for a hook in graphs; it keeps no hook alive."""
     number = next(_numbers)
 
     def gone(_: object, targets: dict[int, weakref.ref[Any]] = _targets) -> None:
@@ -155,12 +157,12 @@ def new_target(hook: GraphTarget) -> _Tensor:
 def report_call(target: _Tensor, given: Any, answered: Any) -> None:
     """Leave a call of the hook in the graph that is being traced.
 
-    A model that is exported is for other processes: its graph has no such call.
+    An exported model runs in other processes, so its graph gets no call.
 
     Args:
-        target: The hook's.
-        given: The structure whose tensors the hook is called with.
-        answered: The structure of results, likewise.
+        target: The hook's tensor, of ``new_target``.
+        given: A structure of tensors; the hook is called with them.
+        answered: A structure of results, likewise.
     """
     if is_exporting():
         return
@@ -177,10 +179,10 @@ def report_call(target: _Tensor, given: Any, answered: Any) -> None:
 
 
 def _flat(value: Any, depth: int) -> list[_Tensor | None]:
-    """The tensors in a structure, as ``naming.tensors_in`` finds them.
+    """Return the tensors in a structure, as ``naming.tensors_in`` finds them.
 
-    None stands for one whose class dispatches its operations itself.  Only what the
-    compiler can trace without leaving the graph.
+    None stands for a tensor whose class dispatches its operations itself.  The code is
+    such that the compiler can trace it without leaving the graph.
     """
     if isinstance(value, torch.Tensor):
         return [value if type(value) in _PLAIN else None]

@@ -20,32 +20,31 @@ __all__ = ["RemovableHooks"]
 class RemovableHooks:
     """Hooks that are taken off their modules while they capture nothing.
 
-    A module without hooks is called without a detour.  Only a hook whose dict holds
-    none but hooks of tdbg is taken off: beside hooks of others nothing would be
-    saved, and its place among them would be lost.  A hook that is registered
-    meanwhile, prepended or not, stands behind it when it is back.  Where a module is
-    compiled all hooks stay: the compiler guards them, and would compile anew.
+    PyTorch calls a module without hooks directly.  A hook is taken off only if its dict
+    holds nothing but hooks of tdbg: beside other hooks nothing would be saved, and it
+    would lose its place among them.  A hook that the program registers meanwhile,
+    prepended or not, stands behind it afterwards.  If a module is compiled, all hooks
+    stay: the compiler guards them and would compile again.
     """
 
     def __init__(self) -> None:
         self.born = now()
-        # By key: a module, the name of its dict, and what stands there; the module
-        # is not kept alive.
+        # By key: a module (not kept alive), the name of its dict, and the hook.
         self._places: dict[
             int, tuple[weakref.ref[nn.Module], str, Callable[..., Any]]
         ] = {}
 
     def add(self, module: nn.Module, name: str, key: int) -> None:
-        """Let a hook be taken off: the one of *key* in the module's dict *name*."""
+        """Let the hook of *key* in the module's dict *name* be taken off."""
         callback = getattr(module, name)[key]
         self._places[key] = weakref.ref(module), name, callback
 
     def forget(self, key: int) -> None:
-        """Forget a hook that was removed for good."""
+        """Forget a hook that was removed for ever."""
         self._places.pop(key, None)
 
     def set_idle(self, is_idle: bool) -> None:
-        """Take the hooks off while idle, or put back those that were taken off."""
+        """Take the hooks off while idle; else put them back."""
         places = self._places
         if not is_idle:
             # The last one first: each goes to the front of its dict.
@@ -78,7 +77,7 @@ def _may_all_go(hooks: dict[int, Any]) -> bool:
 
 
 def _is_compiled(module: nn.Module | None) -> bool:
-    """Whether its own ``compile``, or ``torch.compile`` by a wrapper, compiled it."""
+    """Return whether ``compile``, its own or a wrapper's, has compiled a module."""
     return module is not None and (
         module._compiled_call_impl is not None or "_orig_mod" in module._modules
     )

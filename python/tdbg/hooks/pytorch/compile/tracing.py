@@ -1,8 +1,8 @@
-"""What the compiler traces, and what it must leave alone.
+"""Keep the compiler away from code of tdbg, and hooks in place while it traces.
 
-Hooks that capture nothing are taken off their modules.  Where a compiler guards the
-hooks of a module it would compile anew each time; so hooks go only while no hook is
-part of a graph, and are back before anything is traced.
+Hooks that capture nothing are taken off their modules.  The compiler guards the hooks
+of a module and would recompile each time.  So hooks go only while no hook is part of a
+graph, and they are back before the compiler traces anything.
 
 Thread safety: any thread may trace; hooks are taken off by the training's thread.
 
@@ -37,11 +37,11 @@ def note_trace() -> None:
 
 
 def never_compiled(*functions: Callable[..., Any]) -> None:
-    """Functions of tdbg that run as they are where the compiler comes across them.
+    """Make the compiler run these functions of tdbg as they are.
 
-    The compiler runs the hooks of the module that it was given outside the graph, and
-    would compile each by itself.  Where it traces a function as part of another one
-    this changes nothing.
+    It runs the hooks of the module that it was given outside the graph, and would
+    compile each by itself.  This changes nothing for a function that it traces as part
+    of another one.
     """
     frames: Any = sys.modules.get("torch._C._dynamo.eval_frame")
     strategy = getattr(frames, "_FrameExecStrategy", None)
@@ -64,21 +64,23 @@ class _RemovableHooks(Protocol):
 
 
 _MARK = "_tdbg_puts_back"
-# Those whose hooks are taken off.
+# The objects whose hooks are off.
 _away: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def hooks_may_go(removable: _RemovableHooks) -> bool:
-    """Whether hooks may be taken off now; they are put back before anything is traced.
+    """Return whether hooks may be taken off now.
+
+    They are put back before the compiler traces anything.
 
     Args:
-        removable: The hooks: ``set_idle(False)`` puts them back, ``born`` is when they
-            were made.
+        removable: The hooks; ``set_idle(False)`` puts them back, and ``born`` says when
+            they were made.
     """
     if _state["traced"] > removable.born:
         return False
     _away.add(removable)
-    # A training that has not loaded the compiler does not use it: optimizers load it.
+    # Optimizers load the compiler; where it is not loaded nothing uses it.
     callback: Any = sys.modules.get("torch._dynamo.callback")
     handler = getattr(callback, "callback_handler", None)
     callbacks = getattr(handler, "start_callbacks", None)
@@ -89,9 +91,9 @@ def hooks_may_go(removable: _RemovableHooks) -> bool:
 
 
 def _watch_reset(handler: Any) -> None:
-    """``torch.compiler.reset()`` forgets all callbacks: hooks go back before it does.
+    """Put hooks back before ``torch.compiler.reset()`` forgets all callbacks.
 
-    They may go again afterwards, and are then put back by a new callback.
+    They may go again afterwards; a new callback then puts them back.
     """
     clear = getattr(handler, "clear", None)
     if clear is None or hasattr(clear, _MARK):
@@ -107,9 +109,9 @@ def _watch_reset(handler: Any) -> None:
 
 
 def _put_back(*_: Any) -> None:
-    """Put all hooks back: the compiler is about to trace, or forgets its callbacks.
+    """Put all hooks back: the compiler is about to trace or to forget its callbacks.
 
-    PyTorch 2.7 calls it without an argument, later ones say what they compile.
+    PyTorch 2.7 calls this without an argument; later versions pass what they compile.
     """
     for removable in list(_away):
         removable.set_idle(False)

@@ -1,3 +1,3 @@
-"""Where the tensors of PyTorch lie, on devices and on ranks, and reading them there."""
+"""Tensors of PyTorch on devices and ranks: where they lie, and how to read them."""
 
 from __future__ import annotations

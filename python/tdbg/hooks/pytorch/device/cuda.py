@@ -1,13 +1,13 @@
 """Tensors on CUDA devices, by PyTorch's own operations.
 
-A ``DeviceBackend``.  Everything is put on the current
-stream of the tensor's device, so that it reads what the training has written and
-memory that is freed afterwards is reused after it was read; results go to pinned
-memory behind it.  No call waits for a device.
+``CudaTensors`` is a ``DeviceBackend``.  All work goes on the current stream of the
+tensor's device: there it reads what the training has written, and memory that the
+training frees afterwards is reused only after the read.  Results follow to pinned
+memory.  No call waits for a device.
 
 Thread safety: all functions may be called from any thread.
 
-Errors: what PyTorch cannot do now (no memory, a device in an error) is None.
+Errors: a call returns None where PyTorch fails (no memory, a device in an error).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class CudaArray:
     """A copy of a tensor on its way to pinned memory.
 
     Args:
-        tensor: Contiguous, on a CUDA device; copied by its current stream.
-        dtype: NumPy's name of the elements that the array has.
+        tensor: A contiguous tensor on a CUDA device; its current stream copies it.
+        dtype: NumPy's name of the element type that ``array`` has.
     """
 
     def __init__(self, tensor: torch.Tensor, dtype: str) -> None:
@@ -47,7 +47,7 @@ class CudaArray:
         self.n_bytes = tensor.numel() * tensor.element_size()
 
     def is_there(self) -> bool:
-        """Whether the copy is complete; never waits.
+        """Return whether the copy is complete, without waiting.
 
         Raises:
             RuntimeError: If the device is in an error.
@@ -64,26 +64,26 @@ class CudaArray:
 
 
 class CudaTensors:
-    """What is done with tensors on CUDA devices where the core has no kernels."""
+    """Work on tensors of CUDA devices for which the core has no kernels."""
 
     def n_bytes(self, tensor: torch.Tensor) -> int:
-        """The size of the tensor's elements."""
+        """Return the size of the tensor's elements in bytes."""
         return tensor.numel() * tensor.element_size()
 
     def queue(self, tensor: torch.Tensor) -> Hashable:
-        """The current stream of its device."""
+        """Return the current stream of the tensor's device."""
         return torch.cuda.current_stream(tensor.device)
 
     def row(
         self, tensor: torch.Tensor, scale: float | torch.Tensor
     ) -> torch.Tensor | None:
-        """The tensor's statistics, as words on its device."""
+        """Compute the tensor's statistics, as words on its device."""
         return self._attempt(lambda: row_words(tensor, scale))
 
     def send_rows(
         self, queue: Hashable, rows: Sequence[torch.Tensor]
     ) -> CudaArray | None:
-        """Send the rows, which were computed on this stream."""
+        """Send rows that this stream has computed."""
         with self.on_stream(queue):
             return self._attempt(lambda: self.send(torch.stack(list(rows)), "uint64"))
 
@@ -105,7 +105,7 @@ class CudaTensors:
         return self._attempt(send)
 
     def number(self, tensor: torch.Tensor) -> CudaArray | None:
-        """Send its only element, as a float64."""
+        """Send the tensor's only element as a float64."""
 
         def send() -> CudaArray:
             return self.send(tensor.detach().reshape(1).to(torch.float64), "float64")
@@ -119,7 +119,7 @@ class CudaTensors:
         return CudaArray(tensor, dtype)
 
     def is_capturing(self) -> bool:
-        """Whether the stream records a graph: results of now would never come."""
+        """Return whether the stream records a graph, so that no result would arrive."""
         return torch.cuda.is_current_stream_capturing()
 
     def on_stream(self, queue: Any) -> contextlib.AbstractContextManager[Any]:
@@ -137,9 +137,10 @@ class CudaTensors:
 
 
 def scale_of(divisor: Any) -> float | torch.Tensor:
-    """What gradients that were multiplied by *divisor* are scaled with.
+    """Return the scale of gradients that were multiplied by *divisor*.
 
-    A factor; or the divisor itself where it lies on a device, which alone reads it.
+    This is a factor, or the divisor itself if it lies on a device: only the device
+    reads it then.
     """
     if isinstance(divisor, torch.Tensor) and tensors.is_on_device(divisor):
         return divisor.detach()
@@ -147,10 +148,11 @@ def scale_of(divisor: Any) -> float | torch.Tensor:
 
 
 def foreign(value: Any) -> Any:
-    """Another library's array on a CUDA device as a tensor of the same memory.
+    """Return another library's array on a CUDA device as a tensor of the same memory.
 
-    It is asked by DLPack, or by the CUDA array interface where it has no DLPack; the
-    current stream then follows what its own has to do.  Anything else is itself.
+    The array is read by DLPack, or by the CUDA array interface if it has no DLPack.
+    The current stream then waits for the array's own.  Anything else is returned as
+    it is.
     """
     if isinstance(value, torch.Tensor):
         return value
@@ -166,16 +168,13 @@ def foreign(value: Any) -> Any:
 
 
 def number_of(value: Any, remote: CudaTensors) -> float | CudaArray | None:
-    """A number, or one that is on its way from a device.
-
-    None for what is none.
-    """
+    """Return a number, or one on its way from a device; None if it is no number."""
     if isinstance(value, torch.Tensor):
         value = value.detach()
         local = local_of(value)
         if local is not None:
             if not is_whole(local):
-                return None  # Of a part, ``item`` answers as if it were all.
+                return None  # ``item`` would return the element of this part.
             value = local.tensor
         if tensors.is_on_device(value):
             return remote.number(value) if value.numel() == 1 else None

@@ -1,7 +1,7 @@
-"""Notices that CUDA graphs are recorded and replayed, while a hook watches.
+"""Recordings and replays of CUDA graphs, reported while a hook watches.
 
-``torch.cuda.CUDAGraph`` has three methods through which every recording and replay
-goes; they are wrapped.
+Every recording and replay goes through three methods of ``torch.cuda.CUDAGraph``,
+which are wrapped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["GraphCapture"]
 
 
 class _Watcher(Protocol):
-    """Called back; must not raise."""
+    """Is called back, and must not raise."""
 
     def graph_begins(self, graph: Any) -> None: ...
 
@@ -34,7 +34,7 @@ class GraphCapture:
     """Reports graphs that are recorded and replayed to a session.
 
     Args:
-        session: Where steps are made of replays.
+        session: Makes steps of the replays.
         mode: Returns the present mode.
     """
 
@@ -76,7 +76,7 @@ class GraphCapture:
 
 
 def _current_stream() -> tuple[int, int]:
-    """The current device, and the handle of its current stream."""
+    """Return the current device and the handle of its current stream."""
     stream = torch.cuda.current_stream()
     return stream.device_index, stream.cuda_stream
 
@@ -102,7 +102,7 @@ def _watch(watcher: _Watcher) -> None:
 
 
 def _unwatch(watcher: _Watcher) -> None:
-    """Call it no longer."""
+    """Call *watcher* no longer."""
     _watchers.discard(watcher)
     if _watchers:
         return

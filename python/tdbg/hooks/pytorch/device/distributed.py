@@ -1,6 +1,6 @@
 """The process group of PyTorch: this process's rank, and the store of all ranks.
 
-Thread safety: pure functions; ``TorchStore`` as the store of PyTorch, which locks.
+Thread safety: any thread; the store of PyTorch locks.
 
 Errors: a store that fails raises RuntimeError.
 """
@@ -19,14 +19,14 @@ _n_stores: Counter[str] = Counter()  # How many of each name were made.
 
 
 def process_group_rank() -> tuple[int, int] | None:
-    """Rank and number of ranks of the process group; None while there is no group."""
+    """Return the rank and the number of ranks; None while there is no process group."""
     if not _is_initialized():
         return None
     return distributed.get_rank(), distributed.get_world_size()
 
 
 def same_on_all(name: str, value: str) -> str:
-    """The value that the first rank to ask gave, where the ranks can agree on it."""
+    """Return the value that the first rank gave, if the ranks can agree on one."""
     try:
         return TorchStore(name).settle("value", value)
     except (OSError, RuntimeError):
@@ -36,13 +36,13 @@ def same_on_all(name: str, value: str) -> str:
 class TorchStore:
     """A ``KeyValueStore`` of all ranks: the default store of PyTorch.
 
-    It may be made before ``init_process_group``: until then nothing can be posted,
-    and nobody has.
+    You may make it before ``init_process_group``.  Until then nothing can be posted
+    and nothing is there.
 
     Args:
-        name: What it is for, the same on all ranks: the run's directory as it was
-            given.  Where several have one name, the first of each rank are one store,
-            the second another, and so on.
+        name: The purpose of the store, the same on all ranks: the run's directory as
+            the user gave it.  If a rank makes several of one name, its first shares
+            a store with the first of the other ranks, its second with the second.
     """
 
     def __init__(self, name: str) -> None:
@@ -51,7 +51,7 @@ class TorchStore:
         self._asked: Any = None  # An event of the device.
 
     def post(self, key: str, value: bytes) -> None:
-        """Put the value there, for all ranks to see.
+        """Post a value for all ranks to see.
 
         Raises:
             RuntimeError: If there is no store, or it failed.
@@ -63,7 +63,7 @@ class TorchStore:
         store.set(self._name(key), value)
 
     def look(self, key: str) -> bytes | None:
-        """The value, or None where nobody has posted one.
+        """Return the value, or None if no rank has posted one.
 
         Raises:
             RuntimeError: If the store failed.
@@ -74,7 +74,7 @@ class TorchStore:
         return bytes(store.get(self._name(key)))
 
     def settle(self, key: str, value: str) -> str:
-        """The value of whoever was first to settle this: this one, or another's.
+        """Return the value of the rank that was first to settle this key.
 
         Raises:
             RuntimeError: If there is no store, or it failed.
@@ -86,13 +86,13 @@ class TorchStore:
         return bytes(store.compare_set(self._name(key), "", value)).decode()
 
     def keep_pace(self) -> bool:
-        """Wait for what this rank had asked of its device before the last such call.
+        """Wait for the work that this rank gave its device before the previous call.
 
-        Collective operations of a device are far behind those who asked for them;
-        so far, and no farther.
+        A device runs collective operations long after the program asked for them.
+        This bounds the distance.
 
         Returns:
-            Whether there is such a device.
+            Whether the rank has such a device.
 
         Raises:
             RuntimeError: If the device failed.
@@ -112,7 +112,7 @@ class TorchStore:
 
     @staticmethod
     def _find() -> Any:
-        """The store; None while there is none."""
+        """Return the store; None while there is none."""
         # Looked for each time: a store that is kept outlives its process group.
         if not _is_initialized():
             return None

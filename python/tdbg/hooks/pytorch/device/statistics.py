@@ -1,13 +1,13 @@
 """The statistics row of a tensor by PyTorch's own operations, on any device.
 
-What tdbg does where its kernels cannot run: the numbers are those of
-docs/statistics.md, in float64, but each tensor is read several times, by some fifty
-operations.  Nothing here waits for the device: results are tensors beside the input.
+tdbg uses this where its kernels cannot run.  The numbers are those of
+docs/statistics.md, in float64, but some fifty operations read each tensor several
+times.  Nothing here waits for the device: results are tensors beside the input.
 
 Thread safety: pure functions.
 
-Errors: what PyTorch raises: RuntimeError where memory is short or an operation is
-not there for that device.
+Errors: PyTorch's own, a RuntimeError if memory is short or the device lacks an
+operation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["CHUNK", "FIELDS", "row_words", "sparse_row", "sparse_units", "unit_t
 
 # Elements that are taken to float64 at a time: bounds the memory beside the tensor.
 CHUNK = 1 << 21
-# Of a row, in the order of the core's Summary.
+# The fields of a row, in the order of the core's Summary.
 FIELDS = len(row_fields.FIELDS)
 
 _UNSIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32}
@@ -40,7 +40,7 @@ _MAX_EXPONENT = 1000
 
 
 class _Part(NamedTuple):
-    """What one chunk adds: integers, and float64 of the finite elements."""
+    """The share of one chunk: integers, and float64 of the finite elements."""
 
     counts: torch.Tensor  # NaN, +Inf, -Inf, zero.
     extremes: torch.Tensor  # Least and greatest; int64 for integers.
@@ -48,17 +48,17 @@ class _Part(NamedTuple):
 
 
 def row_words(tensor: torch.Tensor, scale: float | torch.Tensor = 1.0) -> torch.Tensor:
-    """The row of all elements, each times *scale*, as the bits of its fields.
+    """Compute the row of all elements, each times *scale*, as the bits of its fields.
 
     Args:
-        tensor: Of a dtype with statistics, of any layout with strides.
+        tensor: A tensor with strides, of an element type that has statistics.
         scale: A factor in float64, or a tensor of one element on the same device
-            by which they are divided; integers are not.
+            that divides the elements.  Integers are not scaled.
 
     Returns:
         ``FIELDS`` words of int64: the five counts as they are, the rest as the
-        bits of float64; minimum and maximum of integers as they are.  Of no
-        elements, zeros.
+        bits of float64; minimum and maximum of integers as they are.  All zeros
+        if the tensor has no elements.
     """
     flat = tensor.detach().reshape(-1)
     if flat.numel() == 0:
@@ -99,8 +99,8 @@ def unit_table(tensor: torch.Tensor, spec: UnitSummarySpec) -> torch.Tensor:
     """Count the elements of each unit.
 
     Args:
-        tensor: Of at least one dimension.
-        spec: What is counted.
+        tensor: A tensor of at least one dimension.
+        spec: Says what to count.
 
     Returns:
         Three rows of int64 with an entry per unit: active, out of range, count.
@@ -125,7 +125,7 @@ def unit_table(tensor: torch.Tensor, spec: UnitSummarySpec) -> torch.Tensor:
 
 
 def _to_float64(chunk: torch.Tensor, factor: float | torch.Tensor) -> torch.Tensor:
-    """The elements in float64, scaled; 64-bit integers to the nearest."""
+    """Return the elements in float64, scaled; 64-bit integers are rounded."""
     if chunk.dtype is torch.uint64:
         bits = chunk.view(torch.int64)
         high = ((bits >> 32) & 0xFFFF_FFFF).to(torch.float64)
@@ -139,7 +139,7 @@ def _to_float64(chunk: torch.Tensor, factor: float | torch.Tensor) -> torch.Tens
 
 
 def _widened(chunk: torch.Tensor) -> torch.Tensor:
-    """Integers as int64 in their order; uint64 less 2^63."""
+    """Return integers as int64 in their order; uint64 shifted down by 2^63."""
     if chunk.dtype is torch.uint64:
         return chunk.view(torch.int64) ^ _SIGN
     signed = _UNSIGNED.get(chunk.dtype)
@@ -156,7 +156,7 @@ def _part(values: torch.Tensor) -> _Part:
     least = kept.amin()
     greatest = torch.where(finite, values, -torch.inf).amax()
     magnitude = kept.abs().amin()
-    # Of no finite element the greatest is none; zero, so that nothing is scaled.
+    # Zero if no element is finite, so that nothing is scaled.
     most = torch.where(finite, values, 0.0).abs().amax()
     return _Part(
         torch.stack([each.sum() for each in counts]),
@@ -178,7 +178,7 @@ def _integer_part(chunk: torch.Tensor) -> _Part:
 
 
 def _powers(greatest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A power of two that brings it near one, and the one that takes it back.
+    """Return a power of two that brings *greatest* near one, and its inverse.
 
     Squares then neither overflow nor underflow.
     """
@@ -194,7 +194,7 @@ def _power(exponent: torch.Tensor) -> torch.Tensor:
 def _scaled(
     chunk: torch.Tensor, factor: float | torch.Tensor, down: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The finite elements near one, zeros for the others; which are finite."""
+    """Return the finite elements near one, zeros for others, and which are finite."""
     values = _to_float64(chunk, factor) * down
     finite = values.isfinite()
     return torch.where(finite, values, 0.0), finite
@@ -203,7 +203,7 @@ def _scaled(
 def _sum(
     chunks: tuple[torch.Tensor, ...], factor: float | torch.Tensor, down: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Sums of the finite elements, their absolute values, and their squares."""
+    """Return the sums of the finite elements, their magnitudes and their squares."""
     sums = []
     for chunk in chunks:
         values, _ = _scaled(chunk, factor, down)
@@ -221,7 +221,7 @@ def _deviations(
     down: torch.Tensor,
     mean: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sums of the deviations from a mean, and of their squares."""
+    """Return the sums of the deviations from a mean and of their squares."""
     sums = []
     for chunk in chunks:
         values, finite = _scaled(chunk, factor, down)
@@ -235,11 +235,11 @@ def _deviations(
 
 
 def sparse_row(tensor: Any, scale: float) -> ComputedRow | None:
-    """The row of a sparse tensor on the CPU; None for any other.
+    """Compute the row of a sparse tensor on the CPU; None for any other.
 
     Args:
-        tensor: In coordinates (COO), of floats; indices that stand there several
-            times are added up first.
+        tensor: A tensor of floats in coordinates (COO).  Elements with equal indices
+            are added up first.
         scale: Multiplies the elements.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
@@ -258,14 +258,15 @@ def sparse_row(tensor: Any, scale: float) -> ComputedRow | None:
 
 
 def sparse_units(tensor: Any) -> NDArray[Any] | None:
-    """The counts of the rows of a sparse gradient, as units; None for any other.
+    """Count the rows of a sparse gradient, as units; None for any other tensor.
 
     Args:
-        tensor: As an embedding's: on the CPU, in coordinates of dimension 0 alone.
+        tensor: A gradient like that of an embedding, on the CPU, sparse in dimension
+            0 alone.
 
     Returns:
-        Three rows of uint64 with an entry per row of it: what is not zero, nothing,
-        and all of its elements.
+        Three rows of uint64 with an entry for each row of the tensor: the elements
+        that are not zero, zero, and the number of elements.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
         return None

@@ -1,4 +1,7 @@
-"""Where a tensor of PyTorch lies, and which part of it is on this rank."""
+"""The place of a tensor of PyTorch in memory, and the part of it on this rank.
+
+Thread safety: pure functions.  Errors: none; what cannot be described is None.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,14 @@ _TENSOR = "torch.distributed.tensor"
 _COLLECTIVES = "torch.distributed._functional_collectives"
 # Meshes with placements and shapes that are remembered: more than a model has.
 _MAX_PARTS = 4096
-# Numbers of a tensor by which it is seen to change.
+# Elements of a tensor that are compared to see whether it has changed.
 _SAMPLE = 64
 
 _log = logging.getLogger("tdbg")
 
 
 def warn_of_flat_parameters(model: torch.nn.Module) -> None:
-    """Warn of parameters that a wrapper divides among ranks without saying how."""
+    """Warn if a wrapper divides parameters among ranks without saying how."""
     for module in model.modules():
         strategy = getattr(module, "sharding_strategy", None)
         is_wrapper = type(module).__name__ == "FullyShardedDataParallel"
@@ -56,15 +59,14 @@ def warn_of_flat_parameters(model: torch.nn.Module) -> None:
 
 
 def local_of(tensor: torch.Tensor) -> Local | None:
-    """Return what of the tensor lies on this rank, plain and as it is.
+    """Return the plain tensor that lies on this rank.
 
-    Nothing of it (``tensor`` is None) where that is no part of the elements: of sums
-    that ranks have yet to add up (``Partial``), or where this rank is outside the
-    mesh.  The result of a collective that is under way is waited for, as the next
-    operation would.
+    Its ``tensor`` is None if this rank has no part of the elements: if the ranks have
+    yet to add them up (``Partial``), or if the rank is outside the mesh.  The call
+    waits for a collective that is under way, as the next operation would.
 
     Returns:
-        None for a tensor that is not shared: the usual case.
+        None, in the usual case, for a tensor that the ranks do not share.
     """
     kind = type(tensor)
     if kind is torch.Tensor or kind is torch.nn.Parameter:
@@ -87,7 +89,7 @@ def local_of(tensor: torch.Tensor) -> Local | None:
 
 
 def is_whole(local: Local) -> bool:
-    """Whether all elements are here."""
+    """Return whether all elements are on this rank."""
     if local.tensor is None:
         return False
     whole = None if local.part is None else math.prod(local.part.global_shape)
@@ -98,14 +100,14 @@ def is_whole(local: Local) -> bool:
 def _part_of(
     mesh: Any, placements: Sequence[Any], shape: tuple[int, ...]
 ) -> Part | None:
-    """Where this rank's part of such a tensor lies; None where there is none."""
+    """Return the place of this rank's part of a shared tensor; None if it has none."""
     utils: Any = sys.modules[f"{_TENSOR}._utils"]
     coordinate = mesh.get_coordinate()
     if coordinate is None:
         return None
     found = []
     for size, at, placement in zip(mesh.shape, coordinate, placements, strict=True):
-        # Of a single rank nothing is left to add up.
+        # A single rank has nothing left to add up.
         if placement.is_partial() and size > 1:
             return None
         dimension = getattr(placement, "dim", None)
@@ -142,14 +144,14 @@ _NAMES = {
 
 
 def name_of(dtype: torch.dtype) -> str | None:
-    """NumPy's or ml_dtypes' name of an element type; None where there is none."""
+    """Return NumPy's or ml_dtypes' name of an element type; None if it has none."""
     return _NAMES.get(dtype)
 
 
 def plain_of(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor inside the wrappers of ``torch.func``, or the tensor itself.
 
-    Inside ``vmap`` that has all samples, along a dimension of their own.
+    Inside ``vmap`` the tensor has all samples, along a dimension of their own.
     """
     while transforms.is_functorch_wrapped_tensor(tensor):
         tensor = transforms.get_unwrapped(tensor)
@@ -157,26 +159,26 @@ def plain_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor."""
+    """Return whether a value is a tensor of PyTorch."""
     return isinstance(value, torch.Tensor)
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
-    """Whether it lies on a CUDA device."""
+    """Return whether a tensor lies on a CUDA device."""
     return tensor.is_cuda
 
 
-# Of these no class method stands between the tensor and its memory.
+# No method of these classes stands between a tensor and its memory.
 TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def describe(tensor: torch.Tensor) -> TensorRef | None:
-    """Return where a tensor lies; None for what cannot be captured.
+    """Return the place of a tensor in memory; None if it cannot be captured.
 
-    That is: sparse, quantized, complex and lazily negated tensors, those on other
-    devices than the CPU and CUDA's, those without memory of their own (meta, fake,
-    traced, freed), and subclasses that dispatch their operations themselves (nested).
-    Of a distributed tensor it is where this rank's part lies.
+    These tensors cannot be: sparse, quantized, complex and lazily negated ones, those
+    on devices other than the CPU and CUDA's, those without memory of their own (meta,
+    fake, traced, freed), and subclasses that dispatch their operations themselves
+    (nested).  For a distributed tensor it is the place of this rank's part.
     """
     try:
         name = _NAMES.get(tensor.dtype)
@@ -212,13 +214,14 @@ def _dispatches(kind: type[torch.Tensor]) -> bool:
 
 
 def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
-    """Its gradient; None if a backward gives it none: to ask for that one warns.
+    """Return the gradient of a parameter; None if no backward gives it one.
 
-    What stands for a parameter may be the result of an update (meta-learning).
+    PyTorch warns if ``grad`` of such a tensor is read.  In meta-learning the result of
+    an update may stand for a parameter.
     """
     return parameter.grad if parameter.is_leaf or parameter.retains_grad else None
 
 
 def sample_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Some numbers of a tensor, by which it is seen to change."""
+    """Return some elements of a tensor, to be compared with later ones."""
     return tensor.detach().reshape(-1)[:_SAMPLE].clone()

@@ -1,3 +1,3 @@
-"""The functions of PyTorch that a training calls, and from where."""
+"""Calls of functions of PyTorch by a training, and the places of these calls."""
 
 from __future__ import annotations

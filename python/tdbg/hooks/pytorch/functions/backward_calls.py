@@ -1,10 +1,10 @@
-"""The calls with which backward passes begin, and scalers before them.
+"""Calls that begin backward passes, and the scaling of losses before them.
 
 ``torch.autograd.backward`` and ``GradScaler.scale`` are wrapped while anybody watches.
 
 Thread safety: the training's thread watches; any thread may call.
 
-Errors: none into the program; what a watcher raises is lost.
+Errors: none into the program; errors of watchers are logged and lost.
 """
 
 from __future__ import annotations
@@ -35,18 +35,17 @@ _log = logging.getLogger("tdbg")
 _ORIGINAL, _CALL = "_tdbg_original", "_tdbg_call"
 # The watchers; while there are any, the functions are wrapped.
 _watchers: tuple[weakref.ref[BackwardRoots], ...] = ()
-# The latest result of a scaler, and what it was made of.
+# The latest result of a scaler, and the number before scaling.
 _scaled: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
 
 class BackwardRoots:
-    """Reports the single number that a backward pass begins at, before it does.
+    """Report the single number that a backward pass is about to begin at.
 
     Args:
-        report: Called with the number, a tensor that has its graph; what it raises is
-            lost.
-        counter: Of a training, of whose steps none is reported that is only counted;
-            None: all are.  Where there are others who watch, they must name the same.
+        report: Called with the number, a tensor with its graph; its errors are lost.
+        counter: The counter of a training, whose steps that are only counted are not
+            reported; None: all are.  It works only if all watchers have the same one.
 
     Attributes:
         report: As it was given.
@@ -65,7 +64,7 @@ class BackwardRoots:
 
     @property
     def counter(self) -> StepCounter | None:
-        """As it was given, or set since."""
+        """The counter, as given or set later."""
         return self._counter
 
     @counter.setter
@@ -83,7 +82,7 @@ class BackwardRoots:
 
 
 def unscaled(root: torch.Tensor) -> torch.Tensor:
-    """Return the number that a backward pass begins at as it was before scaling."""
+    """Return the number that a backward pass begins at, before scaling."""
     for result, before in _scaled:
         if result() is root:
             return before
@@ -131,7 +130,7 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         return call(*args, **kwargs)
 
     setattr(backward, _CALL, call)
-    # Behind a break of a graph it is called, and would be compiled by itself.
+    # Code behind a graph break calls it, and the compiler would compile it by itself.
     never_compiled(followed, backward)
     return backward
 

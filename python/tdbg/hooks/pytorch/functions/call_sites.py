@@ -1,8 +1,8 @@
-"""Tells apart the places of a program from which one thing is called.
+"""Tell apart the places of a program that call one function or module.
 
-One loss module may serve several purposes, as in a GAN: what is called from another
-line is a loss of its own.  Places are numbered mode by mode, in the order of their
-first calls, so that the loss of training and that of evaluation have the same number.
+One loss module may serve several purposes, as in a GAN, so each line that calls it is
+a loss of its own.  Places are numbered for each mode, in the order of their first
+calls: the loss of training and that of evaluation have the same number.
 
 Thread safety: the training's thread.
 """
@@ -30,7 +30,7 @@ TRAINERS = (
 
 
 class CallSites:
-    """The places from which something was called so far.
+    """The places that have called one thing so far.
 
     Args:
         mode: Returns the present mode.

@@ -1,9 +1,9 @@
 """Calls of a module's ``forward()`` by the program itself, which no hook reports.
 
-Layers that train each by itself are often called so (``self.forward(x)`` in a method
-that trains), and all modules of a library whose base class has a ``__call__`` of its
-own.  Where a module is made visible, such a call becomes a call as by ``__call__`` of
-PyTorch's modules, as its documentation asks for; hooks then see it.
+Programs often call layers like this that train each by itself (``self.forward(x)`` in a
+method that trains), and so does a library whose base class has its own ``__call__``.
+Once a module is made visible, such a call goes through the ``__call__`` of PyTorch's
+modules, as PyTorch's documentation asks; hooks then see it.
 
 Thread safety: modules are made visible by the training's thread; calls of any thread.
 
@@ -40,7 +40,7 @@ _CALLERS = _codes(nn.Module._call_impl) | _codes(nn.Module._slow_forward)
 
 
 class DirectCalls(Inert):
-    """Stands as ``forward`` in a module, which it calls if the program calls that.
+    """Stand in for ``forward`` of a module, and call the module instead.
 
     A copy of the module has its own ``forward`` in its place.
 
@@ -82,7 +82,7 @@ class DirectCalls(Inert):
     def _of(self) -> nn.Module:
         module = self._module()
         if module is None:
-            msg = "the module of this forward() does not exist any longer"
+            msg = "the module of this forward() no longer exists"
             raise ReferenceError(msg)
         return module
 
@@ -119,7 +119,7 @@ def make_visible(module: nn.Module) -> DirectCalls | None:
 
 
 def direct_caller(module: nn.Module) -> nn.Module | None:
-    """The outermost module whose ``forward()`` the program has called by itself.
+    """Return the outermost module whose ``forward()`` the program has called.
 
     To be called while *module*, which is a part of it, is being called.
     """
@@ -133,7 +133,7 @@ def direct_caller(module: nn.Module) -> nn.Module | None:
 
 
 def name_in_model(layer: nn.Module) -> str | None:
-    """What a layer is called that a method of the model around it calls: ``PPO.fc1``.
+    """Return the name of a layer that a method of its model calls, like ``PPO.fc1``.
 
     To be called while the layer is being called.
 
@@ -152,7 +152,7 @@ def name_in_model(layer: nn.Module) -> str | None:
 def _models_around(
     module: nn.Module,
 ) -> Iterator[tuple[types.FrameType, nn.Module]]:
-    """The methods under way of models that a module is a part of, the inner first."""
+    """Yield the methods under way of models around a module, the inner first."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

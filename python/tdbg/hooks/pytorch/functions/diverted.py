@@ -1,14 +1,14 @@
-"""Diverts calls of PyTorch's own functions, so that they can be followed.
+"""Divert calls of PyTorch's own functions, so that tdbg can follow them.
 
-A function of ``torch.nn.functional`` stays the object that it is and gets other code:
-so it is followed wherever it was imported to, a model that holds one is pickled as
-ever, and the compilers of PyTorch, which know functions by their identity, compile what
+A function of ``torch.nn.functional`` stays the same object and gets other code.  So it
+is followed wherever the program imported it, a model that holds one is pickled as
+before, and the compilers of PyTorch, which know functions by identity, compile what
 they compiled before.  A builtin (``torch.tanh``, ``torch.nn.functional.gelu``) has no
-code to exchange.  Another function stands in its place, and only while a forward is
-under way that is captured, and never again once anything is compiled.
+code to exchange.  Another function takes its place while a captured forward is under
+way, until something is compiled.
 
-In forwards that are not captured an activation has its own code too, and costs what it
-costs without tdbg, until anything is compiled; losses are followed always, but for
+Until something is compiled, an activation has its own code in forwards that are not
+captured, and costs what it costs without tdbg.  Losses are always followed, except in
 steps that are only counted.
 
 Thread safety: functions are diverted by the training's thread; any thread may call
@@ -49,7 +49,7 @@ __all__ = [
 
 _Function = Callable[..., Any]
 _DIVERTED = "_tdbg_diverted"
-# The constant in the place of which the code of a diverted function has what it calls.
+# The constant that the diverting code replaces by the function that it calls.
 _PLACE = "what is called"
 # The threads in which such a function is being called.
 _calling_now: set[int] = set()
@@ -74,29 +74,29 @@ class FunctionCall(NamedTuple):
 
 
 class Listener:
-    """Is told of the calls of functions.
+    """Hears of calls of functions.
 
     Attributes:
-        is_on: Whether it is told now.
-        sees_all: Whether iterators that a function is given are made tuples, which
-            are still there when it has returned.
+        is_on: Whether it hears of calls now.
+        sees_all: Whether iterators among the arguments become tuples, so that the
+            listener can read them after the call.
     """
 
     is_on = False
     sees_all = False
 
     def called(self, call: FunctionCall) -> None:
-        """A function was called and has returned; must not raise."""
+        """Handle the call of a function, which has returned; it must not raise."""
 
 
 class Place(NamedTuple):
-    """Where a builtin stands, and what can stand there in its place.
+    """The place of a builtin, and the function that can take it.
 
     Attributes:
         owner: The module.
         name: The name there.
         original: The builtin.
-        diverted: Calls the builtin, and tells of it.
+        diverted: Calls the builtin and reports the call.
     """
 
     owner: types.ModuleType
@@ -110,10 +110,10 @@ class DivertedCode(NamedTuple):
 
     Attributes:
         function: The function.
-        codes: Its own code, and that which diverts its calls: its ``__code__`` is set
-            to either.
-        call: What the latter calls; its ``counter`` says when it need not be followed.
-        lines: Keeps its warnings at the lines of its callers.
+        codes: Its own code and the code that diverts its calls; ``__code__`` is set to
+            either.
+        call: Called by the diverting code; its ``counter`` says when nobody need hear.
+        lines: Keeps warnings of the function at the lines of its callers.
     """
 
     function: Any  # Typed, it would be taken for a method.
@@ -143,7 +143,7 @@ class DivertedCodes:
 
     @property
     def counter(self) -> StepCounter | None:
-        """Says in which steps no call of them is followed; None: in none."""
+        """The counter of steps in which no call is followed; None: all steps are."""
         return self._counter
 
     @counter.setter
@@ -167,7 +167,7 @@ class DivertedCodes:
                 each.function.__code__ = each.codes[are_diverted]
 
     def remove(self) -> None:
-        """Leave them as they were; others may be added."""
+        """Leave all as they were; others may be added."""
         for each in self._codes:
             each.remove()
         self._codes.clear()
@@ -177,10 +177,10 @@ class DivertedCodes:
 def code_of(
     owner: types.ModuleType, name: str, listener: Listener
 ) -> DivertedCode | None:
-    """Return what can divert the calls of a function that is written in Python.
+    """Return the code that can divert calls of a function written in Python.
 
     Returns:
-        None: It is no such function, or somebody diverts it already.
+        The code; None for any other function, and for one that is diverted already.
     """
     function = getattr(owner, name, None)
     if not isinstance(function, types.FunctionType) or function.__closure__:
@@ -232,14 +232,14 @@ def place_of(owner: types.ModuleType, name: str, listener: Listener) -> Place | 
 
 
 def _calling(original: _Function, name: str, listener: Listener) -> _Function:
-    """Make what is called in the place of *original*, by code with a frame of its own.
+    """Make the function that diverting code calls in place of *original*.
 
-    A call inside of another one is not told of: it is part of that, or the same once
-    more, where a mode of PyTorch (``torch.set_default_device``) passes it on.
+    A call inside another one is not reported: it is part of that one, or the same call
+    passed on by a mode of PyTorch (``torch.set_default_device``).
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # Losses come here in every step that is seen: as few calls as can be.
+        # Losses come here in every step that is seen: keep calls few.
         if not listener.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
         thread = threading.get_ident()
@@ -253,15 +253,15 @@ def _calling(original: _Function, name: str, listener: Listener) -> _Function:
             result = original(*args, **kwargs)
         finally:
             _calling_now.discard(thread)
-        # Behind this frame is that of the function, and behind that who called it.
+        # Behind this frame is that of the function, and then that of its caller.
         listener.called(FunctionCall(name, args, kwargs, result, sys._getframe(2)))
         return result
 
-    # It is no part of what the compiler compiles around it.
+    # The compiler must not compile it with the code around it.
     never_compiled(call)
     return call
 
 
 def _kept(given: Any) -> Any:
-    """Return what can be gone through twice, in the place of an iterator."""
+    """Return a tuple in place of an iterator, to be read twice."""
     return tuple(given) if isinstance(given, Iterator) else given

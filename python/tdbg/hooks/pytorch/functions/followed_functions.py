@@ -1,4 +1,4 @@
-"""Which functions of PyTorch are followed, when, and for which training.
+"""The functions of PyTorch that tdbg follows, when, and for which training.
 
 Activations are followed in forwards that are captured, dropout in forwards that
 evaluate, losses always.
@@ -54,14 +54,14 @@ LOSS_FUNCTIONS = (
     "soft_margin_loss",
     "triplet_margin_loss",
 )
-"""Those of ``torch.nn.functional`` that are captured as losses."""
+"""Functions of ``torch.nn.functional`` that are captured as losses."""
 
-# They drop unless they are told not to.
+# Functions that drop unless an argument tells them not to.
 _DROPOUT_FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d")
 
 
 class Follower(Protocol):
-    """One training that captures what its functions are given and return.
+    """A training that captures the arguments and results of functions.
 
     Attributes:
         me: A reference to itself.
@@ -91,22 +91,22 @@ class Follower(Protocol):
 
 
 class _Activations(Listener):
-    """On while a forward is under way in which outputs are captured."""
+    """Hears of activations while outputs of a forward are captured."""
 
     def called(self, call: FunctionCall) -> None:
-        """An activation function was called, and has returned."""
+        """Capture the call of an activation function, which has returned."""
         calls = None if followed.latest is None else followed.latest()
         if calls is not None:
             calls.activation(call)
 
 
 class _Losses(Listener):
-    """Always on."""
+    """Hears of losses, always."""
 
     is_on = True
 
     def called(self, call: FunctionCall) -> None:
-        """A loss function was called, and has returned."""
+        """Capture the call of a loss function, which has returned."""
         calls = None if followed.latest is None else followed.latest()
         if calls is None or not calls.follows_losses:
             return
@@ -119,10 +119,10 @@ class _Losses(Listener):
 
 
 class _Dropout(Listener):
-    """On while a forward is under way that evaluates."""
+    """Hears of dropout while a forward evaluates."""
 
     def called(self, call: FunctionCall) -> None:
-        """A dropout function was called, and has returned."""
+        """Note the call of a dropout function, which has returned."""
         calls = None if followed.latest is None else followed.latest()
         if (
             calls is not None
@@ -133,13 +133,13 @@ class _Dropout(Listener):
 
 
 class _Followed:
-    """The functions of this process that are diverted, and who follows them.
+    """The functions of this process that are diverted, and the training that follows.
 
-    Of several trainings calls are of the one whose root was called last.
+    If there are several trainings, calls belong to the one whose root ran last.
 
     Attributes:
-        latest: Refers to who follows now; None: nobody does.
-        is_on: Whether the latest forward is one whose activations are followed.
+        latest: A reference to the training that follows now; None: none does.
+        is_on: Whether activations of the latest forward are followed.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class _Followed:
         self._dropout = _Dropout()
         self._names: set[str] = set()
         self._activation_codes, self._dropout_codes = DivertedCodes(), DivertedCodes()
-        self._loss_codes = DivertedCodes()  # They are always diverted.
+        self._loss_codes = DivertedCodes()  # Always diverted.
         self._places: list[Place] = []
         self._has_places = False  # Whether builtins are replaced.
         self._is_compiled = False
@@ -183,7 +183,7 @@ class _Followed:
                         codes.add(code)
 
     def remove(self, calls: Follower) -> None:
-        """Put all back, if nobody else follows."""
+        """Put everything back, unless another training follows."""
         self._followers.discard(calls)
         if self.latest is calls.me:
             self._listen(None)
@@ -192,13 +192,13 @@ class _Followed:
             self._put_builtins_back()
             for codes in self._all_codes():
                 codes.remove()
-            # The next training is another one: what it compiles is yet to come.
+            # The next training may not compile anything.
             self.born, self._is_compiled = now(), False
             self._names.clear()
             self._places.clear()
 
     def forward_begins(self, calls: Follower) -> None:
-        """A root is called; what is called inside is for *calls*."""
+        """Note that a root is called; functions called inside are for *calls*."""
         if self.latest is not calls.me:
             self._listen(calls)
         self.is_on = self._activations.is_on = calls.is_in_forward
@@ -214,17 +214,17 @@ class _Followed:
                     setattr(owner, name, diverted)
 
     def follow_dropout(self, is_followed: bool) -> None:
-        """A root is called, whose dropout is followed or not."""
+        """Note that a root is called, whose dropout is followed or not."""
         self._dropout.is_on = is_followed
         codes = self._dropout_codes
         if codes.are_diverted is not is_followed and self._may_change():
             codes.exchange(is_followed)
 
     def forward_ends(self) -> None:
-        """No forward is under way, and builtins are in their places.
+        """Put builtins back: no forward is under way.
 
-        Code is not put back before a forward begins that is not captured: in the
-        beginning, and by short schedules, the next one is.
+        Code goes back only when a forward begins that is not captured: at first, and
+        with short schedules, the next forward is captured as well.
         """
         self._activations.is_on = self._dropout.is_on = False
         self._put_builtins_back()
@@ -232,7 +232,7 @@ class _Followed:
     def set_idle(self, is_idle: bool) -> None:
         """Change nothing any longer: the compiler is about to trace.
 
-        It guards the code of functions, which is from now on that which diverts them.
+        It guards the code of functions, so they keep the diverting code from now on.
         """
         if not is_idle:
             self._is_compiled = True
@@ -241,7 +241,7 @@ class _Followed:
                 codes.exchange(True)
 
     def _listen(self, calls: Follower | None) -> None:
-        """Calls are of this training from now on; None: of none."""
+        """Give calls to this training from now on; None: to none."""
         self.latest = None if calls is None else calls.me
         counter = None if calls is None else calls.session.counted.counter_of_core
         for codes in self._all_codes():

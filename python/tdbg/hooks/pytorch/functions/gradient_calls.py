@@ -1,12 +1,12 @@
 """Gradients that a function returns: ``torch.autograd.grad``, and what calls it.
 
-``torch.func.grad``, ``vjp`` and their likes call it, with the tensors that they have
-wrapped.  No backward pass begins then, and no parameter is given a gradient: what the
-function returns is all there is.
+``torch.func.grad``, ``vjp`` and similar functions call it with the tensors that they
+have wrapped.  No backward pass begins then, and no parameter gets a gradient: only the
+function's result has it.
 
 Thread safety: the training's thread watches; any thread may call.
 
-Errors: none into the program; what a watcher raises is lost.
+Errors: none into the program; errors of watchers are logged and lost.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ class GradientCall(NamedTuple):
 
     Attributes:
         root: The number, with its graph; inside ``vmap`` one for each sample.
-        inputs: What it was differentiated by.
-        gradients: One for each of *inputs*; None where the number does not depend on
-            it.
+        inputs: The tensors by which the number was differentiated.
+        gradients: One for each of *inputs*; None if the number does not depend on it.
         is_kept: Whether the gradients have a graph of their own.
     """
 
@@ -48,7 +47,7 @@ class GradientCall(NamedTuple):
 
 
 class GradientCalls:
-    """Watches for gradients of a single number that a function returns.
+    """Watch for functions that return gradients of a single number.
 
     Args:
         report: Called with each call, after it has returned.
@@ -64,7 +63,7 @@ class GradientCalls:
 
 
 class _Diverted(Listener):
-    """``torch.autograd.grad``, which has other code while anybody watches."""
+    """Diverts ``torch.autograd.grad`` while anybody watches."""
 
     sees_all = True  # It is given ``model.parameters()``.
 
@@ -89,7 +88,7 @@ class _Diverted(Listener):
                 self._code = None
 
     def called(self, call: FunctionCall) -> None:
-        """It has returned."""
+        """Report a call to all watchers."""
         try:
             found = _gradients_of(call)
             if found is not None:
@@ -103,7 +102,7 @@ _diverted = _Diverted()
 
 
 def _gradients_of(call: FunctionCall) -> GradientCall | None:
-    """What a call of ``torch.autograd.grad`` has returned; None: not of a number."""
+    """Return the gradients of a call; None if they are not of a single number."""
     given = dict(zip(("outputs", "inputs"), call.args, strict=False)) | call.kwargs
     root: Any = given.get("outputs")
     inputs: Any = given.get("inputs")

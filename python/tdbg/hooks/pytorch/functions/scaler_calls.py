@@ -1,4 +1,4 @@
-"""The calls with which a ``GradScaler`` steps an optimizer, or skips its step.
+"""Calls of a ``GradScaler`` that steps an optimizer or skips its step.
 
 Its methods are wrapped while anybody watches.
 
@@ -35,7 +35,7 @@ _watchers: weakref.WeakSet[_Watcher] = weakref.WeakSet()
 
 
 def watch_scalers(watcher: _Watcher) -> None:
-    """Call *watcher* with the scale, and before and after each decision.
+    """Call *watcher* with the scale, and before and after each decision to step.
 
     The watcher must not raise.
     """
@@ -50,7 +50,7 @@ def watch_scalers(watcher: _Watcher) -> None:
 
 
 def unwatch_scalers(watcher: _Watcher) -> None:
-    """Call it no longer."""
+    """Call *watcher* no longer."""
     _watchers.discard(watcher)
     if _watchers:
         return

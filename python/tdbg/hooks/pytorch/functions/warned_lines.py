@@ -1,11 +1,11 @@
-"""Keeps the warnings of diverted functions at the lines that called these.
+"""Keep warnings of diverted functions at the lines of their callers.
 
 ``torch.nn.functional`` warns with a ``stacklevel`` that counts frames up to the caller
-of its function.  A function that is diverted has frames of tdbg between itself and its
-caller, so that the warning would name a file of tdbg: while any is diverted, something
-else stands for ``warnings`` in its module, which does not count these frames.
+of its function.  Between a diverted function and its caller lie frames of tdbg, and the
+warning would name a file of tdbg.  While a function is diverted, a stand-in for
+``warnings`` in its module skips these frames.
 
-Thread safety: as of hooks/pytorch/functions/diverted.py.  Errors: none.
+Thread safety: see hooks/pytorch/functions/diverted.py.  Errors: none.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _NAME = "warnings"
 
 
 class WarnedLines:
-    """The frames of a diverted function, which are not counted.
+    """The frames of a diverted function, which warnings skip.
 
     Args:
-        namespace: That of the function's module.
-        diverted: The code that it has while it is diverted.
-        followed: What that calls, which calls the function.
+        namespace: The globals of the function's module.
+        diverted: The code of the function while it is diverted.
+        followed: The function that this code calls, and which calls the original.
     """
 
     def __init__(
@@ -39,28 +39,28 @@ class WarnedLines:
         _following.add(followed.__code__)
 
     def begin(self) -> None:
-        """Count them no longer."""
+        """Skip these frames."""
         _diverted[id(self._diverted)] = self._diverted
         if self._namespace.get(_NAME) is warnings:
             self._namespace[_NAME] = _stand_in
 
     def end(self) -> None:
-        """Count as ever, where no other function of the module is diverted."""
+        """Count frames as before, if no other function is diverted."""
         _diverted.pop(id(self._diverted), None)
         if not _diverted and self._namespace.get(_NAME) is _stand_in:
             self._namespace[_NAME] = warnings
 
 
-# By identity: to compare two codes takes their constants, which are what is called.
+# By identity: equality of codes would compare the functions among their constants.
 _diverted: dict[int, types.CodeType] = {}
-# The code of what follows these, which all of them share.
+# The code of the functions that they call.
 _following: set[types.CodeType] = set()
 
 
 def _warn(
     message: Any, category: Any = None, stacklevel: int = 1, *args: Any, **kwargs: Any
 ) -> None:
-    """As ``warnings.warn``, for whom frames of diverted functions are none."""
+    """Warn like ``warnings.warn``, without counting frames of diverted functions."""
     frame: types.FrameType | None = sys._getframe(1)
     n_frames = stacklevel + 1  # With this one.
     for _ in range(1, stacklevel):
@@ -84,5 +84,5 @@ class _Warnings(types.ModuleType):
 
 _stand_in = _Warnings()
 with contextlib.suppress(Exception):
-    # ``torch.jit.script`` reads the source of these functions, and knows what warns.
+    # ``torch.jit.script`` reads the source of these functions; it must know `_warn`.
     _builtins._register_builtin(_warn, "aten::warn")

@@ -1,3 +1,3 @@
-"""What a model of PyTorch is made of, and what tdbg registers on it."""
+"""Models of PyTorch: their modules, kinds and modes, and the hooks on them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is calling the program's code: a backward pass, or a transform.
+"""Find out whether a backward pass or a transform is calling.
 
 Thread safety: pure functions.  Errors: none.
 """
@@ -20,22 +20,22 @@ __all__ = [
 ]
 
 NOT_IN_BACKWARD = -1
-"""What ``_current_graph_task_id()`` returns where autograd is not calling."""
+"""The result of ``_current_graph_task_id()`` if autograd is not calling."""
 
 
 def is_in_backward() -> bool:
-    """Return whether autograd is calling: a checkpointed forward is recomputed."""
+    """Return whether autograd is calling, to recompute a checkpointed forward."""
     return _current_graph_task_id() != NOT_IN_BACKWARD
 
 
 def is_in_transform() -> bool:
-    """Whether a transform of ``torch.func`` is calling."""
+    """Return whether a transform of ``torch.func`` is calling."""
     return transforms.peek_interpreter_stack() is not None
 
 
 @contextlib.contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Operations are those of no transform of ``torch.func`` meanwhile."""
+    """Run operations outside all transforms of ``torch.func`` meanwhile."""
     clear = getattr(pyfunctorch, "temporarily_clear_interpreter_stack", None)
     if clear is None or not is_in_transform():
         yield

@@ -7,8 +7,8 @@ while it reads a module.
 
 Thread safety: hooks are opened and closed by the training's thread.
 
-Errors: none; a module that reduces itself, or whose state is no dictionary, has
-callbacks in its copies that do nothing (``Inert``).
+Errors: none.  If a module reduces itself, or its state is no dictionary, its copies
+have callbacks that do nothing (``Inert``).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["Callback", "Inert", "leave_out_of_copies"]
 
 
 class Inert:
-    """Something on a model that is left out of the model's copies.
+    """Something on a model that copies of the model do not have.
 
-    A copied or pickled model must neither be captured nor need tdbg when it is
-    loaded, so in the copy stands a callable of the standard library that does nothing.
+    tdbg must not capture a copied or pickled model, and the model must load without
+    tdbg.  A callable of the standard library that does nothing stands in the copy.
     """
 
     __slots__ = ()
@@ -44,11 +44,11 @@ class Inert:
 
 
 class Callback(Inert):
-    """A hook of a module that stays where it is, and is not in copies of it.
+    """A hook of a module that is not in copies of the module.
 
     Attributes:
-        puts_back: Whether it puts back what was taken off: what stands beside it must
-            stay, for PyTorch has begun to call them all when it does.
+        puts_back: Whether this hook puts other hooks back on the model.  The hooks
+            beside it must then stay: PyTorch has begun to call them all.
     """
 
     __slots__ = ("__weakref__", "session")
@@ -59,25 +59,25 @@ class Callback(Inert):
 
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-# What PyTorch notes of these hooks, by the same keys.
+# Dicts with notes of PyTorch on these hooks, by the same keys.
 _NOTES = (
     "_forward_pre_hooks_with_kwargs",
     "_forward_hooks_with_kwargs",
     "_forward_hooks_always_called",
 )
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-# What was there before, by owner and name; None: nothing.
+# The functions that were replaced, by owner and name; None: there was none.
 _originals: dict[tuple[Any, str], Any] = {}
 
 
 def leave_out_of_copies(session: Session) -> None:
-    """Leave callbacks of tdbg out of copies as long as this session is open."""
+    """Leave callbacks of tdbg out of copies while this session is open."""
     _sessions.add(session)
     closed = functools.partial(_closed, weakref.ref(session))
     session.on_close.append(closed)
     session.on_rest.append(closed)
     _replace(nn.Module, "__getstate__", _state)
-    # Classes with a __getstate__ of their own, as LSTM and DistributedDataParallel.
+    # For classes with their own __getstate__: LSTM, DistributedDataParallel.
     _replace(nn.Module, "__reduce_ex__", _reduced)
     scripting = sys.modules.get("torch.jit._recursive")
     if hasattr(scripting, "create_script_module"):
@@ -103,7 +103,7 @@ def _replace(owner: Any, name: str, replacement: Callable[..., Any]) -> None:
         return
     original = _originals[(owner, name)] = vars(owner).get(name)
 
-    # A function, so that it is a method where it stands in a class.
+    # A function, which becomes a method if it stands in a class.
     def replaced(*args: Any, **kwargs: Any) -> Any:
         return replacement(original, *args, **kwargs)
 
@@ -118,7 +118,7 @@ def _create_script_module(
 
 
 def _state(original: Callable[[nn.Module], Any] | None, module: nn.Module) -> Any:
-    """The state of a module for its copy, without callbacks."""
+    """Return the state of a module for its copy, without callbacks."""
     of_next: Any = super(nn.Module, module)
     return _cleaned(of_next.__getstate__() if original is None else original(module))
 
@@ -126,7 +126,7 @@ def _state(original: Callable[[nn.Module], Any] | None, module: nn.Module) -> An
 def _reduced(
     original: Callable[[nn.Module, Any], Any] | None, module: nn.Module, protocol: Any
 ) -> Any:
-    """What a module is rebuilt from, without callbacks in its state."""
+    """Return the parts that a module is rebuilt from, without callbacks."""
     of_next = super(nn.Module, module)
     reduced = (
         of_next.__reduce_ex__(protocol)
@@ -140,7 +140,7 @@ def _reduced(
 
 
 def _cleaned(state: Any) -> Any:
-    """The state of a module without callbacks; itself where there are none."""
+    """Return the state of a module without callbacks; unchanged if it has none."""
     own: Any = state[0] if isinstance(state, tuple) and state else state
     if not isinstance(own, dict):
         return state
@@ -167,7 +167,7 @@ def _keys_of_callbacks(state: dict[str, Any]) -> set[int]:
 
 @contextlib.contextmanager
 def _without_callbacks(root: Any) -> Iterator[None]:
-    """Take the callbacks off all modules for a while."""
+    """Take the callbacks off all modules in the meantime."""
     before: list[tuple[Any, dict[Any, Any]]] = []
     forwards: list[tuple[dict[str, Any], Any]] = []
     for module in root.modules() if isinstance(root, nn.Module) else ():

@@ -1,6 +1,6 @@
-"""Kinds of PyTorch's modules and losses, by their classes and the bases of these.
+"""Kinds of PyTorch's modules and losses, by the names of classes and base classes.
 
-Classes go by name: some libraries call activations of their own as PyTorch does.
+Names suffice: some libraries name their own activations like those of PyTorch.
 
 Thread safety: pure functions.
 """
@@ -20,7 +20,7 @@ __all__ = ["classes_and_kind", "kind_of", "loss_name"]
 
 
 def loss_name(loss: Callable[..., Any]) -> str:
-    """Return the name of a loss: that of its function or class."""
+    """Return the name of a loss, which is the name of its function or class."""
     while isinstance(loss, functools.partial):
         loss = loss.func
     name: str = getattr(loss, "__name__", None) or type(loss).__name__
@@ -39,13 +39,13 @@ def kind_of(module: Any) -> Kind | None:
 
 
 def classes_and_kind(module: nn.Module) -> frozenset[str]:
-    """Return what a need may call a module: by its kind, its class or a base class."""
+    """Return all names of a module's type: its kind, its class and base classes."""
     kind = kind_of(module)
     return frozenset(_classes(module)) | ({kind} if kind else set())
 
 
 def _classes(module: nn.Module) -> Iterator[str]:
-    """The names of its class and of all that this derives from, but the common ones."""
+    """Yield the names of a module's class and base classes, without the common ones."""
     for each in type(module).__mro__:
         if each is not nn.Module and each is not object:
             yield each.__name__

@@ -1,4 +1,4 @@
-"""The mode that a model of PyTorch shows, and its layers that evaluation changes.
+"""The mode of a model of PyTorch, and the layers whose results depend on it.
 
 Thread safety: the training's thread.
 """
@@ -22,15 +22,15 @@ __all__ = ["TorchMode", "evaluating"]
 
 
 class TorchMode(CurrentMode):
-    """The mode that the user said, or else ``model.training`` of the first root.
+    """The mode that the user has set, or else ``model.training`` of the first root.
 
     Args:
         session: As for ``CurrentMode``.
         roots: The registered modules; grows.
 
     Attributes:
-        is_functional: Whether the training is one by transforms of ``torch.func``:
-            then no forward outside of them is part of it.
+        is_functional: Whether transforms of ``torch.func`` train the model.  Forwards
+            outside of them are then evaluations.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class TorchMode(CurrentMode):
         self.is_functional = False
 
     def now(self) -> ModeKeys:
-        """The mode that a forward would have now."""
+        """Return the mode that a forward would have now."""
         if self.said is not None:
             return self.said
         machine = self._machine
@@ -64,10 +64,10 @@ class TorchMode(CurrentMode):
         return TRAIN
 
     def of_part(self, module: nn.Module | None) -> ModeKeys:
-        """The mode of the call of a module in a root, from outside of all roots.
+        """Return the mode of a call of a module in a root, from outside of all roots.
 
-        It is evaluated if it is in evaluation mode itself, or no gradient can come of
-        it: a training calls the model as it is wrapped, and its evaluation calls the
+        The call evaluates if the module is in evaluation mode, or if it can give no
+        gradient: a training calls the wrapped model, and its evaluation calls the
         model inside.
         """
         mode = self.now()
@@ -77,10 +77,10 @@ class TorchMode(CurrentMode):
         return TRAIN if is_training and torch.is_grad_enabled() else EVAL
 
     def of_loss(self) -> ModeKeys:
-        """The mode of a loss: that of the evaluation before it, if there was one.
+        """Return the mode of a loss: that of the evaluation before it, if any.
 
-        Without gradients, and while no step of training is open, it is of something
-        that is evaluated, such as a copy of the model.
+        A loss without gradients, while no training step is open, belongs to an
+        evaluation, such as that of a copy of the model.
         """
         mode, machine = self.now(), self._machine
         if self.said is not None or mode is not TRAIN or machine.depth:
@@ -94,20 +94,21 @@ class TorchMode(CurrentMode):
         return EVAL if has_no_gradient and is_between else mode
 
     def may_train(self) -> bool:
-        """Whether gradients of a forward in evaluation could still be used."""
+        """Return whether gradients of a forward in evaluation could still be used."""
         return self.said is None and torch.is_grad_enabled()
 
 
-# So many are named.
+# Layers that are named, at most.
 MOST = 1000
 
 
 def evaluating(
     root: nn.Module, trained: AbstractSet[int], dropping: AbstractSet[str]
 ) -> list[str]:
-    """The paths of layers that compute something else in training than in evaluation.
+    """Return the paths of layers whose results evaluation mode changes.
 
-    None if any of them is in training mode, or most of what is trained is elsewhere.
+    The list is empty if any of these layers is in training mode, or if most trained
+    parameters lie elsewhere.
 
     Args:
         root: The model.
@@ -136,7 +137,7 @@ def evaluating(
 
 
 def _differs(module: nn.Module) -> bool:
-    """Whether it computes something else in training than in evaluation."""
+    """Return whether training mode changes the result of a module."""
     if isinstance(module, nn.modules.batchnorm._NormBase):
         return bool(module.track_running_stats) and module.running_mean is not None
     if isinstance(module, nn.RNNBase):
@@ -146,14 +147,14 @@ def _differs(module: nn.Module) -> bool:
     name = type(module).__name__
     if isinstance(module, nn.MultiheadAttention):
         return bool(module.dropout > 0)
-    # Of other packages: DropPath, StochasticDepth and their like.
+    # Other packages have DropPath, StochasticDepth and the like.
     rate = getattr(module, "p", getattr(module, "drop_prob", 0.0))
     is_drop = "Drop" in name or name == "StochasticDepth"
     return is_drop and isinstance(rate, int | float) and rate > 0
 
 
 def _share(parameters: Iterable[torch.Tensor], trained: AbstractSet[int]) -> float:
-    """How much of them is trained."""
+    """Return the share of the elements that are trained."""
     sizes = [(each.numel(), id(each) in trained) for each in parameters]
     of_trained = sum(size for size, is_trained in sizes if is_trained)
     return of_trained / max(1, sum(size for size, _ in sizes))

@@ -1,8 +1,8 @@
-"""Modules by path, as if nobody had wrapped them.
+"""Modules by path, as if no wrapper held them.
 
-``DistributedDataParallel`` and its like hold the model in an attribute of their own,
-whose name would stand in every path; the names of a tensor do not depend on how a
-model is trained.
+``DistributedDataParallel`` and other wrappers hold the model in an attribute, whose
+name would stand in every path.  The names of tensors must not depend on how a model is
+trained.
 
 Thread safety: pure functions.
 """
@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 
-# Wrappers that call what they hold and pass on its result, with the attribute that
-# holds it.  Those that are not always loaded go by name.
+# Wrappers that pass on the result of the module they hold, with the attribute that
+# holds it.  Wrappers that are not always loaded are known by that name.
 _WRAPPERS = ((DataParallel, "module"), (DistributedDataParallel, "module"))
 _NAMED = frozenset(
     {
@@ -49,7 +49,7 @@ _NAMED = frozenset(
         "_orig_mod",  # torch.compile
     }
 )
-# A class that `fully_shard` has put in the place of the module's own.
+# The base of the class that `fully_shard` gives a module.
 _SHARDED_BASE = "FSDPModule"
 
 
@@ -61,12 +61,12 @@ By then a tensor is noticed that came or went past the modules' own methods.
 
 
 class TensorPlace(NamedTuple):
-    """Where a tensor of a module stands, so that a new one put there is found.
+    """The place of a tensor in a module, where a new tensor is found, too.
 
     Attributes:
-        owner: The module that has it; not kept alive.
-        key: Its name there.
-        names: All its paths from the root; a tied one has several.
+        owner: The module that has the tensor; not kept alive.
+        key: The name of the tensor there.
+        names: All paths of the tensor from the root; a tied one has several.
     """
 
     owner: weakref.ref[nn.Module]
@@ -81,7 +81,7 @@ def places_of(
 
     Args:
         root: The module; wrappers leave no trace in paths.
-        tensors: Those of one module by name: its parameters or its buffers.
+        tensors: Returns the parameters or the buffers of one module by name.
     """
     owners: dict[int, tuple[nn.Module, str]] = {}
     names: dict[int, list[str]] = {}
@@ -98,7 +98,7 @@ def places_of(
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module itself, inside any wrappers."""
+    """Return the module inside all wrappers."""
     while True:
         inner = _wrapped_in(module)
         if inner is None:
@@ -107,7 +107,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def class_name(module: nn.Module) -> str:
-    """The name of the class that its author gave it."""
+    """Return the name of the class that the author of the module gave it."""
     kind = type(module)
     if is_fully_sharded(module):
         kind = kind.__bases__[1]
@@ -115,29 +115,29 @@ def class_name(module: nn.Module) -> str:
 
 
 def is_fully_sharded(module: nn.Module) -> bool:
-    """Whether ``fully_shard`` was called for this module itself."""
+    """Return whether ``fully_shard`` was called for this very module."""
     bases = type(module).__bases__
     return len(bases) > 1 and bases[0].__name__ == _SHARDED_BASE
 
 
 def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All modules with their paths; one at several paths comes with each.
+    """Yield all modules with their paths; a module at several paths comes with each.
 
-    As ``named_modules(remove_duplicate=False)`` without wrappers.
+    Like ``named_modules(remove_duplicate=False)``, but without wrappers.
     """
     for path, module in root.named_modules(remove_duplicate=False):
         if _wrapped_in(module) is None:
             yield _clean(root, path), module
 
 
-# A module that holds such a share of a root's parameters is what the root wraps.
+# A root wraps a module that holds this share of its parameters.
 _WRAPPED = 0.9
 
 
 def wrapped_parts(root: nn.Module) -> list[nn.Module]:
-    """The modules that a root wraps: with others inside, and nearly all its parameters.
+    """Return the modules with nearly all parameters of a root, which it wraps.
 
-    Not only those of wrappers that are known: also a backbone below a small head.
+    Besides modules in known wrappers, this is a backbone below a small head.
     """
     sizes = {id(each): _size(each) for each in root.parameters()}
     least = _WRAPPED * sum(sizes.values())
@@ -153,12 +153,12 @@ def wrapped_parts(root: nn.Module) -> list[nn.Module]:
 def _size(parameter: torch.Tensor) -> int:
     try:
         return parameter.numel()
-    except (RuntimeError, ValueError):  # A lazy one has no shape yet.
+    except (RuntimeError, ValueError):  # A lazy parameter has no shape yet.
         return 1
 
 
 def _wrapped_in(module: nn.Module) -> nn.Module | None:
-    """What the module wraps; None for one that is no wrapper."""
+    """Return the module inside a wrapper; None if *module* is no wrapper."""
     for kind, name in _WRAPPERS:
         if isinstance(module, kind):
             return module._modules.get(name)
@@ -168,7 +168,7 @@ def _wrapped_in(module: nn.Module) -> nn.Module | None:
 
 
 def _clean(root: nn.Module, path: str) -> str:
-    """The path without the attributes of wrappers."""
+    """Return the path without the attributes of wrappers."""
     parts = []
     module: nn.Module | None = root
     for part in path.split("."):
@@ -203,7 +203,7 @@ def end_replica(session: Session, replica: nn.Module, root: nn.Module | None) ->
 
 
 def _is_first(replica: nn.Module, root: nn.Module | None) -> bool:
-    """The copies lie on different devices, the first on that of the root."""
+    """Return whether a copy lies on the device of the root, as the first copy does."""
     if root is None:
         return False
     own = next(root.parameters(), None)
@@ -211,7 +211,7 @@ def _is_first(replica: nn.Module, root: nn.Module | None) -> bool:
 
 
 def _parameters(replica: nn.Module) -> Iterator[torch.Tensor]:
-    """Of a copy they are no parameters any longer, but attributes."""
+    """Yield the parameters of a copy, which are plain attributes there."""
     for module in replica.modules():
         for value in vars(module).values():
             if isinstance(value, torch.Tensor):
@@ -219,13 +219,13 @@ def _parameters(replica: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def package_models_in(root: nn.Module) -> dict[str, str]:
-    """Paths of modules that models of packages have made, each with its model's path.
+    """Return the paths of modules in models of packages, each with its model's path.
 
-    A part that such a model leaves unused (the pooler of an encoder whose tokens are
-    averaged) is no mistake of the program; one in a module of the program may be.
+    It is no mistake of the program if such a model leaves a part unused (the pooler of
+    an encoder whose tokens are averaged); an unused module of the program may be one.
 
-    PyTorch's own modules belong to what is around them: anybody puts them together.
-    The model is the outermost module below which nothing is of the program.
+    PyTorch's own modules belong to the module around them.  A package's model is the
+    outermost module with no module of the program inside.
     """
     result: dict[str, str] = {}
     makers: dict[str, str | None] = {"": None}
@@ -244,9 +244,9 @@ def package_models_in(root: nn.Module) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=1024)
 def _is_installed(package: str) -> bool:
-    """Whether a package lies in a folder to which an installer has put packages."""
+    """Return whether a package lies in a folder into which packages are installed."""
     module = sys.modules.get(package)
-    # Of a package this is the folder itself, also without an __init__.py.
+    # The folder of a package, even one without an __init__.py.
     places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None)]
     if package == "__main__" or not places[0]:
         return False

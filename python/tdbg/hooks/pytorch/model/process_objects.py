@@ -1,4 +1,4 @@
-"""Objects of the process, found by what they are, and what optimizers hold.
+"""Objects of the process by their classes, and the parameters that optimizers hold.
 
 Thread safety: pure functions.  Errors: none.
 """
@@ -20,9 +20,9 @@ __all__ = ["custom_optimizers", "held_ids", "living", "parameters_of"]
 
 
 def living(*classes: type) -> list[Any]:
-    """All objects of the process of some classes and their subclasses.
+    """Return all objects of the process that are of some classes or subclasses.
 
-    One pass over all objects, which takes some 50 ms for a million of them.
+    The pass over all objects takes about 50 ms for a million of them.
     """
     kinds, waiting = set[type](), [*classes]
     while waiting:
@@ -41,9 +41,9 @@ def _of_kinds(objects: list[Any], kinds: set[type]) -> list[Any]:
 
 
 def custom_optimizers() -> list[weakref.ref[Any]]:
-    """All optimizers of the process that are none of PyTorch's, such as fastai's.
+    """Return all optimizers of the process that are not PyTorch's, such as fastai's.
 
-    They have a method ``step`` and parameter groups as PyTorch's have. Nothing of
+    They have a method ``step`` and parameter groups like those of PyTorch. No code of
     other objects is called.
     """
     every = gc.get_objects()
@@ -68,10 +68,10 @@ def _is_group(group: object) -> bool:
 
 
 def parameters_of(optimizer: Any) -> list[torch.Tensor]:
-    """The parameters in its groups."""
+    """Return the parameters in the groups of an optimizer."""
     return [item for group in optimizer.param_groups for item in group["params"]]
 
 
 def held_ids(optimizer: Any) -> set[int]:
-    """The ids of the parameters in its groups."""
+    """Return the ids of the parameters in the groups of an optimizer."""
     return set(map(id, parameters_of(optimizer)))
