@@ -18,8 +18,6 @@ from tdbg.errors import ConfigurationError
 
 __all__ = ["REDUCTIONS", "reduction_column", "reduction_value", "reduction_values"]
 
-REDUCTIONS = ("min", "max", "mean", "std", "variance", "sum", "l1", "l2")
-
 Column = NDArray[np.float64]
 Extremes = tuple[Any, Any]
 
@@ -80,7 +78,7 @@ def reduction_column(
 
 
 class _Rows:
-    """Columns of rows, with one method for each reduction; NaN is not considered."""
+    """Columns of rows; each method ``NAME_of`` is the reduction NAME, without NaN."""
 
     def __init__(self, rows: Any, extremes: Extremes | None) -> None:
         self._rows = rows
@@ -164,6 +162,15 @@ class _Rows:
     def l2_of(self, absolute: bool) -> Column:
         del absolute
         return np.where(self._infinite, np.inf, _float(self._rows["l2"]))
+
+    def rms_of(self, absolute: bool) -> Column:
+        return self.l2_of(absolute) / np.sqrt(self._count)
+
+
+#: The names of all reductions.
+REDUCTIONS = tuple(
+    name.removesuffix("_of") for name in vars(_Rows) if name.endswith("_of")
+)
 
 
 def _float(values: Any) -> Column:

@@ -343,7 +343,7 @@ class TensorHandle(HistogramQueries):
 
         Args:
             step: The step.
-            reduction_name: min, max, mean, std, variance, sum, l1 or l2.
+            reduction_name: min, max, mean, std, variance, sum, l1, l2 or rms.
             mode: Whose count *step* is in.
             worker: Of this worker alone.
             abs: Of the absolute values.

@@ -39,6 +39,7 @@ def by_numpy(x: NDArray[Any], name: str, absolute: bool) -> float:
         "sum": np.sum,
         "l1": lambda v: np.linalg.norm(v, 1),
         "l2": lambda v: np.linalg.norm(v, 2),
+        "rms": lambda v: np.sqrt(np.mean(v * v)),
     }[name]
     if values.size == 0 and name in {"min", "max"}:
         return NAN
