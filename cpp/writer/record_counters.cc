@@ -42,9 +42,14 @@ std::uint32_t GapBit(RecordType type) {
       return 32;
     case RecordType::kHistogram:
       return 64;
-    default:
-      return 0;  // Nothing that a producer offers.
+    case RecordType::kPad:
+    case RecordType::kDefinition:
+    case RecordType::kGap:
+    case RecordType::kIndex:
+    case RecordType::kEnd:
+      break;  // Nothing that a producer offers.
   }
+  return 0;
 }
 
 void DropLog::Add(GapReason reason, const Offer& offer,

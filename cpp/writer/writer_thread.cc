@@ -284,8 +284,12 @@ void WriterThread::Handle(QueueItem* item) {
                                item->call, item->micro_batch);
     case RecordType::kStep:
       return HandleStep(offer, item);
-    default:
-      return;  // Producers offer nothing else.
+    case RecordType::kPad:
+    case RecordType::kDefinition:
+    case RecordType::kGap:
+    case RecordType::kIndex:
+    case RecordType::kEnd:
+      return;  // The shard log writes these itself; no producer offers them.
   }
 }
 
