@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[3]
 LINE = 119
 CELL = 100
 # Pages about the inside of tdbg need no example to begin with.
-INSIDE = {"adding-a-framework", "architecture", "benchmarks", "format", "glossary"}
+INSIDE = {
+    *("adding-a-framework", "architecture", "benchmarks", "extending", "format"),
+    "glossary",
+}
 USER_PAGES = [
     page for page in sorted((ROOT / "docs").rglob("*.md")) if page.stem not in INSIDE
 ]
