@@ -1,3 +1,3 @@
-"""What is captured of a training: parameters, gradients, activations, losses, state."""
+"""Capture of a training: parameters, gradients, activations, losses and state."""
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Inputs and outputs of modules and losses, as their hooks are given them."""
+"""Inputs and outputs of modules and losses, as their hooks get them.
+
+Thread safety: the training's thread.  Errors: none of its own.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +38,16 @@ _NOTHING = (None, 0)  # An entry, and the flags of what is captured.
 
 
 class Activations(CallPlans):
-    """Captures the inputs or the outputs of one module or loss.
+    """Capture the inputs or the outputs of one module or loss.
 
     Args:
         session: Where they go.
         mode: Returns the present mode.
-        path: The beginning of their names.
-        role: Their role.
+        path: The beginning of the tensors' names.
+        role: The role of the tensors.
         aliases: Further paths of the same module.
         classes: Names of the classes of the module.
-        units: How units are counted, where a rule needs it; None: they are not.
+        units: How to count units, if a rule needs it; None: they are not counted.
     """
 
     def __init__(
@@ -68,9 +71,9 @@ class Activations(CallPlans):
         """Capture the tensors in *value*, as they are now.
 
         Args:
-            value: What the call was given or answered.
-            quick: The result of ``quick``: learns what is captured of a single tensor.
-            mode: The mode of the call, where it is known; None: the present one.
+            value: The arguments or the result of the call.
+            quick: The result of ``quick``, which learns how to capture a single tensor.
+            mode: The mode of the call, if known; None: the present mode.
         """
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return  # A checkpointed forward is computed again.
@@ -110,30 +113,30 @@ class Activations(CallPlans):
             )
 
     def context(self) -> StepContext | None:
-        """Return the step that a call belongs to now, if anything is captured in it."""
+        """Return the step to which a call belongs now, if it captures anything."""
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return None  # A checkpointed forward is computed again.
         session = self._session
         return session.forward_context or session.module_called(self._mode(), self.key)
 
 
-# Calls of a model at which it is seen who made its inputs.
+# Calls of a model whose inputs are examined for who made them.
 _LOOKS = 16
 
 
 class ModelInputs(Activations):
-    """Captures what a model is given.
+    """Capture the inputs of a model.
 
     Attributes:
-        made: Names of inputs that were the result of operations with a gradient at all
-            of the first calls: another model made them.
+        made: Names of inputs that another model made: in all of the first calls they
+            were results of operations with a gradient.
     """
 
     _n_calls = 0
     made: frozenset[str] = frozenset()
 
     def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
-        """Capture what a call was given, and see who made it."""
+        """Capture the inputs of a call, and see whether another model made them."""
         is_recomputed = _current_graph_task_id() != NOT_IN_BACKWARD
         is_open = self._n_calls == 0 or (self.made and self._n_calls < _LOOKS)
         if is_open and not is_recomputed:
@@ -150,7 +153,7 @@ class ModelInputs(Activations):
 
 
 def _is_made(tensor: torch.Tensor) -> bool:
-    """Whether it is the result of an operation with a gradient."""
+    """Return whether a tensor is the result of an operation with a gradient."""
     try:
         return tensor.grad_fn is not None
     except RuntimeError:  # A view that was changed where it must not be.
@@ -166,7 +169,7 @@ def take_both(
     output: Any,
     quick: Any = None,
 ) -> None:
-    """Capture what a call was given and what it answered, in one go."""
+    """Capture the arguments and the result of a call in one go."""
     context = inputs.context()
     if context is None:
         return
@@ -207,12 +210,12 @@ def take_both(
 
 
 _ANY = UnitSummarySpec()
-# Of the gradient of an embedding.
+# For the gradient of an embedding.
 OF_ROWS = UnitSummarySpec(rows_are_units=True)
 
 
 def unit_range(module: nn.Module) -> UnitSummarySpec:
-    """Between which values an output of this module is not saturated.
+    """Return the range in which outputs of a module are not saturated.
 
     Example:
         >>> unit_range(nn.Tanh())
@@ -229,12 +232,12 @@ def unit_range(module: nn.Module) -> UnitSummarySpec:
 def unit_range_of(
     function: str, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
 ) -> UnitSummarySpec:
-    """The same for a function of ``torch.nn.functional``.
+    """Return the range for a function of ``torch.nn.functional``.
 
     Args:
-        function: Its name.
-        args: What it is given behind the input.
-        kwargs: By name.
+        function: The name of the function.
+        args: Its positional arguments after the input.
+        kwargs: Its keyword arguments.
     """
     if function != "hardtanh":
         return _RANGES.get(function, _ANY)
@@ -244,19 +247,19 @@ def unit_range_of(
 
 
 def _between(low: float, high: float) -> UnitSummarySpec:
-    """At the clamps themselves it is saturated."""
+    """Return an open range: values at the clamps are saturated."""
     return UnitSummarySpec(
         math.nextafter(low, math.inf), math.nextafter(high, -math.inf)
     )
 
 
-# Where the derivative is less than 0.02 of the largest one of tanh, and 0.04 of that
-# of the sigmoid: 1 - y^2 and y (1 - y).
+# Outside, the derivative is less than 0.02 of its maximum for tanh (1 - y^2), and less
+# than 0.04 for the sigmoid (y (1 - y)).
 _RANGES = {
     "tanh": UnitSummarySpec(-0.99, 0.99),
     "sigmoid": UnitSummarySpec(0.01, 0.99),
     "hardsigmoid": _between(0.0, 1.0),
-    # At zero it is inactive, as a ReLU is, not saturated.
+    # At zero it is inactive like a ReLU, not saturated.
     "relu6": UnitSummarySpec(high=math.nextafter(6.0, 0.0)),
 }
 _FUNCTIONS = {

@@ -21,12 +21,12 @@ from tdbg.hooks.pytorch.model.module_tree import SEARCH_INTERVAL, places_of
 
 __all__ = ["BufferTable"]
 
-# So many step entries are remembered: more than a schedule has.
+# Step plans that are remembered: more than a schedule has.
 _MAX_STEP_PLANS = 64
 
 
 class _TrackedBuffer(NamedTuple):
-    """A buffer by its place in the model, so that its replacement is found."""
+    """A buffer by its place in the model, where its replacement is found, too."""
 
     owner: weakref.ref[nn.Module]
     key: str
@@ -38,15 +38,15 @@ class _TrackedBuffer(NamedTuple):
 
 
 class BufferTable:
-    """Captures buffers, persistent or not, named as ``named_buffers`` names them.
+    """Capture buffers, persistent or not, by the names of ``named_buffers``.
 
-    A buffer at several places is one tensor with aliases.  Nothing is looked for
-    unless buffers are asked for.
+    A buffer at several places is one tensor with aliases.  The table looks for buffers
+    only if the collections ask for them.
 
     Args:
         session: Where they go.
-        module: Whose buffers they are; not kept alive.
-        prefix: Goes before the names.
+        module: The module that has them; not kept alive.
+        prefix: Stands before the names.
     """
 
     def __init__(self, session: Session, module: nn.Module, prefix: str) -> None:
@@ -94,7 +94,7 @@ class BufferTable:
             self._session.take(context, entries, tensors, requested)
 
     def _select(self, step_plan: StepPlan) -> list[tuple[_TrackedBuffer, int]]:
-        """Return the entries of which the step captures something; kept for later."""
+        """Select the buffers of which the step captures something; kept for later."""
         if self._tracked is None:
             self._tracked = self._find()
         found = [

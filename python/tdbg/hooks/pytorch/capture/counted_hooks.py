@@ -1,10 +1,10 @@
-"""Puts hooks of the core in the places of tdbg's own, which count steps.
+"""Put hooks of the core, which count steps, in place of tdbg's own.
 
-Four hooks report the events of a step: before and after the call of a root, before and
-after the step of an optimizer.  In a step of a millisecond their Python costs as much
-as a layer, for it is no longer in the caches when its turn comes.  A ``CountedHook``
-stands in the place of each, in the same dict by the same key: it counts while nothing
-but the number of steps is requested, and else calls the hook.
+Four hooks report the events of a step: before and after the call of a root, and before
+and after the step of an optimizer.  In a step of a millisecond their Python code costs
+as much as a layer, because it has left the caches when its turn comes.  A
+``CountedHook`` takes the place of each, in the same dict under the same key.  It counts
+while only the number of steps is requested, and otherwise calls the hook.
 
 Thread safety: the training's thread.
 
@@ -41,18 +41,18 @@ _Owner = Callable[[], Any]
 
 
 def _counted_hook() -> Any:
-    """The core's class, which a hook that is disabled does without."""
+    """Return the core's class; a hook that is disabled works without the core."""
     return import_module("tdbg._core").CountedHook
 
 
 class CountingHooks:
-    """The hooks of one session that have others in their places, once it counts.
+    """The hooks of one session that the core replaces once steps are counted.
 
     Args:
         session: The session; not kept alive.
         mode: The present mode.
         module_captures: Those of the registered modules; grows.
-        watch: Has the optimizers.
+        watch: Knows the optimizers.
 
     Attributes:
         born: When it was made, for ``hooks_may_go``.
@@ -80,7 +80,7 @@ class CountingHooks:
         session.on_rest.append(self._put_back)
 
     def may_count(self) -> bool:
-        """Whether steps can be counted: nothing is compiled, no mode was said."""
+        """Return whether steps can be counted: nothing is compiled, no mode is set."""
         mode, session, watch = self._mode(), self._session(), self._watch()
         if mode is None or session is None or watch is None or mode.said is not None:
             return False

@@ -1,15 +1,14 @@
 """Functions of PyTorch that a training calls itself: activations, losses, dropout.
 
-Most scripts call ``F.relu`` and ``F.nll_loss``, where others have modules.  What an
-activation answers inside the forward of a root is an output, named after the module
-that finished last before it; a loss has predictions, labels and an output, wherever in
-a step it is called.  docs/steps.md, "Functions".  Of dropout only calls count that
-drop in evaluation.
+Many scripts call ``F.relu`` and ``F.nll_loss`` instead of modules.  The result of an
+activation inside the forward of a root is an output, named after the module that
+finished last before it.  A loss has predictions, labels and an output, wherever in a
+step the program calls it: docs/steps.md, "Functions".  Calls of dropout only matter if
+they drop in evaluation.
 
-Thread safety: calls of other threads than the one that called the root last are left
-alone.
+Thread safety: calls count only in the thread that called the root last.
 
-Errors: none into the training but ``TrainingStopped``, as of all hooks.
+Errors: none into the training but ``TrainingStopped``.
 """
 
 from __future__ import annotations
@@ -54,36 +53,37 @@ _BEFORE_TRAINING = 2
 # Classes of modules that are remembered for it, at most.
 _MOST_DROPPING = 20
 
-# What they call of each other is theirs; a module's output is captured as such.
+# Modules whose calls do not count: those of functions among each other, and those of
+# PyTorch's modules, whose outputs are captured as such.
 _OWN = frozenset({functional.__name__, "torch.nn.modules.activation"})
 _LOSS_MODULES = "torch.nn.modules.loss"
 _REDUCTIONS = ("mean", None)
-# A backward may begin behind so many operations of one tensor on a loss: the division
-# by the number of micro-batches, a mean, a scaler.
+# Operations that may lie between a loss and the number where a backward begins: the
+# division by the number of micro-batches, a mean, a scaler.
 _MOST_OPERATIONS = 16
 
 
 class FunctionCalls:
-    """Captures the functions that a training calls.
+    """Capture the functions that a training calls.
 
     Args:
         session: Where they go.
         mode: The present mode.
-        names: Those of the hook; losses take theirs.
-        losses: The captures of the hook's losses; grows.
+        names: The names of the hook, from which losses take theirs.
+        losses: The captured losses of the hook; grows.
 
     Attributes:
-        paths: The path of a module by the key of its calls; filled by whoever hooks
-            modules, whose ends these calls are.
-        is_following: Whether it needs to know of forwards.
+        paths: The path of a module by the key of its calls, filled by the hooks of
+            modules that report when these end.
+        is_following: Whether it must hear of forwards.
         is_in_forward: Whether a forward is under way whose activations are followed.
         me: A reference to itself.
         follows_losses: Whether losses are captured.
         thread: The thread that called the root last.
-        dropping: Classes of modules in evaluation that call dropout without saying so.
+        dropping: Classes of modules whose dropout still drops in evaluation.
         not_dropping: Classes of modules in evaluation that tell dropout not to drop, in
             a forward with gradients.
-        on_dropping: Called when there is another one.
+        on_dropping: Called when there is another dropping class.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class FunctionCalls:
             followed.follow_activations(self)
 
     def follow_losses(self) -> None:
-        """Capture losses too, and what a backward begins at; watch dropout."""
+        """Capture losses and the numbers where backwards begin; watch dropout."""
         self.is_following = self.follows_losses = True
         followed.follow_losses(self)
         counter = self.session.counted.counter_of_core
@@ -143,11 +143,11 @@ class FunctionCalls:
     # ---- told by roots -------------------------------------------------------
 
     def forward_begins(self, root: str, mode: ModeKeys) -> None:
-        """A root is being called: from now on calls of functions are of this training.
+        """Take calls of functions from now on: a root of this training is called.
 
         Args:
-            root: Its name.
-            mode: That of the call.
+            root: The name of the root.
+            mode: The mode of the call.
         """
         self._root = root
         self.thread = threading.get_ident()
@@ -159,13 +159,13 @@ class FunctionCalls:
             followed.forward_begins(self)
 
     def forward_ends(self) -> None:
-        """The call of a root is over, perhaps inside that of another one."""
+        """Note that the call of a root is over, perhaps inside that of another one."""
         if not self.session.machine.depth:
             self.is_in_forward = False
             followed.forward_ends()
 
     def _rest(self) -> None:
-        """Nothing of the next forwards is requested."""
+        """Rest: nothing of the next forwards is requested."""
         self.is_in_forward = False
         if followed.is_on and followed.latest is self.me:
             followed.forward_begins(self)
@@ -173,7 +173,7 @@ class FunctionCalls:
     # ---- called by diverted functions ----------------------------------------
 
     def activation(self, call: FunctionCall) -> None:
-        """An activation function was called, and has returned."""
+        """Capture the result of an activation function."""
         session = self.session
         context = session.forward_context
         if context is None or threading.get_ident() != self.thread:
@@ -182,13 +182,13 @@ class FunctionCalls:
             session.run(self._take_activation, context, call)
 
     def take_loss(self, call: FunctionCall) -> None:
-        """Capture what a loss function was given and has returned; run by a session."""
+        """Capture the arguments and the result of a loss; run by a session."""
         result, caller = call.result, call.caller
         if not isinstance(result, torch.Tensor):
             return
         mode, machine = self._mode.of_loss(), self.session.machine
         if mode in TRAINING and not (result.requires_grad and machine.training):
-            return  # A measure of it, or of another model, or between two steps.
+            return  # A metric, a loss of another model, or one between two steps.
         if caller.f_globals.get("__name__") in _OWN:
             return
         if len(self._losses) != len(self._functions) and self._is_registered(caller):
@@ -203,10 +203,10 @@ class FunctionCalls:
             self._nodes.add(node._sequence_nr())
 
     def note_loss(self, call: FunctionCall) -> bool:
-        """Note a loss of a step that is counted; False: the step is to be seen.
+        """Note a loss of a step that is only counted; False: the step must be seen.
 
-        Called in the place of ``take_loss`` for what is a number of the processor,
-        and was captured before.
+        It takes the place of ``take_loss`` for a number of the CPU whose loss was
+        captured before.
         """
         result, session = call.result, self.session
         if (
@@ -235,10 +235,10 @@ class FunctionCalls:
         return True
 
     def take_dropout(self, call: FunctionCall) -> None:
-        """Note who calls dropout in evaluation: without saying so, or to train."""
+        """Note the class of a module that calls dropout in evaluation."""
         is_said = "training" in call.kwargs or len(call.args) > _BEFORE_TRAINING
         if is_said and not torch.is_grad_enabled():
-            return  # Whoever says so means it.
+            return  # An explicit argument is meant.
         # The first argument, whatever its name.
         names = call.caller.f_code.co_varnames[: call.caller.f_code.co_argcount]
         module = call.caller.f_locals.get(names[0]) if names else None
@@ -270,7 +270,7 @@ class FunctionCalls:
         found.take(call.result)
 
     def _key_of(self, call: FunctionCall) -> tuple[str, int]:
-        """The name of a loss, and the number of the place from which it is called."""
+        """Return the name of a loss, and the number of the place that calls it."""
         name, caller = call.name, call.caller
         if caller.f_globals.get("__name__") == _LOSS_MODULES:
             name = type(caller.f_locals.get("self")).__name__
@@ -283,7 +283,7 @@ class FunctionCalls:
         return name, sites.number(caller)
 
     def _latest_path(self, context: StepContext) -> str:
-        """The path of the module that finished last in this forward, or the root's."""
+        """Return the path of the module that finished last here, or the root."""
         for key in reversed(context.calls):
             path = self.paths.get(key)
             if path is not None:
@@ -291,13 +291,13 @@ class FunctionCalls:
         return self._root
 
     def saw(self, result: Any) -> None:
-        """Note what a loss has returned: a backward that begins at it is known."""
+        """Note the result of a loss, to know a backward that begins there."""
         node = getattr(result, "grad_fn", None)
         if node is not None:
             self._nodes.add(node._sequence_nr())
 
     def _capture_of(self, key: tuple[str, int]) -> CapturedLoss:
-        """The capture of a loss that nobody has registered; one that is gone, again."""
+        """Return the capture of an unregistered loss, perhaps of one that is gone."""
         name, _ = key
         for each in self._losses:
             if each.class_name == name and each.is_gone:
@@ -312,7 +312,7 @@ class FunctionCalls:
         return capture
 
     def _is_registered(self, frame: types.FrameType | None) -> bool:
-        """Whether a loss that was registered is being called."""
+        """Return whether a registered loss is being called."""
         registered = {id(each.module) for each in self._losses if not each.is_gone}
         code = nn.Module._call_impl.__code__
         while frame is not None:
@@ -324,10 +324,10 @@ class FunctionCalls:
         return False
 
     def backward_begins(self, root: torch.Tensor) -> None:
-        """Record the number that a backward begins at, once for a forward.
+        """Record the number where a backward begins, once for a forward.
 
-        Unless it is one of the losses that were captured; of several it is the total.
-        Where several optimizers train, those that begin elsewhere are other losses.
+        It is not recorded if it is one of the captured losses; it may be their total.
+        If several optimizers train, backwards from other places have other losses.
         """
         nodes, self._nodes = self._nodes, set()
         may_be_followed, self._may_be_followed = self._may_be_followed, False
@@ -337,7 +337,7 @@ class FunctionCalls:
             return
         # A loss that was registered may have been called by a compiled graph.
         is_unseen = not nodes and len(self._losses) > len(self._functions)
-        node = root.grad_fn  # Nearly always that of the only loss.
+        node = root.grad_fn  # Nearly always the node of the only loss.
         is_loss = node is not None and node._sequence_nr() in nodes
         if not is_unseen and (is_loss or _begins_at(node, nodes)):
             return
@@ -349,9 +349,9 @@ class FunctionCalls:
 
 
 def _is_of_a_module(caller: types.FrameType) -> bool:
-    """Whether the output of a module is what the function has answered.
+    """Return whether a module's output is the result of the function.
 
-    A module without others inside and without parameters is one that computes this.
+    This is so for a module without others inside and without parameters.
     """
     if caller.f_globals.get("__name__") in _OWN:
         return True
@@ -362,9 +362,9 @@ def _is_of_a_module(caller: types.FrameType) -> bool:
 
 
 def _reduction(call: FunctionCall) -> Any:
-    """How a loss was asked to put its parts together."""
+    """Return how a loss was asked to reduce its parts."""
     given = call.kwargs.get("reduction")
-    # What older programs say instead.
+    # Older programs pass these instead.
     average, reduces = (call.kwargs.get(name) for name in ("size_average", "reduce"))
     if isinstance(average, bool) or isinstance(reduces, bool):
         return legacy_get_string(average, reduces, emit_warning=False)
@@ -374,7 +374,7 @@ def _reduction(call: FunctionCall) -> Any:
 
 
 def _begins_at(node: Any, nodes: set[int]) -> bool:
-    """Whether a node computes nothing but one of these, scaled or averaged."""
+    """Return whether a node only scales or averages one of these."""
     for _ in range(_MOST_OPERATIONS):
         if node is None:
             return False

@@ -1,7 +1,7 @@
 """Gradients of a training that has no optimizer of PyTorch.
 
-They are taken as they are made: when a backward pass has added to a parameter's, or
-when a function has returned them.
+They are captured as they arise: when a backward pass has added to the gradient of a
+parameter, or when a function has returned gradients.
 
 Thread safety: backward passes call from autograd's threads, one at a time.
 
@@ -35,7 +35,7 @@ __all__ = ["AccumulatedGradients", "ReturnedGradients"]
 
 
 class AccumulatedGradients:
-    """Captures each gradient when its first backward of the step has added to it.
+    """Capture each gradient when the first backward of the step has added to it.
 
     Args:
         session: Where they go.
@@ -48,10 +48,10 @@ class AccumulatedGradients:
         self._handles: Any = WeakIdKeyDictionary()
 
     def watch(self, step_plan: StepPlan) -> None:
-        """Watch what is not watched yet, if the step that begins captures any."""
+        """Watch further parameters, if the step that begins captures gradients."""
         root = self.table.module
         if root is None or is_fully_sharded(root):
-            return  # As a forward begins it holds others than get the gradients.
+            return  # Now it holds parameters other than those that get gradients.
         for parameter, entry in self.table.parameters():
             if not step_plan.of_entry(entry) or parameter in self._handles:
                 continue
@@ -91,16 +91,16 @@ class AccumulatedGradients:
 
 
 class ReturnedGradients:
-    """Captures the gradients of parameters that a function returns.
+    """Capture gradients of parameters that a function returns.
 
-    The parameters are those that the modules have, or had at their latest forward:
-    ``torch.func.functional_call`` gives a module others for the time of a call.
+    The parameters are those of the modules now or at their latest forward:
+    ``torch.func.functional_call`` lends a module others for the time of a call.
 
     Args:
         session: Where they go.
         tables: The parameters of the registered modules; grows.
-        mode: Learns that a training is one by transforms.
-        loss: Is told of the number whose gradients they are, before they are captured.
+        mode: Learns that transforms train the model.
+        loss: Called with the differentiated number, before its gradients are captured.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ReturnedGradients:
         self._calls = GradientCalls(lambda call: session.run(self._returned, call))
 
     def forward_begins(self) -> None:
-        """Remember the parameters that are not the modules' own: one is called."""
+        """Remember parameters that modules were lent for a call."""
         self._lent = {
             id(parameter): (weakref.ref(parameter), entry)
             for parameter, entry in self._parameters()
@@ -147,10 +147,10 @@ class ReturnedGradients:
         ]
         session = self._session
         if not found or (session.optimizers and call.is_kept):
-            return  # Of something else, or of a penalty that a backward pass follows.
+            return  # Not of parameters, or for a penalty before a backward pass.
         self._loss(call.root)
         if session.optimizers:
-            return  # They are taken when it steps.
+            return  # Captured when the optimizer steps.
         self._mode.is_functional |= is_in_transform()
         context = session.module_called(ModeKeys.TRAIN)
         if context is None:

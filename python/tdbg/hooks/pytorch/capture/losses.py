@@ -1,4 +1,7 @@
-"""Losses: modules that are hooked, and functions that are wrapped."""
+"""Losses: the inputs and outputs of modules with hooks, and of wrapped functions.
+
+Thread safety: the training's thread.  Errors: none but ``TrainingStopped``.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class _Before(Callback):
         self.target = new_target(self)
 
     def __call__(self, _: Any, args: Any, kwargs: Any = None) -> None:
-        # There are none where it was taken off during the call.
+        # There are no keywords if the hook was taken off during the call.
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, (args, kwargs) if kwargs else args, None)
         elif not self.session.idle.is_idle:
@@ -50,7 +53,7 @@ class _Before(Callback):
         self._capture.at(caller).inputs.take(given)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
-        """A compiled graph has called the loss."""
+        """Capture the call of a loss in a compiled graph."""
         if not self.session.idle.is_idle:
             self.session.run(self._capture.inputs.take, given)
 
@@ -70,12 +73,12 @@ class _After(_Before):
             self._capture.saw(output)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
-        """A compiled graph has called the loss."""
+        """Capture the call of a loss in a compiled graph."""
         if self._is_seen():
             self.session.run(self._capture.outputs.take, answered)
 
     def _is_seen(self) -> bool:
-        """Whether losses of the step under way are captured, if it is counted."""
+        """Return whether the step under way captures losses, even if only counted."""
         counter = self.session.counted.counter
         return not counter.index or counter.is_noted
 
@@ -84,10 +87,10 @@ never_compiled(_Before.__call__, _After.__call__)
 
 
 class _Function:
-    """Stands in for a loss that is no module: calls it, and captures.
+    """Stand in for a loss that is no module: call it and capture.
 
-    It has the attributes of what it stands for.  A copy, or what is unpickled, is
-    that itself: a copied model is not captured, and needs no tdbg.
+    It has the attributes of the function.  Copies of it, pickled ones too, are the
+    function itself: a copied model is not captured and needs no tdbg.
     """
 
     def __init__(self, capture: CapturedLoss, function: Callable[..., Any]) -> None:
@@ -103,7 +106,7 @@ class _Function:
         return result
 
     def __get__(self, instance: object, _: type | None = None) -> Any:
-        """As the attribute of a class a function is a method."""
+        """Bind like a function, which is a method as the attribute of a class."""
         function = self.__dict__["__wrapped__"]
         if instance is None or not isinstance(function, types.FunctionType):
             return self
@@ -122,27 +125,27 @@ class _Function:
 
 
 def is_call_of_function(frame: types.FrameType) -> bool:
-    """Whether the frame is the call of a function that was registered."""
+    """Return whether the frame is a call of a registered function."""
     return frame.f_code is _Function.__call__.__code__
 
 
 class _LossInputs(Activations):
-    """What a loss is given: predictions, then labels, then anything else."""
+    """The inputs of a loss: predictions, then labels, then anything else."""
 
-    # How many tensors the first argument has, and the first two together.
+    # The number of tensors in the first argument, and in the first two.
     _ends: tuple[int, int] | None = None
 
     def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
-        """Capture what a call was given, as positional and other arguments.
+        """Capture the arguments of a call, positional and others.
 
-        A compiled graph gives only the tensors: then each is an argument.
+        A compiled graph passes tensors only; each then counts as an argument.
         """
         if self._ends is None:
             self._ends = _argument_ends(value)
         super().take(value, quick, mode)
 
     def role_of(self, index: int) -> Role:
-        """By the argument in which the tensor of that index is."""
+        """Return the role of a tensor by the argument that it is in."""
         first, second = self._ends or (1, 2)
         if index < first:
             return Role.PREDICTION
@@ -150,7 +153,7 @@ class _LossInputs(Activations):
 
 
 def _argument_ends(value: Any) -> tuple[int, int]:
-    """How many tensors the first argument of a call has, and the first two."""
+    """Return the number of tensors in the first argument, and in the first two."""
     if not (type(value) is tuple and len(value) == 2 and type(value[1]) is dict):
         return 1, 2
     args, kwargs = value
@@ -163,19 +166,19 @@ def _argument_ends(value: Any) -> tuple[int, int]:
 
 
 class CapturedLoss:
-    """Captures the inputs and the outputs of a loss.
+    """A loss whose inputs and outputs are captured.
 
     Args:
         session: Where they go.
-        name: What their names begin with.
+        name: The beginning of their names.
         mode: Returns the present mode.
-        class_name: Its function or class.
-        kind: Its kind; None: of none.
-        another: Makes the capture of the same loss, called from another place of the
-            program; None: all places are one.
+        class_name: The name of the loss's function or class.
+        kind: The kind of the loss; None: it has none.
+        another: Makes the capture of the same loss for calls from another place of the
+            program; None: all places share this one.
 
     Attributes:
-        saw: Is told what each call returned; None: nobody is.
+        saw: Called with each result; None: nobody asks.
     """
 
     def __init__(
@@ -212,23 +215,23 @@ class CapturedLoss:
 
     @property
     def module(self) -> nn.Module | None:
-        """The module, if it is one and lives."""
+        """The module, if the loss is one and still lives."""
         return None if self._module is None else self._module()
 
     @property
     def is_gone(self) -> bool:
-        """Whether it was a module that does not live any longer."""
+        """Whether the loss was a module that no longer lives."""
         return self._module is not None and self._module() is None
 
     def at(self, caller: types.FrameType) -> CapturedLoss:
-        """Return the capture of the place that is calling."""
+        """Return the capture for the place that is calling."""
         number = 0 if self._another is None else self._sites.number(caller)
         while self._another is not None and number > len(self._others):
             self._others.append(self._another())
         return self._others[number - 1] if number else self
 
     def refresh(self) -> None:
-        """Capture inputs too, where the collections ask for it by now."""
+        """Capture inputs too, if the collections ask for it by now."""
         module = self.module
         if self._before is not None or module is None:
             return
@@ -239,7 +242,7 @@ class CapturedLoss:
             self._removable.add(module, "_forward_pre_hooks", handle.id)
 
     def begin_late(self, args: Any, kwargs: Any) -> None:
-        """Capture what a call was given that began before the module had hooks."""
+        """Capture the inputs of a call that began before the module had hooks."""
         if self._before is not None:
             self._before(None, args, kwargs)
 

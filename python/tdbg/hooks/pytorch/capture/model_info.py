@@ -1,8 +1,8 @@
-"""What PyTorch's modules, parameters, losses and optimizers say of the model.
+"""Description of a model, from its modules, parameters, losses and optimizers.
 
 Thread safety: the training's thread.
 
-Errors: none of its own; what cannot be described is left out.
+Errors: none of its own; parts that cannot be described are left out.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class TorchModel:
         losses: The registered losses; grows.
 
     Attributes:
-        watch: Knows the optimizers; None: nothing does yet.
+        watch: Knows the optimizers, once something does.
         first_losses: Reads the graphs of the losses; None: nothing does yet.
-        functions: Follows functions that are called; None: nothing does.
+        functions: Follows calls of functions, if anything does.
     """
 
     def __init__(
@@ -62,10 +62,10 @@ class TorchModel:
         self._losses = losses
         self.watch: OptimizerWatch | None = None
         self.first_losses: FirstLosses | None = None
-        # Those that were seen to have a gradient, by name.
+        # Names of parameters that have had a gradient.
         self._with_gradient: set[str] = set()
         self.functions: FunctionCalls | None = None
-        # A parameter that is trained, and numbers of it.
+        # A trained parameter, and some of its elements.
         self._first: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
     @property
@@ -73,7 +73,7 @@ class TorchModel:
         return [] if self.watch is None else self.watch.optimizers()
 
     def stands_still(self) -> bool:
-        """Whether parameters are what they were when this was called first."""
+        """Return whether parameters are as they were at the first call."""
         if not self._first:
             trained = [
                 parameter
@@ -194,7 +194,7 @@ class TorchModel:
     def _evaluating(
         self, roots: Collection[Hashable], held: Mapping[int, int]
     ) -> Iterator[str]:
-        """The layers of these roots that compute something else in training."""
+        """Yield the layers of these roots whose results evaluation mode changes."""
         dropping = set() if self.functions is None else self.functions.not_dropping
         for module_capture in self._module_captures:
             root = module_capture.module

@@ -28,9 +28,9 @@ class StepBegins:
     """The hook before the step of one optimizer.
 
     Args:
-        optimizer: Not kept alive.
-        key: Of the optimizer.
-        session: What runs *tell_begin*.
+        optimizer: The optimizer; not kept alive.
+        key: The key of the optimizer.
+        session: Runs *tell_begin*.
         tell_begin: Called with key, optimizer and the arguments of the step.
 
     Attributes:
@@ -47,7 +47,7 @@ class StepBegins:
         self.target = new_target(self)
 
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
-        """It is about to step, or this is traced."""
+        """Report that the optimizer is about to step; leave a call while traced."""
         if not (is_dynamo_compiling() or compiler._is_compiling_flag):
             return self.session.run(self._report, self._key, optimizer, args, kwargs)
         held = [each for group in optimizer.param_groups for each in group["params"]]
@@ -56,19 +56,19 @@ class StepBegins:
         return None
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
-        """A compiled step is about to update."""
+        """Report that a compiled step is about to update."""
         optimizer = self._optimizer()
         if optimizer is not None:
             self.session.run(self._report, self._key, optimizer, (), {})
 
 
 class StepEnds:
-    """The hook after it.
+    """The hook after the step of one optimizer.
 
     Args:
-        optimizer: Not kept alive.
-        key: Of the optimizer.
-        session: What runs *tell_end*; a compiled step ends before its next event.
+        optimizer: The optimizer; not kept alive.
+        key: The key of the optimizer.
+        session: Runs *tell_end*; a compiled step ends before its next event.
         tell_end: Called with key and optimizer.
 
     Attributes:
@@ -85,14 +85,14 @@ class StepEnds:
         self.target = new_target(self)
 
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:
-        """It has stepped, or this is traced."""
+        """Report that the optimizer has stepped; leave a call while traced."""
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
             self.session.run(self._report, self._key, optimizer)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
-        """A compiled step is over, but for what the end of the graph writes."""
+        """Note that a compiled step is over, but for writes at the graph's end."""
         self.session.unfinished.append(self._end)
 
     def _end(self) -> None:

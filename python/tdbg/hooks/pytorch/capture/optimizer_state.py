@@ -23,10 +23,10 @@ __all__ = ["OptimizerStates"]
 
 
 class OptimizerStates:
-    """Captures the tensors that an optimizer keeps for parameters, in one call.
+    """Capture the tensors that an optimizer keeps for parameters, in one call.
 
-    They are whatever ``optimizer.state[parameter]`` holds directly; numbers (the
-    count of steps) are no tensors.
+    These are the tensors directly in ``optimizer.state[parameter]``, apart from single
+    numbers like the count of steps.
 
     Args:
         session: Where they go.
@@ -38,8 +38,8 @@ class OptimizerStates:
         self._tables = tables
         # By kind and parameter; None: it is not captured.
         self._entries: dict[tuple[str, TensorEntry], TensorEntry | None] = {}
-        # How many parameters an optimizer held a state of when a step with this entry
-        # had found nothing to capture.
+        # The number of parameters with a state when a step of this plan had found
+        # nothing to capture.
         self._found_nothing: weakref.WeakKeyDictionary[
             Optimizer, dict[StepPlan, int]
         ] = weakref.WeakKeyDictionary()
@@ -50,7 +50,7 @@ class OptimizerStates:
         self._found_nothing.clear()
 
     def take(self, context: StepContext, optimizer: Optimizer) -> None:
-        """Capture what the step needs of the state as it is now."""
+        """Capture the state as it is now, as far as the step needs it."""
         states = optimizer.state
         found_nothing = self._found_nothing.setdefault(optimizer, {})
         if found_nothing.get(context.step_plan) == len(states):

@@ -1,8 +1,8 @@
-"""Captures around the step of an optimizer what is no parameter and no gradient.
+"""Capture around the step of an optimizer, besides parameters and their gradients.
 
-Before it: the numbers of its parameter groups, the gradients as they were before they
-were clipped, and copies of parameters.  After it: its state and the updates.  Of a step
-that is skipped there is nothing afterwards.
+Before the step these are the numbers of the optimizer's parameter groups, unclipped
+gradients, and copies of parameters; after it, the optimizer's state and the updates.  A
+skipped step has neither state nor updates.
 
 Thread safety: the training's thread.
 
@@ -36,13 +36,13 @@ _PARAMETERS = frozenset({"params"})
 
 
 def _version(tensor: Any) -> tuple[int, int]:
-    """Return what changes when a tensor is written to, without reading it."""
+    """Return a mark that changes with each write to a tensor, without reading it."""
     is_counted = isinstance(tensor, torch.Tensor) and not tensor.is_inference()
     return id(tensor), tensor._version if is_counted else 0
 
 
 class OptimizerStep:
-    """Captures, around the steps of all optimizers, what the collections ask for.
+    """Capture what the collections ask for around the steps of all optimizers.
 
     Args:
         session: Where it goes.
@@ -50,9 +50,9 @@ class OptimizerStep:
         remote: Reads what optimizers hold on devices.
 
     Attributes:
-        contexts: The step that each optimizer, by its key, is stepping for.
+        contexts: The step of each optimizer that is stepping, by its key.
         has_scalars: Whether numbers of parameter groups may be captured.
-        has_unclipped: The same of gradients before clipping.
+        has_unclipped: Whether unclipped gradients may be captured.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class OptimizerStep:
         """Prepare for a forward in training, in the mode that *mode* returns."""
         machine = self._session.machine
         if self.contexts and not machine.is_in_closure:
-            self.contexts.clear()  # An optimizer raised: its step never ended.
+            self.contexts.clear()  # An optimizer raised, and its step never ended.
             self._updates.forget()
         if self.has_unclipped and machine.training is None:
             self._unclipped.prepare(self._session.next_plan(mode()))
@@ -106,7 +106,7 @@ class OptimizerStep:
         *,
         has_closure: bool,
     ) -> None:
-        """Note what will be captured around the step, before its parameters are."""
+        """Note what to capture around the step, before parameters are captured."""
         if self._has_updates and context is not None and context.step_plan.is_active:
             self._updates.optimizer_will_begin(
                 key, context, optimizer, has_closure=has_closure
@@ -115,7 +115,7 @@ class OptimizerStep:
     def begin(
         self, key: int, context: StepContext | None, optimizer: Optimizer
     ) -> None:
-        """Capture before the optimizer steps; the step has its parameters already."""
+        """Capture before the optimizer steps, after parameters were captured."""
         if context is None:
             return
         self.take_scalars(key, context, optimizer.param_groups)
@@ -129,13 +129,13 @@ class OptimizerStep:
     def take_scalars(
         self, key: int, context: StepContext, groups: Sequence[Any]
     ) -> None:
-        """Record the numbers of an optimizer's groups that have changed."""
+        """Record numbers of an optimizer's groups that have changed."""
         if self.has_scalars:
             scalars = self._scalars.get(key) or self._scalars_of(key)
             scalars.take(context, groups)
 
     def has_news(self, key: int, optimizer: Optimizer) -> bool:
-        """Whether numbers of the optimizer have changed, which is to be recorded."""
+        """Return whether numbers of the optimizer have changed and must be recorded."""
         scalars = self._scalars.get(key)
         return scalars is not None and scalars.has_news(optimizer.param_groups)
 
@@ -145,7 +145,7 @@ class OptimizerStep:
         scale: Any,
         only: AbstractSet[int] | None,
     ) -> None:
-        """Capture with the gradients of these parameters, which the step takes now."""
+        """Capture the unclipped gradients of these parameters."""
         if self.has_unclipped:
             self._unclipped.take(context, scale=scale, only=only)
 
@@ -161,22 +161,22 @@ class OptimizerStep:
             self._states.take(context, optimizer)
 
     def optimizer_gone(self, key: int) -> None:
-        """Forget an optimizer that does not exist any longer."""
+        """Forget an optimizer that no longer exists."""
         self._scalars.pop(key, None)
 
     def forget(self) -> None:
-        """Free what is held: nothing more is captured."""
+        """Free copies and steps: nothing more is captured."""
         self.contexts.clear()
         self._updates.forget()
         self._unclipped.forget()
 
     def remove(self) -> None:
-        """Take all hooks off, too."""
+        """Forget everything and take all hooks off."""
         self.forget()
         self._unclipped.remove()
 
     def _scalars_of(self, key: int) -> GroupScalars:
-        """Make what records the numbers of an optimizer."""
+        """Make the recorder of an optimizer's numbers."""
         scalars = self._scalars[key] = GroupScalars(
             self._session,
             self._n_optimizers,

@@ -1,8 +1,9 @@
-"""Finds the optimizers of a model, and reports their steps.
+"""Find the optimizers of a model, and report their steps.
 
-An optimizer need not be registered: one that exists at the first forward in
-training is found among the objects of the process, and one that steps is seen by
-a global hook.
+You need not register an optimizer.  One that exists at the first forward in training is
+found among the objects of the process, and a global hook sees one that steps.
+
+Thread safety: the training's thread.  Errors: none but ``TrainingStopped``.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from tdbg.modes import ModeKeys
 __all__ = ["OptimizerEvents", "OptimizerWatch"]
 
 
-# Forwards in training without an optimizer before which one is looked for; the
-# second is the first at which it would make a difference.
+# Forwards in training without an optimizer before which tdbg looks for one; it matters
+# from the second on.
 _SEARCHES = 2
 
 
 class OptimizerWatch:
-    """Watches the optimizers that hold parameters of the registered modules.
+    """Watch the optimizers that hold parameters of the registered modules.
 
     Args:
         session: Where their events go.
@@ -57,7 +58,7 @@ class OptimizerWatch:
         mode: Returns the present mode.
         remote: Reads what optimizers hold on devices.
         model_info: Writes what changes with them, and counts their steps.
-        found: Called when one is found.
+        found: Called when an optimizer is found.
 
     Attributes:
         around: Captures around the step of an optimizer.
@@ -82,20 +83,20 @@ class OptimizerWatch:
         self._module_captures = module_captures
         self._tables = tables
         self._mode = mode
-        # By references without a callback, which all of an object are one: to look
-        # for a key takes no call of Python's.
+        # By references without a callback: an object has only one, so finding a key
+        # takes no Python call.
         self._keys: dict[weakref.ref[Optimizer], int] = {}
-        # Those that stepped without parameters of ours, with how many they held.
+        # Optimizers that stepped without our parameters, with their groups' sizes.
         self._foreign: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
-        # Those that are none of PyTorch's, with their keys.
+        # Optimizers that are not PyTorch's, with their keys.
         self._custom: list[tuple[int, weakref.ref[Any]]] = []
         self._custom_step = -1  # At which their numbers were recorded last.
         self._numbers = itertools.count()
         self._searches = _SEARCHES
         self._has_stepped = False
-        # Events that were counted when it began to decide.
+        # Counted events when a scaler began to decide.
         self._n_counted = 0
         # Whether the step under way evaluates a closure.
         self._has_closure = False
@@ -119,7 +120,7 @@ class OptimizerWatch:
         never_compiled(met)
         self._handles = [register_optimizer_step_pre_hook(met)]
         self.meets = self._handles[0].id
-        # Nor does it outlast a training that nobody has closed.
+        # Nor does it outlast a training that nobody closes.
         weakref.finalize(self, remove_all, self._handles).atexit = False
         watch_scalers(self)
 
@@ -132,15 +133,15 @@ class OptimizerWatch:
             self._found()
             self._kept[key] = KeptGradients(self.gradients_are_kept)
             self._events[key] = OptimizerEvents(self, key, optimizer)
-            # Not these methods themselves: they would keep the session alive.
+            # The methods themselves would keep the session alive.
             gone = [
                 weakref.WeakMethod(method)
                 for method in (self._session.optimizer_gone, self.around.optimizer_gone)
             ]
             forget = functools.partial(_forget, self._keys, key, gone)
             weakref.finalize(optimizer, forget).atexit = False
-            # On the optimizer itself, so as to come after the hooks that it has:
-            # what they change (clipping, say) it is about to use.
+            # On the optimizer itself, to come after the hooks that it has: it uses what
+            # they have changed, for example by clipping.
             self._handles += [
                 optimizer.register_step_pre_hook(
                     StepBegins(optimizer, key, self._session, self._begin)
@@ -167,10 +168,10 @@ class OptimizerWatch:
             ]
 
     def record_custom(self, context: StepContext) -> None:
-        """Record the numbers of optimizers that are none of PyTorch's.
+        """Record the numbers of optimizers that are not PyTorch's.
 
-        To be called as the first forward of a step begins: schedules change the
-        numbers between steps.
+        Call it as the first forward of a step begins: schedules change the numbers
+        between steps.
         """
         if context.step.number == self._custom_step:
             return
@@ -181,17 +182,17 @@ class OptimizerWatch:
                 self.around.take_scalars(key, context, optimizer.param_groups)
 
     def optimizers(self) -> list[Optimizer]:
-        """The optimizers that are watched, in the order in which they were found."""
+        """Return the watched optimizers, in the order in which they were found."""
         every = sorted(self._keys, key=self._keys.__getitem__)
         return [found for each in every if (found := each()) is not None]
 
     def events(self, optimizer: Optimizer) -> OptimizerEvents | None:
-        """The events of an optimizer; None: it is not watched."""
+        """Return the events of an optimizer; None if it is not watched."""
         key = self._keys.get(weakref.ref(optimizer))
         return None if key is None else self._events.get(key)
 
     def has_news(self, optimizer: Optimizer) -> bool:
-        """Whether numbers of an optimizer have changed, which is to be recorded."""
+        """Return whether numbers of an optimizer have changed and must be recorded."""
         key = self._keys.get(weakref.ref(optimizer))
         return key is None or self.around.has_news(key, optimizer)
 
@@ -241,7 +242,7 @@ class OptimizerWatch:
 
     def _holds_ours(self, optimizer: Optimizer) -> bool:
         if "_optimizer_step_pre_hooks" not in vars(optimizer):
-            return False  # It stands for another one (Lightning's, accelerate's).
+            return False  # It wraps another optimizer (Lightning, accelerate).
         return self._trains_ours(optimizer)
 
     def _trains_ours(self, optimizer: Any) -> bool:
@@ -256,7 +257,7 @@ class OptimizerWatch:
         for table in self._tables:
             if table.early.copies:
                 table.fence()
-        # PyTorch counts the optimizer itself among the arguments.
+        # PyTorch passes the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")
         has_closure = self._has_closure = callable(closure)
@@ -285,10 +286,10 @@ class OptimizerWatch:
     def _begin_with_closure(
         self, key: int, optimizer: Optimizer, closure: Callable[[], Any]
     ) -> Callable[[], Any]:
-        """Capture before a step whose closure computes the gradients, inside of it.
+        """Capture before a step whose closure computes the gradients inside.
 
         Returns:
-            What the optimizer is to call in the place of the closure.
+            The function that the optimizer calls in place of the closure.
         """
         context = self._session.optimizer_begins(key, self._mode, from_latest=False)
         if context is not None and not context.step_plan.is_light:
@@ -300,7 +301,7 @@ class OptimizerWatch:
         """Capture after the step, and end the step."""
         found = getattr(optimizer, "found_inf", None)
         number = 0.0 if found is None else number_of(found, self._remote)
-        # Of a device, the step waits for it, not the training.
+        # If a device has the answer, the step waits for it, not the training.
         skipped = bool(number) if isinstance(number, float) else number or False
         try:
             if key in self.around.contexts:
@@ -345,7 +346,7 @@ class OptimizerWatch:
     ) -> None:
         if context is None or not context.takes or not context.step.is_open:
             return
-        # The defining optimizer's step is the last chance for all parameters.
+        # The step of the defining optimizer is the last chance for all parameters.
         is_last = self._session.machine.defines_step(key)
         only = None if is_last else frozenset(held_ids(optimizer))
         # Fused optimizers divide by the loss scale themselves.
@@ -380,7 +381,7 @@ class OptimizerWatch:
             # The first evaluation is that with the weights before the update.
             run(self._capture, key, context, optimizer)
             run(session.closure_ends)
-            # What a closure leaves is there when it is evaluated once more.
+            # The next evaluation finds the gradients that this one leaves.
             self._look_at_kept(key)
             if key in self._kept:
                 self._kept[key].step_ends(parameters_of(optimizer))
@@ -393,8 +394,8 @@ class OptimizerEvents:
     """The events of one optimizer.
 
     Attributes:
-        begins: It is about to step.
-        ends: It has stepped.
+        begins: The optimizer is about to step.
+        ends: The optimizer has stepped.
     """
 
     def __init__(self, watch: OptimizerWatch, key: int, optimizer: Optimizer) -> None:
@@ -419,7 +420,7 @@ def _forget(
     key: int,
     gone: list[weakref.WeakMethod[Any]],
 ) -> None:
-    """Forget the optimizer of that key, which does not exist any longer."""
+    """Forget the optimizer of that key, which no longer exists."""
     for each, number in list(keys.items()):
         if number == key:
             del keys[each]

@@ -1,13 +1,13 @@
-"""Gradients of what modules return, taken where backward computes them.
+"""Gradients of the outputs of modules, captured where backward computes them.
 
-A hook on each output tensor that requires a gradient, set in the forward of a step
-that captures it: unlike a module's own backward hooks it wraps nothing, so what is
-computed stays as it is, in-place operations included.  A gradient is that of the
-output as the module returned it, whatever is done to it in place afterwards.
+In the forward of a step that captures them, each output tensor that requires a gradient
+gets a hook.  Unlike a module's own backward hooks, such a hook wraps nothing, so the
+computation stays as it is, in-place operations included.  A gradient belongs to the
+output as the module returned it, even if the program changes it in place afterwards.
 
-Thread safety: PyTorch calls the hooks of a device's backward from threads of its own.
+Thread safety: PyTorch calls hooks in the backward of a device from its own threads.
 
-Errors: none into the backward; what cannot be hooked or read is refused and counted.
+Errors: none into the backward; a tensor that takes no hook is refused and counted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _GradientCapture:
         self.is_done = False
 
     def __call__(self, gradient: Any) -> None:
-        # A second backward of the same graph, or one after the step, is not of it.
+        # A second backward of the graph, or one after the step, is not part of it.
         if not self.is_done and gradient is not None and self.context.step.is_open:
             self.is_done = True
             self.session.run(self._take, gradient)
@@ -79,10 +79,10 @@ class _GradientCapture:
 
 
 class GradientHooks:
-    """The hooks on tensors that are set, so that none is left behind.
+    """The hooks on tensors, so that none stays behind.
 
-    Nothing is kept alive: a hook goes with its tensor, and is taken off when a
-    later step sets hooks, or at the end.
+    Nothing is kept alive: a hook goes with its tensor, or is taken off when a later
+    step sets hooks, or at the end.
     """
 
     def __init__(self) -> None:
@@ -103,13 +103,13 @@ class GradientHooks:
         self._set.append((take.context, handle))
 
     def remove(self) -> None:
-        """Take all off that are left."""
+        """Take off the hooks that are left."""
         for _, handle in self._set:
             handle.remove()
         self._set.clear()
 
     def _sweep(self) -> None:
-        """Forget hooks whose tensors are gone, and take off those of ended steps."""
+        """Forget hooks of tensors that are gone, and take off those of ended steps."""
         kept = []
         for entry in self._set:
             context, handle = entry
@@ -151,7 +151,7 @@ class OutputGradient(Callback):
         self._hooked_at = -1  # Number of the step in which tensors were hooked last.
 
     def __call__(self, _: Any, __: Any, output: Any) -> None:
-        """Hook what the module returned."""
+        """Hook the output of the module."""
         session = self.session
         if is_compiling() or not session.takes_activations:
             return
@@ -163,10 +163,10 @@ class OutputGradient(Callback):
             self._hook(context, output, self._names.count_call(context))
 
     def _again(self, output: Any) -> None:
-        """A checkpointed forward is computed anew.
+        """Hook the output of a checkpointed forward that is computed again.
 
-        If its first time was with gradients, the hooks set then are the right ones;
-        if it was without, the backward to come goes through these tensors.
+        If the first forward had gradients, its hooks are the right ones.  If not, the
+        coming backward goes through these tensors.
         """
         step = self.session.machine.training
         context: StepContext | None = None if step is None else step.context
@@ -177,7 +177,7 @@ class OutputGradient(Callback):
         n_calls = self._names.calls_so_far(context)
         if n_calls == 1:
             self._hook(context, output, 0)
-        elif n_calls:  # Which of them this is, is not known.
+        elif n_calls:  # This may be any of these calls.
             self.session.refuse(context)
 
     def _hook(self, context: StepContext, output: Any, call: int) -> None:

@@ -1,4 +1,10 @@
-"""The parameters of a module and their gradients."""
+"""The parameters of a module and their gradients, as an optimizer uses them.
+
+Other files capture other gradients: ``unclipped_gradients``, ``output_gradients`` and
+``gradients_without_optimizer``.
+
+Thread safety: the training's thread.  Errors: none of its own.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +37,13 @@ class _Copy(NamedTuple):
     """A copy that is under way."""
 
     entry: TensorEntry
-    # Of the same memory, which it keeps, and with the same count of changes.
+    # Shares the memory, which it keeps alive, and the count of changes.
     alias: torch.Tensor
     version: int
 
 
 class EarlyValues:
-    """Copies parameters on their devices while a step goes on.
+    """Copy parameters on their devices while a step goes on.
 
     Args:
         session: Where the values go.
@@ -62,11 +68,11 @@ class EarlyValues:
 
         Args:
             context: The step.
-            requested: Parameters whose values it captures, with their entries.
+            requested: Parameters whose values the step captures, with their entries.
         """
         if context is self._context:
             return
-        self.fence()  # Of a step that ended without its optimizer.
+        self.fence()  # A step has ended without its optimizer.
         self._context, self._has = context, frozenset()
         candidates = [each for each in requested if tensors.is_on_device(each[1])]
         if not candidates:
@@ -87,11 +93,11 @@ class EarlyValues:
     def fence(self, *, is_last: bool = False) -> None:
         """Make current streams wait for the copies: parameters may change from now on.
 
-        What was changed already is captured again with the rest of the step.
+        Parameters that have changed already are captured again later in the step.
 
         Args:
-            is_last: Nothing more will be taken in the step: what was changed is
-                counted as dropped.
+            is_last: Whether the step captures nothing more; parameters that have
+                changed are then counted as dropped.
         """
         copies, self.copies = self.copies, []
         context = self._context
@@ -108,18 +114,18 @@ class EarlyValues:
 
 
 def _version_of(tensor: torch.Tensor) -> int:
-    """How often it was written to; tensors of inference mode do not count."""
+    """Return how often a tensor was written to; 0 for tensors of inference mode."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 _ANY_VALUES = VALUES | SMALL_VALUES | LIMITED_VALUES
-# So many step entries are remembered: more than a schedule has.
+# Step plans that are remembered: more than a schedule has.
 _MAX_STEP_PLANS = 64
 _NO_ENTRIES = frozenset[TensorEntry]()
 
 
 class _Selected(NamedTuple):
-    """A parameter, and the flags of what a step captures of it."""
+    """A parameter, with flags for what a step captures of it."""
 
     owner: weakref.ref[nn.Module]
     key: str
@@ -135,8 +141,7 @@ class _Selection:
     Attributes:
         all_tracked: The parameters.
         has_values: Whether values of parameters are captured.
-        quick: Captures all of them in one call of the core; None without a batch
-            capture.
+        quick: Captures all in one call of the core; None if there is no batch capture.
     """
 
     __slots__ = ("_with_gradients", "all_tracked", "has_values", "quick")
@@ -166,10 +171,11 @@ class _Selection:
     def left_over(
         self, held: Callable[[], AbstractSet[int]]
     ) -> AbstractSet[TensorEntry]:
-        """Return gradients from before their parameters were frozen: nobody uses them.
+        """Return gradients that nobody uses: their parameters have been frozen since.
 
         Args:
-            held: Returns ids of what optimizers hold, and so will use; seldom called.
+            held: Returns the ids of parameters that optimizers hold, and so use; seldom
+                called.
         """
         found: list[tuple[int, TensorEntry]] = []
         for owner, key, gradient in self._with_gradients:
@@ -202,14 +208,14 @@ class _Selection:
         return found
 
     def found(self) -> list[TensorEntry]:
-        """Return the entries of what the core captured the last time."""
+        """Return the entries of the tensors that the core captured last."""
         if self.quick is None:
             return []
         return [self.entry(number)[0] for number in self.quick.found()]
 
 
 class _Batch:
-    """Tensors that are captured in one call."""
+    """Tensors to capture in one call."""
 
     __slots__ = ("entries", "requested", "tensors")
 
@@ -225,7 +231,7 @@ class _Batch:
 
 
 class ParameterPlace(NamedTuple):
-    """A parameter by its place in the model, so that its replacement is found."""
+    """A parameter by its place in the model, where its replacement is found, too."""
 
     owner: weakref.ref[nn.Module]
     key: str
@@ -239,14 +245,14 @@ class ParameterPlace(NamedTuple):
 
 
 class ParameterTable:
-    """Captures parameters, named as ``named_parameters`` names them.
+    """Capture parameters and their gradients, by the names of ``named_parameters``.
 
     A tied parameter is one tensor with aliases.
 
     Args:
         session: Where they go.
-        module: Whose parameters they are; not kept alive.
-        prefix: Goes before the names.
+        module: The module that has them; not kept alive.
+        prefix: Stands before the names.
 
     Attributes:
         early: Copies values while the step goes on.
@@ -277,16 +283,16 @@ class ParameterTable:
         return self._module()
 
     def identities(self) -> set[int]:
-        """The ids of the parameters as they are now."""
+        """Return the ids of the parameters as they are now."""
         module = self._module()
         return set() if module is None else {id(item) for item in module.parameters()}
 
     def tracked_parameters(self) -> list[ParameterPlace]:
-        """Return all parameters; another list when they may be others than before."""
+        """Return all parameters; a new list if they may have changed."""
         return self._tracked
 
     def parameters(self) -> list[tuple[torch.Tensor, TensorEntry]]:
-        """The parameters with the entries of their gradients."""
+        """Return the parameters with the entries of their gradients."""
         found = [
             (tracked.parameter(), tracked.gradient)
             for tracked in self.tracked_parameters()
@@ -294,7 +300,7 @@ class ParameterTable:
         return [(item, entry) for item, entry in found if item is not None]
 
     def begin_values(self, context: StepContext) -> None:
-        """Copy what may be copied early: a forward begins whose optimizer will step.
+        """Begin to copy values early: a forward begins before an optimizer steps.
 
         Args:
             context: The step.
@@ -306,7 +312,7 @@ class ParameterTable:
             self.early.begin(context, selected.values())
 
     def fence(self, *, is_last: bool = False) -> None:
-        """End the copies: parameters change; if *is_last*, nothing more is captured."""
+        """End the copies: parameters may change now; see ``EarlyValues.fence``."""
         self.early.fence(is_last=is_last)
 
     def capture(
@@ -324,8 +330,8 @@ class ParameterTable:
             context: The step.
             gradients: Whether gradients are taken as well.
             scale: Multiplies the gradients; a tensor on their device divides them.
-            only: Ids of the parameters to take, those of an optimizer; None takes all.
-            held: Ids of those that optimizers hold.
+            only: Ids of the parameters of an optimizer, to take only these; None: all.
+            held: Returns the ids of parameters that optimizers hold.
         """
         step_plan = context.step_plan
         selected = self._selected.get(step_plan)
@@ -361,7 +367,7 @@ class ParameterTable:
 
         Args:
             context: The step.
-            selected: What the step captures.
+            selected: The parameters of which the step captures something.
             early: Parameters whose values are copied already.
             left: Gradients that nobody will use.
             only: Ids of the parameters to take; None takes all.
@@ -415,7 +421,7 @@ class ParameterTable:
         return True
 
     def _select(self, step_plan: StepPlan) -> _Selection:
-        """Return the entries of which the step captures something; kept for later."""
+        """Select the tensors of which the step captures something; kept for later."""
         of_entry = step_plan.of_entry
         found = [
             _Selected(

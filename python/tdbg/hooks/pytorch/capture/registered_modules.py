@@ -1,4 +1,7 @@
-"""Registered modules: reports their forwards, and captures what is in them."""
+"""Registered modules (roots): report their forwards, and capture all that is inside.
+
+Thread safety: the training's thread.  Errors: none but ``TrainingStopped``.
+"""
 
 from __future__ import annotations
 
@@ -51,16 +54,16 @@ __all__ = [
 
 
 class Additions:
-    """Notices that a module or a parameter was added inside a root.
+    """Notice that the program adds a module or a parameter inside a root.
 
-    One that replaces another keeps the name of the other, and counts as none.
+    One that replaces another keeps its name and does not count.
 
     Args:
-        root: Not kept alive.
-        noticed: A method that is called when one was; what it is of is not kept alive.
+        root: The root; not kept alive.
+        noticed: A method to call for each addition; its object is not kept alive.
 
     Attributes:
-        has_any: Whether one was added since the last ``scan``.
+        has_any: Whether anything was added since the last ``scan``.
     """
 
     def __init__(
@@ -90,7 +93,7 @@ class Additions:
             register_module_module_registration_hook(added),
             register_module_parameter_registration_hook(added_parameter),
         ]
-        # Nor does it outlast a training that nobody has closed.
+        # Nor does it outlast a training that nobody closes.
         weakref.finalize(self, remove_all, self._handles).atexit = False
 
     def scan(self) -> None:
@@ -105,7 +108,7 @@ class Additions:
 
 
 def remove_all(handles: list[Any]) -> None:
-    """Take off the hooks of these handles."""
+    """Remove all these hooks."""
     for handle in handles:
         handle.remove()
 
@@ -122,27 +125,27 @@ class Begin(Callback):
         self.target = new_target(self)
 
     def __call__(self, module: Any, *_: Any) -> None:
-        """The root is about to be called, or this is traced."""
+        """Begin the call of the root; leave a call while traced."""
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
             self.session.run(self.module_capture.begin, module)
 
     def called(self, *_: Any) -> None:
-        """A compiled graph calls."""
+        """Handle a call from a compiled graph."""
         module = self.module_capture.module
         if module is not None:
             self(module)
 
 
 class End(Begin):
-    """The hook after it."""
+    """The hook after the call of a root."""
 
     __slots__ = ()
     puts_back = False
 
     def __call__(self, module: Any, *_: Any) -> None:
-        """It was called, or this is traced."""
+        """End the call of the root; leave a call while traced."""
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
@@ -150,7 +153,7 @@ class End(Begin):
 
 
 class _BeginPart(Callback):
-    """Reports the call of a module that holds most of a root, by itself."""
+    """Reports that a module with most of a root is called by itself."""
 
     __slots__ = ("module_capture",)
     puts_back = True
@@ -180,25 +183,25 @@ never_compiled(Begin.__call__, End.__call__, _BeginPart.__call__, _EndPart.__cal
 
 
 class ModuleCapture:
-    """A registered module: reports its calls, and captures what is in it.
+    """A registered module: reports its calls, and captures all that is inside.
 
     Args:
         session: Where events and tensors go.
         module: The root; not kept alive.
-        name: What the names of its own inputs and outputs begin with.
-        prefix: Goes before all names inside it.
+        name: The beginning of the names of its own inputs and outputs.
+        prefix: Stands before all names inside.
         mode: The present mode.
         before_training: Called before a forward in training begins.
-        in_training: Called with the step when one has begun in training that has no
-            optimizer of PyTorch's.
-        in_evaluation: Called when one of evaluation has begun.
+        in_training: Called with the step when a forward has begun in a training that
+            has no optimizer of PyTorch.
+        in_evaluation: Called when a forward of evaluation has begun.
         functions: Captures the functions called inside; None: nothing does.
 
     Attributes:
         prefix: As it was given.
-        part: The module in the root that is being called by itself; None: none is.
-        begins: The event that the root is about to be called.
-        ends: The event that it was.
+        part: The module inside that is being called by itself, if any.
+        begins: The event that a call of the root begins.
+        ends: The event that a call of the root has ended.
     """
 
     def __init__(
@@ -222,7 +225,7 @@ class ModuleCapture:
         self._in_training = in_training
         self._in_evaluation = in_evaluation
         self._functions = functions
-        # The exception under way at the beginning of each call that goes on.
+        # The exception that was under way when each open call began.
         self._calls: list[BaseException | None] = []
         self._countdown = SEARCH_INTERVAL
         self._additions = Additions(self._module, session.see)
@@ -249,12 +252,12 @@ class ModuleCapture:
 
     @property
     def name(self) -> str:
-        """What the names of the root's own inputs and outputs begin with."""
+        """The beginning of the names of the root's own inputs and outputs."""
         return self._name
 
     @property
     def n_unseen(self) -> int:
-        """Modules that were compiled before they had hooks, which report nothing."""
+        """The number of modules that report nothing: compiled before they had hooks."""
         return self._inside.n_unseen
 
     @property
@@ -268,7 +271,7 @@ class ModuleCapture:
         return self._module()
 
     def refresh(self) -> None:
-        """Hook the modules inside, where the collections ask for it by now."""
+        """Hook the modules inside as far as the collections ask for it now."""
         module = self._module()
         if module is None:
             return
@@ -277,7 +280,7 @@ class ModuleCapture:
         if self._functions is not None:
             self._functions.refresh()
         self._inside.refresh()
-        # Last of all, so that the root's own output is still inside its forward.
+        # Last of all, so that the root's own output still belongs to its forward.
         if self._end_handle is not None:
             self._end_handle.remove()
         self._end_handle = module.register_forward_hook(
@@ -286,7 +289,7 @@ class ModuleCapture:
         self._hook_parts(module)
 
     def _hook_parts(self, root: nn.Module) -> None:
-        """Know of calls of what a root wraps: evaluation calls that by itself."""
+        """Hook the modules that a root wraps: evaluation calls them by themselves."""
         remove_all(self._part_handles)
         begin, end = _BeginPart(self._session, self), _EndPart(self._session, self)
         self._part_handles = [
@@ -314,10 +317,10 @@ class ModuleCapture:
         """Begin a forward: the root, or a module that it wraps, is about to be called.
 
         Args:
-            module: It.
-            is_part: Whether it is called by itself, and not by the root.
-            is_counted: Whether it was called before, in training, in a step that was
-                to be only counted.
+            module: The module.
+            is_part: Whether it is called by itself, not by the root.
+            is_counted: Whether the call has already happened, in a training step that
+                was only counted.
         """
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return  # A checkpointed forward that is recomputed.
@@ -367,7 +370,7 @@ class ModuleCapture:
             self.buffers.capture(context)
 
     def _tell(self, context: StepContext | None, *, is_training: bool) -> None:
-        """Tell of a forward of evaluation, or of training without an optimizer."""
+        """Report a forward of evaluation, or of training without an optimizer."""
         if not is_training:
             self._in_evaluation()
         if context is None:
@@ -378,12 +381,12 @@ class ModuleCapture:
             context.step.may_train = self._mode.may_train()
 
     def begin_late(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Begin the call under way, which the hooks came too late for."""
+        """Begin the call under way, for which the hooks came too late."""
         self._session.run(self.begin, module)
         self._inside.take_root_input(args, kwargs)
 
     def update(self) -> None:
-        """Find what is inside anew, if something was added."""
+        """Search the root again if something was added."""
         if self._additions.has_any:
             self._search_again()
 
@@ -394,13 +397,13 @@ class ModuleCapture:
         only: AbstractSet[int] | None,
         held: Callable[[], AbstractSet[int]],
     ) -> None:
-        """Take parameters, gradients and, if it is of all of them, buffers.
+        """Capture parameters and gradients, and buffers if all parameters are taken.
 
         Args:
             context: The step.
-            scale: Of the gradients; see ``ParameterTable.capture``.
+            scale: The scale of the gradients; see ``ParameterTable.capture``.
             only: Ids of the parameters to take; None takes all.
-            held: Ids of those that optimizers hold.
+            held: Returns the ids of parameters that optimizers hold.
         """
         self.update()
         self.parameters.capture(
@@ -415,7 +418,7 @@ class ModuleCapture:
         if IS_REPLICA in vars(module) and not end_replica(session, module, self.module):
             return
         if not self._calls:
-            return  # It never began: a stop was asked for, or a recomputation.
+            return  # It never began: a stop, or a recomputation.
         before = self._calls.pop()
         error = None if is_counted else sys.exception()
         has_failed = error is not None and error is not before
@@ -436,7 +439,7 @@ class ModuleCapture:
         self.parameters.fence(is_last=True)
 
     def _count_capture(self) -> None:
-        """Search now and then: not every way of adding is noticed."""
+        """Search again now and then: some additions go unnoticed."""
         self._countdown -= 1
         if self._countdown <= 0:
             self._search_again()
@@ -453,7 +456,7 @@ class ModuleCapture:
 
 
 def registered_session(module: nn.Module) -> Session | None:
-    """The session that has this module registered, if any."""
+    """Return the session that has this module registered, if any."""
     for callback in module._forward_pre_hooks.values():
         if isinstance(callback, Begin):
             return callback.session
@@ -461,9 +464,9 @@ def registered_session(module: nn.Module) -> Session | None:
 
 
 def keywords_of(module: nn.Module) -> dict[str, Any]:
-    """The keyword arguments of the module's latest call under way.
+    """Return the keyword arguments of the module's latest call under way.
 
-    A hook of all modules is not given them.
+    A hook of all modules does not get them.
     """
     call = next(_calls_of(module), None)
     kwargs = None if call is None else call.f_locals.get("kwargs")
@@ -471,7 +474,7 @@ def keywords_of(module: nn.Module) -> dict[str, Any]:
 
 
 def _calls_of(module: nn.Module) -> Iterator[FrameType]:
-    """The frames of the module's calls under way in this thread, the latest first."""
+    """Yield the frames of the module's open calls in this thread, latest first."""
     code = nn.Module._call_impl.__code__
     frame: FrameType | None = sys._getframe()
     while frame is not None:

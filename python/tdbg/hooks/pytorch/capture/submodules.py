@@ -1,4 +1,7 @@
-"""Hooks on all modules inside a root: what they are given and what they return."""
+"""Hooks on all modules inside a root, which capture their inputs and outputs.
+
+Thread safety: the training's thread.  Errors: none but ``TrainingStopped``.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _TAKEN_OFF: Any = object()
 
 
 class QuickHook(Callback):
-    """A hook that asks the core first, which captures simple calls by itself."""
+    """A hook that first asks the core, which captures simple calls by itself."""
 
     __slots__ = ("_quick", "_take", "target")
 
@@ -47,7 +50,7 @@ class QuickHook(Callback):
         self._take = _take_nothing if self._quick is None else self._quick.take
 
     def called(self, given: Any, answered: Any) -> None:
-        """A compiled graph calls."""
+        """Handle a call from a compiled graph."""
         raise NotImplementedError
 
 
@@ -61,7 +64,7 @@ class _Input(QuickHook):
     def __call__(self, _: Any, args: Any, kwargs: Any = _TAKEN_OFF) -> None:
         if kwargs is _TAKEN_OFF:
             return
-        # Nothing of the rest is traced: nothing to guard or to compile anew.
+        # The compiler traces nothing below, so it guards and recompiles nothing.
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, (args, kwargs) if kwargs else args, None)
         elif self.session.takes_activations and not self._take(args, kwargs, None):
@@ -69,7 +72,7 @@ class _Input(QuickHook):
             self.session.run(self._activations.take, value, self._quick)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
-        """A compiled graph calls."""
+        """Handle a call from a compiled graph."""
         self(None, given if type(given) is tuple else (given,), None)
 
 
@@ -83,7 +86,7 @@ class _Output(_Input):
             self.session.run(self._activations.take, output, self._quick)
 
     def called(self, given: Any, answered: Any) -> None:
-        """A compiled graph calls."""
+        """Handle a call from a compiled graph."""
         self(None, given, answered)
 
 
@@ -113,11 +116,11 @@ class _Both(QuickHook):
             )
 
     def called(self, given: Any, answered: Any) -> None:
-        """A compiled graph calls."""
+        """Handle a call from a compiled graph."""
         self(None, given if type(given) is tuple else (given,), None, answered)
 
 
-# One that the compiler comes across by itself is that of a module outside the graph.
+# The compiler meets them alone for a module outside the graph.
 never_compiled(_Input.__call__, _Output.__call__, _Both.__call__)
 
 
@@ -144,13 +147,13 @@ class SubmoduleHooks:
         name: What the names of the root's own inputs and outputs begin with.
         prefix: Goes before all names inside it.
         mode: The present mode.
-        paths_of_ends: Receives the path of each module by the key of the calls with
-            which its own ends, which all modules then have hooks for; None: only those
-            have hooks of which something is captured.
+        paths_of_ends: Receives the path of each module by the key of its calls when it
+            ends.  All modules then have hooks.  None: only modules of which something
+            is captured have hooks.
 
     Attributes:
-        n_unseen: Modules whose calls no hook reported in a forward, because they were
-            compiled before they had hooks.
+        n_unseen: Modules that report no calls because they were compiled before they
+            had hooks.
     """
 
     def __init__(
@@ -184,12 +187,12 @@ class SubmoduleHooks:
         return frozenset() if self._model_inputs is None else self._model_inputs.made
 
     def take_root_input(self, args: Any, kwargs: Any) -> None:
-        """Capture what the root was given, by a call that began before it had hooks."""
+        """Capture the inputs of the root in a call that began before it had hooks."""
         if self._root_input is not None:
             self._root_input(None, args, kwargs)
 
     def refresh(self) -> None:
-        """Set the hooks that the collections need by now."""
+        """Set the hooks that the collections need now."""
         may_capture = self._session.may_capture
         self._roles = frozenset(role for role in _ROLES if may_capture(role))
         has_hooked = False
@@ -199,7 +202,7 @@ class SubmoduleHooks:
             self._settle()
 
     def search_again(self) -> None:
-        """Hook modules that came, unhook those that went, rename those that moved."""
+        """Hook new modules, unhook those that are gone, rename those that moved."""
         if not (self._roles or self._hooked):
             return
         paths_now = self._paths()
@@ -250,17 +253,17 @@ class SubmoduleHooks:
         self._gradients.remove()
 
     def _finishes(self, activations: Activations, path: str) -> None:
-        """These calls are made when the module of that path has finished."""
+        """Note that these calls end the module of that path."""
         if self._paths_of_ends is not None:
             self._paths_of_ends[activations.key] = path
 
     def _settle(self) -> None:
-        """Take new hooks off while all are."""
+        """Take new hooks off if all others are off."""
         if self._session.idle.is_idle:
             self._removable.set_idle(True)
 
     def _paths(self) -> dict[nn.Module, tuple[str, ...]]:
-        """The modules with all their names."""
+        """Return the modules with all their names."""
         root = self._root()
         if root is None:
             return {}
@@ -356,10 +359,10 @@ class SubmoduleHooks:
 
 
 def _leaves_inputs_alone(module: nn.Module) -> bool:
-    """Whether its inputs are the same after its forward, so that one hook is enough.
+    """Return whether a forward leaves its inputs as they are, so that one hook will do.
 
-    Of PyTorch's own modules without others inside, those that can work in place
-    say so by an attribute.
+    PyTorch's own modules without others inside have an attribute if they can work in
+    place.
     """
     return (
         type(module).__module__.startswith("torch.nn.modules.")

@@ -1,8 +1,8 @@
 """Gradients as they were before they were clipped.
 
-Between the backward and the optimizer's step a training may change its gradients, and
-nobody says when.  So, only where these are asked for, each parameter's accumulation is
-watched, and when a backward is over, what it added to is copied; the copies are taken
+Between the backward and the optimizer's step a training may change its gradients
+without notice.  So, if you ask for unclipped gradients, tdbg watches each parameter's
+accumulation and copies the gradients when a backward is over.  It captures the copies
 when the optimizer steps.  A further backward in the same step replaces them.
 
 Thread safety: backward passes call from autograd's threads, one at a time.
@@ -39,7 +39,7 @@ __all__ = ["UnclippedGradients"]
 
 
 class UnclippedGradients:
-    """Keeps copies of gradients from the end of a backward to the optimizer's step.
+    """Keep copies of gradients from the end of a backward to the optimizer's step.
 
     Args:
         session: Where they go.
@@ -77,7 +77,7 @@ class UnclippedGradients:
             self.watch()
 
     def watch(self) -> None:
-        """Watch the parameters that are not watched yet, and those only."""
+        """Watch the parameters of which something is captured, and no others."""
         found = set()
         for table in self._tables:
             for tracked, _ in self._entries.of(table):
@@ -106,17 +106,17 @@ class UnclippedGradients:
         scale: Any = 1.0,
         only: AbstractSet[int] | None = None,
     ) -> None:
-        """Capture what was copied: an optimizer is about to step.
+        """Capture the copies: an optimizer is about to step.
 
         Args:
             context: The step.
-            scale: As for ``Recorder.take``: undoes the scale of the loss.
-            only: Ids of its parameters; None takes all.
+            scale: Undoes the scale of the loss, as in ``Recorder.take``.
+            only: Ids of the optimizer's parameters; None takes all.
         """
         if not self._copies:
             self.prepare(
                 context.step_plan
-            )  # Whatever came before is for the next step.
+            )  # Earlier gradients belong to the next step.
             return
         entries, tensors, requested = [], [], []
         for table in self._tables:
@@ -195,12 +195,12 @@ class UnclippedGradients:
             for tracked, entry, _ in self._entries.requested(table, context.step_plan):
                 parameter = tracked.parameter()
                 if parameter is None or not parameter.requires_grad:
-                    continue  # What a frozen one holds is of a backward before.
+                    continue  # A frozen one holds a gradient of an earlier backward.
                 gradient = gradient_of(parameter)
                 if gradient is not None and entry not in context.done:
                     self._keep(context, entry, gradient.detach())
         if not self._session.optimizers:
-            self.take(context)  # Nobody else will say when.
+            self.take(context)  # No optimizer will.
 
     def _keep(
         self, context: StepContext, entry: TensorEntry, gradient: torch.Tensor
@@ -227,13 +227,13 @@ def _mark(owner: weakref.ref[UnclippedGradients]) -> Callable[[torch.Tensor], No
 
 
 def _at_the_end(function: Callable[[], None]) -> None:
-    """Call it when the backward that is under way is over."""
+    """Call *function* when the backward under way is over."""
     engine: Any = Variable._execution_engine
     engine.queue_callback(function)
 
 
 def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the memory of one can hold the elements of the other."""
+    """Return whether the memory of one can hold the elements of the other."""
     return (
         type(one) in TYPES
         and one.layout is torch.strided

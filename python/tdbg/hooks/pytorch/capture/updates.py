@@ -1,4 +1,4 @@
-"""Updates: which parameters an optimizer of PyTorch is about to change.
+"""Updates: the changes that a step of an optimizer makes to parameters.
 
 Thread safety: the training's thread.
 
@@ -28,7 +28,7 @@ __all__ = ["OptimizerUpdates"]
 
 
 class OptimizerUpdates(Updates):
-    """Takes the updates of the optimizers that step.
+    """Capture the updates of optimizers that step.
 
     Args:
         session: Where they go.
@@ -54,13 +54,13 @@ class OptimizerUpdates(Updates):
         *,
         has_closure: bool,
     ) -> None:
-        """Note the parameters whose updates the step captures: they will be copied.
+        """Note the parameters whose updates the step captures, to be copied.
 
         Args:
-            key: The optimizer's.
+            key: The key of the optimizer.
             context: The step.
             optimizer: The optimizer that is about to step.
-            has_closure: Whether gradients come into being only within its step.
+            has_closure: Whether the gradients arise only within its step.
         """
         chosen = [
             each
@@ -90,7 +90,7 @@ def _copy(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def _difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor | None:
-    """In the memory of *before*, where that is possible."""
+    """Subtract, in the memory of *before* if possible."""
     after = after.detach()
     if after.shape != before.shape or after.device != before.device:
         return None

@@ -132,17 +132,16 @@ class LossGraph(NamedTuple):
     """The findings in the graph of a loss.
 
     Attributes:
-        facts: What is wrong.
-        is_open: Whether all operations from the loss down to the layers are known: a
-            compiled graph, or a function of the author's own, hides what it does.
-        is_surrogate: Whether it weighs logarithms of probabilities by how good it was
-            what they are of, as policy gradients do.
-        is_distance: Whether it is the mean of distances between numbers.
-        logit_scale: The largest number that logits are multiplied by before a softmax,
-            and 1 at least.
+        facts: The faults.
+        is_open: Whether all operations from the loss down to the layers are known.  A
+            compiled graph and an author's own function hide theirs.
+        is_surrogate: Whether the loss weighs logarithms of probabilities by the success
+            of the choices, as policy gradients do.
+        is_distance: Whether the loss is the mean of distances between numbers.
+        logit_scale: The largest factor of logits before a softmax, at least 1.
         leaves: The tensors on which the loss depends, as far as they were read.
-        cut: For each of them an operation whose gradient is zero everywhere, if no way
-            from the loss avoids such ones; "": one does.
+        cut: For each leaf an operation whose gradient is zero everywhere, if all ways
+            from the loss pass through such operations; else "".
     """
 
     facts: tuple[LossFact, ...]
@@ -158,7 +157,7 @@ def read_loss_graph(loss: torch.Tensor) -> LossGraph:
     """Read the graph of a loss.
 
     Args:
-        loss: A single number, on which ``backward()`` is about to be called.
+        loss: A single number; the program is about to call its ``backward()``.
 
     Example:
         >>> scores = torch.zeros(4, 3, requires_grad=True) * 1.0
@@ -195,9 +194,9 @@ def read_loss_graph(loss: torch.Tensor) -> LossGraph:
 
 
 def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
-    """Return the leaves that the loss depends on, and the operations that cut them off.
+    """Yield the leaves that the loss depends on, and the operations that cut them off.
 
-    First everything that has a gradient, then what is left behind what has none.
+    Leaves with a gradient come first, then those behind operations without one.
     """
     seen, waiting = {root}, [root]
     behind: list[tuple[Any, str]] = []
@@ -223,7 +222,7 @@ def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
 
 
 def _sign(root: Any) -> Iterator[LossFact]:
-    """Return whether the whole loss is a distance with the opposite sign."""
+    """Yield the fault of a loss that is a distance with the opposite sign."""
     node, is_negative = root, False
     while (name := _name(node)) in {"Neg", "Mul", "Div"}:
         factor = -1.0 if name == "Neg" else _factor(node)
@@ -237,10 +236,10 @@ def _sign(root: Any) -> Iterator[LossFact]:
 
 
 def _end_of(root: Any) -> Iterator[tuple[Any, str, bool]]:
-    """The operations from the loss down to the layers, with their names.
+    """Yield the operations from the loss down to the layers, with their names.
 
-    And whether the loss has the result as it is, or a multiple that does not depend on
-    the size of the batch.
+    The third value says whether the loss is the operation's result, or a multiple of it
+    that does not depend on the size of the batch.
     """
     seen, waiting = {root}, [(root, True)]
     while waiting and len(seen) < _MOST_OF_END:
@@ -274,7 +273,7 @@ def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
 
 
 def _faults_of_shapes(node: Any, name: str) -> Iterator[LossFact]:
-    """Yield that outputs were paired with targets of another shape."""
+    """Yield the fault of outputs that were paired with targets of another shape."""
     paired = _paired_for_mean(node, name)
     if name in _PAIRING or paired is not None:
         one = node if paired is None else paired
@@ -287,9 +286,9 @@ def _faults_of_shapes(node: Any, name: str) -> Iterator[LossFact]:
 
 
 def _faults_of_likelihood(node: Any, name: str, given: Any) -> Iterator[LossFact]:
-    """What is wrong with what takes logarithms of probabilities.
+    """Yield the faults of a function that takes logarithms of probabilities.
 
-    The operations say it, or else the numbers: where other operations are between.
+    The operations show them, or the numbers if other operations lie between.
     """
     operation, classes = _LIKELIHOODS[name]
     direct = _operands(node)[0]
@@ -346,9 +345,9 @@ def _is_sum(node: Any, name: str) -> bool:
 
 
 def _paired_for_mean(node: Any, name: str) -> Any:
-    """The difference of which a loss is the mean square or absolute value; None: none.
+    """Return the difference whose mean square or magnitude a loss is, or None.
 
-    What is computed of errors alone compares no pairs on purpose, as kernels do.
+    A loss of errors alone does not compare pairs on purpose, as kernels do.
     """
     if name not in _MEANS or _shape(node):
         return None
@@ -369,11 +368,11 @@ def _paired_for_mean(node: Any, name: str) -> Any:
 def _shape_before_pairing(
     node: Any, makers: AbstractSet[str]
 ) -> tuple[int, ...] | None:
-    """The shape of outputs that meet all targets: one number for each of N samples.
+    """Return the shape of outputs, one number for N samples, that meet all targets.
 
-    None if they do not.  Who compares all pairs on purpose says so by an axis more, or
-    has gradients on both sides, or gives what others than *makers* make; but nobody
-    gives such to a function that is a distance.
+    The result is None if they do not.  A program that compares all pairs on purpose
+    adds an axis, has gradients on both sides, or uses operations other than *makers*;
+    but it never passes these to a function that is a distance.
     """
     operands = _operands(node)
     if len(operands) != 1:
@@ -396,11 +395,11 @@ def _shape_before_pairing(
 
 
 def _weighs_chances(node: Any) -> bool:
-    """Whether a product has logarithms of chosen probabilities, and their weights.
+    """Return whether a product weighs logarithms of chosen probabilities.
 
-    Chances of classes are chosen from all; those of numbers have a square in them, as
-    errors have, so that only weights of both signs tell them from a weighted error.  A
-    mask of ones and zeros is no weight, nor is a number for all.
+    Chances of classes are gathered from all classes.  Chances of numbers contain a
+    square, as errors do, so only weights of both signs tell them from a weighted error.
+    A mask of ones and zeros is no weight, nor is one number for all samples.
     """
     operands = _operands(node)
     if len(operands) != 1:
