@@ -49,6 +49,10 @@ SECOND = {
     "demo": "whole programs",
     "examples": "whole programs",
     "docs/test_examples.py": "whole programs",
+    "launch/test_launch.py": "whole programs",
+    "pytorch/test_compile.py": "torch.compile",
+    "pytorch/test_compile_hooks.py": "torch.compile",
+    "pytorch/test_ddp.py": "several processes",
 }
 
 

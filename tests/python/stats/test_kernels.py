@@ -264,6 +264,7 @@ def test_a_forced_implementation_is_the_one_that_runs() -> None:
     assert len(bits) == len(names)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     "TDBG_FORCE_IMPLEMENTATION" in os.environ, reason="runs inside itself"
 )

@@ -13,7 +13,8 @@ from tdbg.rules import LossNotDecreasing, Underfitting
 from tdbg.run.findings import Severity
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
-SEEDS = range(20)
+SEEDS = range(3)
+MANY_SEEDS = range(20)
 
 
 def run_with(losses: Sequence[float], **flags: object) -> FakeRun:
@@ -70,7 +71,7 @@ def test_a_loss_that_rose_by_less_than_a_tenth_is_flat():
 def test_one_that_has_come_down_and_is_level_does_not_seem_to_rise():
     """Two standard errors would be exceeded in 17 of these, some time."""
     found = 0
-    for seed in SEEDS:
+    for seed in MANY_SEEDS:
         random = np.random.default_rng(seed)
         losses = 0.6 * (1 + 0.3 * random.standard_normal(500))
         run = run_with([1.0] * 10 + losses.tolist())
@@ -81,7 +82,7 @@ def test_one_that_has_come_down_and_is_level_does_not_seem_to_rise():
 def test_one_that_falls_by_less_than_it_scatters_is_not_where_it_began():
     """The loss of a diffusion model: most of it is noise that nobody can foretell."""
     found, level = 0, 0
-    for seed in SEEDS:
+    for seed in MANY_SEEDS:
         random = np.random.default_rng(seed)
         noise = 0.16 * random.standard_normal(900)
         falls = run_with((0.8 + 0.18 * np.exp(-np.arange(900) / 400) + noise).tolist())
