@@ -142,18 +142,6 @@ class Package:
                     if text and "\n" not in text:
                         yield module, text
 
-    def named_in(self, module: str) -> set[str]:
-        """Return the names and strings that stand in a module's code."""
-        found = set()
-        for node in ast.walk(self.trees[module]):
-            if isinstance(node, ast.Name):
-                found.add(node.id)
-            elif isinstance(node, ast.alias):
-                found.add(node.name)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.add(node.value)
-        return found
-
     def parts_taken_of(self, owner: str, parts: set[str], *packages: str) -> list[str]:
         """Return where *packages* name one of the *parts* of a variable or attribute.
 

@@ -22,20 +22,45 @@ PARTS_OF_A_SESSION = {
 REACHES_THROUGH_SESSION = 63  # To be 0.
 LAZY_CIRCLES = 3  # To be 0.
 LARGEST_TYPING_CIRCLE = 60  # To be small.
-LONGEST_CHAIN = 31  # To be 24.
+LONGEST_CHAIN = 27  # To be 24.
 FLOORS = 10
 #: Packages that have more floors. To be none.
 MORE_FLOORS = {"hooks": 12, "trial": 13}
 #: Of all modules. To be 0.15.
 SHARE_WITH_ONE_IMPORTER = 0.23
 LINES, COMPLEXITY = 60, 15
-LARGE_FUNCTIONS = 36  # To be those that have a reason.
-CLASSES_OF_ONE_NAME = 17  # To be 0.
+#: Functions that exceed one of these, and why.
+LARGE = {
+    "capture.counted_steps:CountedSteps.begin": "a step that is counted, for speed",
+    "capture.session:Session.__init__": "one line for each part of a session",
+    "cli.rule_options:print_statuses": "one case for each status",
+    "cli.run:command": "one argument for each option of the command line",
+    "cli.show:_show_history": "one case for each form of an answer",
+    "cli.sweep:judge_many": "a loop over runs, with all that can go wrong with one",
+    "config.needs:missing": "one case for each kind of need",
+    "drawing.bars:bar_chart": "a chart is drawn from top to bottom",
+    "drawing.bars:columns_chart": "a chart is drawn from top to bottom",
+    "drawing.dots:dot_chart": "a chart is drawn from top to bottom",
+    "drawing.heat_map:heat_map": "a chart is drawn from top to bottom",
+    "drawing.lines:line_chart": "a chart is drawn from top to bottom",
+    "drawing.matrix:matrix_chart": "a chart is drawn from top to bottom",
+    "hooks.catboost.trees_json:table_of_trees": "one case for each kind of split",
+    "hooks.pytorch.capture.registered_modules:ModuleCapture.begin": "a step's path",
+    "report.trees.ensemble:_depths": "trees of two modes, walked level by level",
+    "report.trees.evaluation:kind_of": "one case for each kind of prediction",
+    "rules.builtin.data.class_imbalance:ClassImbalance.describe": "mostly text",
+    "rules.builtin.data.classifier_batches:recent_batches": "one pass over batches",
+    "rules.builtin.loss.spike:LossSpike._judge": "formulas of one curve",
+    "rules.builtin.tensors.variance:judge_collapse": "one case for each collapse",
+    "rules.builtin.weights.first_weights:untrained": "many weights are left out",
+    "trial.reports:_merge": "one loop for each part of a model's description",
+    "trial.steps:_Workers.__init__": "one pass over the states of all workers",
+}
+CLASSES_OF_ONE_NAME = 8  # To be 0.
 #: The face of another package, whose names are that one's.
 SMDEBUG = "tdbg.compat.smdebug"
-LISTS_OF_RULES = 2  # To be 1.
 #: Of docstrings of one line. To be 0.02.
-SHARE_OF_ODD_OPENINGS = 0.095
+SHARE_OF_ODD_OPENINGS = 0.085
 ODD_OPENING = re.compile(
     r"(What|Of|The same|The others|None|Nothing|It|They|Who|Those|That|Such|As|Both|So)"
     r"\b"
@@ -85,12 +110,12 @@ def test_few_modules_have_one_importer(package: Package) -> None:
 
 
 def test_a_function_is_small_and_plain(package: Package) -> None:
-    large = [
-        each
+    large = {
+        each.name.removeprefix("tdbg."): each
         for each in package.functions
         if each.lines > LINES or each.complexity > COMPLEXITY
-    ]
-    assert len(large) <= LARGE_FUNCTIONS, large
+    }
+    assert {name: large[name] for name in large.keys() - LARGE.keys()} == {}
 
 
 def test_a_public_name_is_that_of_one_class(package: Package) -> None:
@@ -99,14 +124,15 @@ def test_a_public_name_is_that_of_one_class(package: Package) -> None:
     assert len(twice) <= CLASSES_OF_ONE_NAME, twice
 
 
-def test_rules_are_listed_in_one_place(package: Package) -> None:
+def test_rules_are_listed_in_one_place(repository: Path) -> None:
     names = set(rules.names())
     lists = [
-        module
-        for module in package.trees
-        if len(names & package.named_in(module)) > len(names) / 2
+        path.name
+        for path in sorted((repository / "python" / "tdbg").rglob("*.py*"))
+        if path.suffix in {".py", ".pyi"}
+        and 2 * len(names & {*re.findall(r"\w+", path.read_text("utf-8"))}) > len(names)
     ]
-    assert len(lists) <= LISTS_OF_RULES, lists
+    assert lists == ["catalog.pyi"]
 
 
 def test_a_docstring_begins_with_what_it_is_or_does(package: Package) -> None:
