@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from tdbg.capture.events import StepWriter
+from tdbg.capture.listeners import Listeners
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.requests import Obedience
 from tdbg.capture.schedule import NEVER, StepPlan
@@ -105,6 +106,7 @@ class CountedSteps:
         recorder: Of the session.
         step_writer: Is told what was counted.
         obedience: Says whether requests are being obeyed.
+        listeners: Are told that it begins, or was of no use.
 
     Attributes:
         counter: The core's, which hooks of the core tell of events.
@@ -112,12 +114,14 @@ class CountedSteps:
             event adds it, whoever begins a step clears them.
         may_count: Whether whoever registers hooks can have them count; None: never.
         step_plan: What is captured of the steps whose losses are noted.
-        on_begin: Called when steps are only counted from here on.
-        on_failure: Called when that has ended before the first one was over.
     """
 
     def __init__(
-        self, recorder: Recorder, step_writer: StepWriter, obedience: Obedience
+        self,
+        recorder: Recorder,
+        step_writer: StepWriter,
+        obedience: Obedience,
+        listeners: Listeners,
     ) -> None:
         # Who writes nothing does without the core, and sees every step.
         self._can_count = type(recorder.writer) is not NullWriter
@@ -128,8 +132,7 @@ class CountedSteps:
         )
         self.events: list[StepEvent] = []
         self.may_count: Callable[[], bool] | None = None
-        self.on_begin: list[Callable[[], None]] = []
-        self.on_failure: list[Callable[[], None]] = []
+        self._listeners = listeners
         self.step_plan: StepPlan | None = None
         self._recorder = recorder
         self._policy = recorder.policy
@@ -193,7 +196,7 @@ class CountedSteps:
         until_ns = now_ns + _LONGEST_NS
         self._pattern, self.step_plan = tuple(self.events), quiet.step_plan
         self.counter.begin(self._pattern, int(min(most, NEVER)), until_ns, first, every)
-        for callback in self.on_begin:
+        for callback in self._listeners.counting:
             callback()
         return True
 
@@ -226,7 +229,7 @@ class CountedSteps:
             self._patience = 0
         else:
             self._patience = min(max(1, 2 * self._patience), _MOST_PATIENCE)
-            for callback in self.on_failure:
+            for callback in self._listeners.counting_failed:
                 callback()
         self._n_wait = self._patience
         self.events.clear()

@@ -29,7 +29,7 @@ from tdbg.capture.policy import Policy
 from tdbg.capture.ranks import AttemptId, launch_name, process_rank
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
-from tdbg.capture.steps import counters_of, parse_counters, resume
+from tdbg.capture.steps import counters_as_json, parse_counters
 from tdbg.capture.writer import NullWriter
 from tdbg.config import (
     CollectionConfig,
@@ -274,7 +274,7 @@ class HookBase(ABC):
         self._open(make)
         self._remember()
         if isinstance(self._session.writer, MeasuringWriter):
-            self._session.on_close.append(self._log_dry_run)
+            self._session.listen(close=self._log_dry_run)
 
     def _open(
         self, make: Callable[[FrameworkAdapter], tuple[SessionSpec, RunExport | None]]
@@ -294,9 +294,9 @@ class HookBase(ABC):
         self._session = session
         self._export = export
         self._mode = self._attach(session)
-        session.on_close.append(self._detach)
+        session.listen(close=self._detach)
         if export is not None:
-            session.on_closed.append(export)
+            session.listen(closed=export)
 
     # ---- recording by hand -----------------------------------------------------
 
@@ -455,7 +455,7 @@ class HookBase(ABC):
     @property
     def step_counter(self) -> StepCounter | None:
         """Says which steps are only counted; None: all are seen."""
-        return self._session.counted.counter_of_core
+        return self._session.step_counter
 
     def counters(self) -> dict[str, int]:
         """Numbers of records offered, written, dropped and failed, and of errors."""
@@ -508,7 +508,7 @@ class HookBase(ABC):
         """
         session = self._session
         session.see()
-        return counters_of(session.machine)
+        return counters_as_json(session.next_steps())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue to count steps from a checkpoint.
@@ -524,9 +524,16 @@ class HookBase(ABC):
         """
         counters = parse_counters(state)
         session = self._session
-        if session.is_live:
-            session.see()
-            resume(session.machine, counters)
+        if not session.is_live:
+            return
+        session.see()
+        if not session.continue_from(counters):
+            _log.warning(
+                "tdbg goes on counting at step %d: a checkpoint of step %d was loaded "
+                "after steps had been made; load it before the first one",
+                session.next_steps().step,
+                counters.step,
+            )
 
     def resume_at(self, step: int) -> None:
         """Continue from a checkpoint that only has the number of training steps.

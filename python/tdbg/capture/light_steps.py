@@ -141,7 +141,7 @@ class LightSteps:
         if most < _FEWEST:
             return None
         light = cls(session, root, mode, plan, most, until_ns, read, ended)
-        session.unfinished.append(light.close)
+        session.before_next_event(light.close)
         return light
 
     def goes_on(self) -> bool:

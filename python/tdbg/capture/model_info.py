@@ -94,7 +94,7 @@ class ModelInfoWriter:
         self._marks: tuple[int, ...] = ()
         self._written: ModelInfo | None = None
         self._n_mode_changes = 0
-        session.on_eval_training.append(self._mode_changed)
+        session.listen(eval_training=self._mode_changed)
 
     def changed(self) -> None:
         """Write again when the next optimizer has stepped: something has changed."""

@@ -14,12 +14,22 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Collection as AbstractCollection
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, array_ref
-from tdbg.capture.counted_steps import CountedSteps
+from numpy.typing import NDArray
+
+from tdbg.capture.adapter import (
+    AsyncResult,
+    DeviceArray,
+    FrameworkAdapter,
+    UnitSummarySpec,
+    array_ref,
+)
+from tdbg.capture.counted_steps import CountedSteps, StepEvent
 from tdbg.capture.events import StepWriter, write_event
+from tdbg.capture.listeners import Listeners, call_all
 from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import Faults, watch_process
@@ -27,14 +37,21 @@ from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.replicas import Replicas
 from tdbg.capture.requests import Obedience, Requests
 from tdbg.capture.schedule import IdleState, StepPlan
-from tdbg.capture.steps import Step, StepChange, StepMachine
+from tdbg.capture.steps import Counters, Step, StepChange, StepMachine
+from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
 from tdbg.errors import TrainingStopped
 from tdbg.modes import EVAL, TRAIN, TRAINING, ModeKeys
 from tdbg.run.schema import StepFlag
 
 if TYPE_CHECKING:
-    from tdbg._core import BatchCapture
+    from tdbg._core import (
+        BatchCapture,
+        ModuleCallCapture,
+        ParameterCapture,
+        StepCounter,
+        UpdateCapture,
+    )
     from tdbg.capture.ranks import WriterIdentity
     from tdbg.capture.writer import Writer
 
@@ -47,10 +64,8 @@ _Result = TypeVar("_Result")
 class Session:
     """One training: takes the events of its hook, and captures.
 
-    Hooks call the methods of the session, and those that the session takes over from
-    its parts without a call in between (``entry``, ``take``, ``refuse``,
-    ``may_capture``, ``captures``).  An event goes through ``run``, which measures it
-    and lets nothing escape.
+    Hooks call its methods, and know none of its parts.  An event goes through
+    ``run``, which measures it and lets nothing escape.
 
     Args:
         writer: The core's writer.
@@ -63,8 +78,6 @@ class Session:
         budget: Share of the training's time that capture may cost, or AUTO; None: any.
 
     Attributes:
-        machine: Counts the steps.  Hooks only read it (``training``,
-            ``defines_step``), at every step; events go to the session.
         optimizers: The keys of the optimizers that are known; to be read only.
         collections: The collections of the hook; changes hold from the next step on.
         naming: The scheme of names.
@@ -81,16 +94,17 @@ class Session:
         counted: Counts steps that have losses at most.  Hooks tell it of the
             events of each step; a call of ``run`` ends the counting.
         unfinished: Ends of what goes on; called once, before the next event.
-        on_change: Called when the collections have changed.
-        on_close: Called before the run ends.
-        on_closed: Called when the run has ended and everything is written.
-        on_rest: Called when an error, or a fork, ends capture without ``close``.
-        on_eval_training: Called when the model turns out to be trained in evaluation
-            mode, or no longer to be.
+        listeners: Who is called back; ``listen`` adds to them.
         on_request: Handles the requests of each type.
         obedience: Obeys requests.
         writes_as: The run, the rank and the attempt that it writes; None: nothing.
         replicas: The workers of this process: one, or each of its replicas.
+    """
+
+    add_event: Callable[[StepEvent], None]
+    """Adds to what the step under way consists of; counted steps repeat that.
+
+    Bound to ``CountedSteps.events.append``: it is called four times in every step.
     """
 
     def __init__(
@@ -112,17 +126,6 @@ class Session:
         self.optimizers = self.machine.optimizers
         self.collections = policy.registry
         self.naming = policy.naming
-        self.may_capture = policy.may_capture
-        self.captures = policy.captures
-        self.entry = self.recorder.entry
-        self.take = self.recorder.take
-        self.refuse = self.recorder.refuse
-        self.take_unhandled = self.recorder.take_unhandled
-        self.calls_of = self.recorder.calls_of
-        self.parameters = self.recorder.parameters
-        self.updates = self.recorder.updates
-        self.fence = self.recorder.fence
-        self.begin_values = self.recorder.begin_values
         propose = None
         if requests is not None and requests.agreement is not None:
             propose = functools.partial(requests.propose, "throttle")
@@ -138,16 +141,15 @@ class Session:
         self.n_replicas = 0
         self.idle = IdleState()
         self.unfinished: list[Callable[[], None]] = []
-        self.on_change: list[Callable[[], None]] = []
-        self.on_close: list[Callable[[], None]] = []
-        self.on_closed: list[Callable[[], None]] = []
-        self.on_rest: list[Callable[[], None]] = []
-        self.on_eval_training: list[Callable[[], None]] = []
+        self.listeners = Listeners()
         self.raises_on_stop = raises_on_stop
         self.obedience = Obedience(requests, raises_on_stop, self.recorder)
         self.on_request = self.obedience.on_request
         self.on_request["throttle"] = self.step_writer.obey_throttle
-        self.counted = CountedSteps(self.recorder, self.step_writer, self.obedience)
+        self.counted = CountedSteps(
+            self.recorder, self.step_writer, self.obedience, self.listeners
+        )
+        self.add_event = self.counted.events.append
         self._counter = self.counted.counter
         # Whether at most losses are requested of the training step that comes next.
         self._is_next_light = False
@@ -201,6 +203,249 @@ class Session:
         if self.is_live:
             while self.unfinished:
                 self.unfinished.pop()()
+
+    def before_next_event(self, callback: Callable[[], None]) -> None:
+        """Call something once, before the session hears of anything else."""
+        self.unfinished.append(callback)
+
+    def listen(self, **callbacks: Callable[[], None] | None) -> None:
+        """Call back when something happens: as ``Listeners.add``."""
+        self.listeners.add(**callbacks)
+
+    def spend(self, spent_ns: int) -> None:
+        """Count time as a cost of tdbg that no call of ``run`` has measured."""
+        self.meter.total_ns += spent_ns
+
+    def spend_once(self, spent_ns: int) -> None:
+        """Count time as a cost of tdbg that comes once, such as a compilation."""
+        self.meter.spend_once(spent_ns)
+
+    # ---- what is captured ----------------------------------------------------
+
+    def may_capture(
+        self, role: Role, classes: AbstractCollection[str] | None = None
+    ) -> bool:
+        """Whether a tensor of that role may be captured at some step.
+
+        Args:
+            role: The role.
+            classes: Those of the module that it belongs to, and its kind; None: any
+                module.
+        """
+        return self.policy.may_capture(role, classes)
+
+    def captures(
+        self, name: str, role: Role, classes: AbstractCollection[str] = ()
+    ) -> bool:
+        """Whether the tensor of this name may be captured at some step.
+
+        Args:
+            name: The tensor's name.
+            role: The tensor's role.
+            classes: Those of the module that it belongs to, and its kind.
+        """
+        return self.policy.captures(name, role, classes)
+
+    def step_plan(self, mode: ModeKeys, mode_step: int) -> StepPlan:
+        """Return what a step of *mode* captures, by its number in that mode."""
+        return self.policy.step_plan(mode, mode_step)
+
+    def next_plan(self, mode: ModeKeys) -> StepPlan:
+        """Return what the next step of *mode* captures."""
+        return self.policy.step_plan(mode, self.machine.following(mode))
+
+    def scalars_due(self, mode: ModeKeys, mode_step: int) -> bool | None:
+        """Whether all numbers of optimizers are due, or changed ones; None: none is."""
+        return self.policy.scalars_due(mode, mode_step)
+
+    # ---- tensors and numbers -------------------------------------------------
+
+    def entry(
+        self,
+        name: str,
+        role: Role,
+        aliases: tuple[str, ...] = (),
+        classes: frozenset[str] = frozenset(),
+        unit_spec: UnitSummarySpec | None = None,
+    ) -> TensorEntry:
+        """Return the entry of a name, always the same one: ``Recorder.entry``."""
+        return self.recorder.entry(name, role, aliases, classes, unit_spec)
+
+    def take(
+        self,
+        context: StepContext,
+        entries: Sequence[TensorEntry],
+        tensors: Sequence[Any],
+        flags: Sequence[int],
+        call: int = 0,
+        micro_batch: int = 0,
+        scale: Any = 1.0,
+        *,
+        reuses: bool = False,
+    ) -> None:
+        """Capture tensors of the framework now: ``Recorder.take``."""
+        self.recorder.take(
+            context, entries, tensors, flags, call, micro_batch, scale, reuses=reuses
+        )
+
+    def take_unhandled(
+        self, context: StepContext, requests: Iterable[tuple[TensorEntry, Any, int]]
+    ) -> None:
+        """Capture tensors that the core could not read: entries, tensors and flags."""
+        self.recorder.take_unhandled(context, requests)
+
+    def take_numbers(
+        self,
+        context: StepContext,
+        entries: Sequence[TensorEntry],
+        numbers: NDArray[Any],
+        flags: Sequence[int],
+    ) -> None:
+        """Capture numbers now, each as a tensor: ``Recorder.take_numbers``."""
+        self.recorder.take_numbers(context, entries, numbers, flags)
+
+    def capture(
+        self, context: StepContext, entry: TensorEntry, tensor: Any, call: int = 0
+    ) -> None:
+        """Capture one tensor, or where one lies (``TensorRef``), if it is due."""
+        self.recorder.capture(context, entry, tensor, call)
+
+    def refuse(self, context: StepContext, n_bytes: int = 0, n: int = 1) -> None:
+        """Count tensors that cannot be captured."""
+        self.recorder.refuse(context, n_bytes, n)
+
+    def record_number(
+        self, context: StepContext, name: str, value: float | DeviceArray | None
+    ) -> None:
+        """Record ``scalar/<name>``, now or when it has arrived; None is refused."""
+        self.recorder.scalar(context, name, value)
+
+    def note_data(self, context: StepContext) -> None:
+        """Note that a step has data, even if it has ended."""
+        context.note_data(self.recorder.pending)
+
+    def expect(
+        self,
+        context: StepContext,
+        result: AsyncResult,
+        deliver: Callable[[], None],
+        *,
+        n_records: int = 1,
+    ) -> None:
+        """Keep a step from being complete until a result has arrived.
+
+        Args:
+            context: The step.
+            result: Says when it has.
+            deliver: Called then.
+            n_records: How many records are lost if it never does.
+        """
+        self.recorder.pending.expect(context.step, result, deliver, n_records=n_records)
+
+    def begin_values(
+        self, context: StepContext, entries: Sequence[TensorEntry], tensors: list[Any]
+    ) -> list[int]:
+        """Begin to copy values on their devices: ``Recorder.begin_values``."""
+        return self.recorder.begin_values(context, entries, tensors)
+
+    def fence(self) -> None:
+        """Let the devices wait for the copies that ``begin_values`` has begun."""
+        self.recorder.fence()
+
+    def make_call_capture(
+        self, key: object, backward_id: Callable[[], int]
+    ) -> ModuleCallCapture | None:
+        """Make what captures the calls of one module: ``Recorder.calls_of``."""
+        return self.recorder.calls_of(key, backward_id)
+
+    def make_parameter_capture(
+        self, parameters: Sequence[Any]
+    ) -> ParameterCapture | None:
+        """Make what captures parameters: ``Recorder.parameters``."""
+        return self.recorder.parameters(parameters)
+
+    def make_update_capture(self) -> UpdateCapture | None:
+        """Make what captures the updates of one optimizer: ``Recorder.updates``."""
+        return self.recorder.updates()
+
+    # ---- the present step ----------------------------------------------------
+
+    @property
+    def training(self) -> Step | None:
+        """The training step under way, or None."""
+        return self.machine.training
+
+    @property
+    def depth(self) -> int:
+        """Number of nested calls of roots under way."""
+        return self.machine.depth or self._counter.depth
+
+    @property
+    def is_in_closure(self) -> bool:
+        """Whether an optimizer is evaluating its closure."""
+        return self.machine.is_in_closure
+
+    def defines_step(self, key: Hashable) -> bool:
+        """Whether the end of this optimizer's step is the end of a step."""
+        return self.machine.defines_step(key)
+
+    def next_step(self, mode: ModeKeys) -> int:
+        """Return the number that the next step of *mode* will have in it."""
+        return self.machine.following(mode)
+
+    def next_steps(self) -> Counters:
+        """Return the numbers that a training resumed from here continues with."""
+        return self.machine.counters()
+
+    def continue_from(self, counters: Counters) -> bool:
+        """Continue from these numbers; False, and no change, if that would go back."""
+        return self.machine.continue_from(counters)
+
+    # ---- steps that are only counted -----------------------------------------
+
+    @property
+    def step_counter(self) -> StepCounter | None:
+        """The core's counter of steps that need no Python; None: all are seen."""
+        return self.counted.counter_of_core
+
+    @property
+    def is_noted(self) -> bool:
+        """Whether losses of the step under way, which is only counted, are noted."""
+        return self._counter.is_noted
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the step under way is only counted, and none of its losses noted."""
+        return self._counter.is_quiet
+
+    @property
+    def n_counted_events(self) -> int:
+        """Number of all events that were ever counted instead of seen."""
+        return self._counter.n_events
+
+    def count_if(self, may_count: Callable[[], bool]) -> None:
+        """Count steps that need no Python where *may_count* says so."""
+        self.counted.may_count = may_count
+
+    @property
+    def noted_plan(self) -> StepPlan | None:
+        """What is captured of the losses that are noted."""
+        return self.counted.step_plan
+
+    def note_loss(
+        self, key: object, entry: TensorEntry, flags: int, value: float
+    ) -> bool:
+        """Note a loss of the step under way; False: it has had one of that name.
+
+        REQUIRES: ``is_noted``.
+
+        Args:
+            key: Names the calls of the loss in ``StepContext.calls``.
+            entry: The name of the loss.
+            flags: What to capture of it, as ``noted_plan`` says.
+            value: The loss.
+        """
+        return self.counted.note(key, entry, flags, value)
 
     # ---- events of the training ----------------------------------------------
 
@@ -371,7 +616,7 @@ class Session:
 
     def eval_training_changed(self) -> None:
         """The model is trained in evaluation mode from now on, or no longer."""
-        for callback in self.on_eval_training:
+        for callback in self.listeners.eval_training:
             callback()
 
     def steps_end(self) -> None:
@@ -393,10 +638,6 @@ class Session:
     def n_forwards(self) -> int:
         """Number that grows with every forward in training."""
         return self.machine.n_forwards + self.counted.n_begun
-
-    def next_plan(self, mode: ModeKeys) -> StepPlan:
-        """What the next step of *mode* captures."""
-        return self.policy.step_plan(mode, self.machine.following(mode))
 
     # ---- what the user records by hand ---------------------------------------
 
@@ -488,9 +729,7 @@ class Session:
         if self.is_closed:
             return True
         self.is_closed = True
-        for callback in self.on_close:
-            with contextlib.suppress(Exception):
-                callback()
+        call_all(self.listeners.close)
         self.run(self._conclude, reason)
         self.is_live = False
         self.recorder.end_forward()
@@ -499,9 +738,7 @@ class Session:
         with contextlib.suppress(Exception):
             timeout -= self.recorder.pending.wait(timeout / 2, gives_up=True)
         all_written = self.replicas.close(max(0.0, timeout))
-        for end in (self.step_writer.close, *self.on_closed):
-            with contextlib.suppress(Exception):
-                end()
+        call_all((self.step_writer.close, *self.listeners.closed))
         return all_written
 
     def make_inert(self) -> None:
@@ -587,13 +824,11 @@ class Session:
     def _collections_change(self) -> None:
         self.step_writer.collections_change()
         self.replicas.refresh()
-        for callback in self.on_change:
+        for callback in self.listeners.change:
             callback()
 
     def _rest(self) -> None:
         """Stop capturing, for good."""
         self.is_live = False
         self.recorder.end_forward()
-        for callback in self.on_rest:
-            with contextlib.suppress(Exception):
-                callback()
+        call_all(self.listeners.rest)

@@ -13,7 +13,6 @@ optimizer uses its gradients: then it was a step of training.
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,9 +28,8 @@ __all__ = [
     "StepChange",
     "StepMachine",
     "change_of",
-    "counters_of",
+    "counters_as_json",
     "parse_counters",
-    "resume",
 ]
 
 
@@ -531,12 +529,9 @@ VERSION = 1
 # Numbers of steps have 64 bits on disk; no training makes so many steps.
 _MAX_STEP = 1 << 62
 
-_log = logging.getLogger("tdbg")
 
-
-def counters_of(machine: StepMachine) -> dict[str, Any]:
-    """Return the counters of a machine, as ``parse_counters`` reads them."""
-    counters = machine.counters()
+def counters_as_json(counters: Counters) -> dict[str, Any]:
+    """Return counters as a checkpoint has them, for ``parse_counters``."""
     modes = {mode.name: count for mode, count in counters.modes.items() if count}
     return {"version": VERSION, "step": counters.step, "modes": modes}
 
@@ -559,19 +554,6 @@ def parse_counters(state: object) -> Counters:
         check_choice("modes", name, ModeKeys.__members__)
         modes[ModeKeys[name]] = _step(name, count)
     return Counters(_step("step", state.get("step")), modes)
-
-
-def resume(machine: StepMachine, counters: Counters) -> bool:
-    """Let a machine continue from there; log and return False if that goes back."""
-    if machine.continue_from(counters):
-        return True
-    _log.warning(
-        "tdbg goes on counting at step %d: a checkpoint of step %d was loaded after "
-        "steps had been made; load it before the first one",
-        machine.counters().step,
-        counters.step,
-    )
-    return False
 
 
 def _step(name: str, value: object) -> int:

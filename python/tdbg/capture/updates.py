@@ -210,7 +210,7 @@ class Updates:
         if not left:
             return
         if key not in self._core:
-            self._core[key] = self._session.updates()
+            self._core[key] = self._session.make_update_capture()
         core = self._core[key]
         by_framework: Sequence[int] = range(len(left))
         if core is not None:

@@ -213,11 +213,9 @@ def test_arrays_that_cannot_be_stored_are_refused(sink: Listing) -> None:
 def test_closing_is_idempotent_and_runs_what_was_asked_for(sink: Listing) -> None:
     session = make(sink)
     calls: list[int] = []
-    session.on_close += [
-        lambda: calls.append(1),
-        lambda: 1 // 0,
-        lambda: calls.append(2),
-    ]
+    session.listen(close=lambda: calls.append(1))
+    session.listen(close=lambda: 1 // 0)
+    session.listen(close=lambda: calls.append(2))
     assert session.close()
     assert session.close()
     assert calls == [1, 2]

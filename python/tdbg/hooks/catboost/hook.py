@@ -102,7 +102,7 @@ class Hook(TreeHook):
         self._training_begins(first_round, ())
         if training is not None:
             training.first_round = first_round
-            training.first_step = self._session.machine.following(TRAIN)
+            training.first_step = self._session.next_step(TRAIN)
 
     def _training_ended(self, training: FitCall) -> None:
         """The call of ``fit`` is over; the model is trained unless it has raised."""
@@ -137,7 +137,7 @@ class Hook(TreeHook):
         )
         first_round = max(0, trained.n_all - n_rounds) if n_rounds else 0
         self._training_begins(first_round, ())
-        first_step = self._session.machine.following(TRAIN)
+        first_step = self._session.next_step(TRAIN)
         self._record_rounds(scores_of_rounds(results, n_rounds, self._maximized))
         self._record_stages(trained, data_set, first_round, first_step)
 
@@ -163,13 +163,13 @@ class Hook(TreeHook):
 
         After all rounds everything is captured that is at any of them.
         """
-        policy, most = self._session.policy, 0
+        session, most = self._session, 0
         fullest: StepPlan | None = None
-        self._session.steps_end()
-        start = self._session.machine.counters().step
+        session.steps_end()
+        start = session.next_steps().step
         for number in range(first_round, model.n_all):
             passed = number - first_round
-            plan = policy.step_plan(PREDICT, first_step + passed)
+            plan = session.step_plan(PREDICT, first_step + passed)
             n_due = self._n_due(plan)
             if n_due > most:
                 most, fullest = n_due, plan

@@ -130,7 +130,7 @@ class TappedVariant(Generic[_Made]):
 
     def _account(self, spent_ns: int) -> None:
         """Charge a second compilation to capture, and log it."""
-        self._session.meter.spend_once(spent_ns)
+        self._session.spend_once(spent_ns)
         with contextlib.suppress(Exception):
             _log.info(
                 "tdbg has compiled %s a second time, for steps that are captured, "

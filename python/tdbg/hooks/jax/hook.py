@@ -60,7 +60,7 @@ class Hook(FrameworkHook):
             ModelInfoWriter(session, self._facts),
             mode.now,
         )
-        session.on_change.append(self._sites.refresh)
+        session.listen(change=self._sites.refresh)
         return mode
 
     def _detach(self) -> None:

@@ -132,7 +132,7 @@ class StepCapture:
             return True
         step, session = context.step, self.session
         return session.may_capture(Role.SCALAR) and bool(
-            session.policy.scalars_due(step.mode, step.mode_step)
+            session.scalars_due(step.mode, step.mode_step)
         )
 
     def choose(
@@ -165,21 +165,21 @@ class StepCapture:
 
     def take(self, context: StepContext, chosen: list[_Chosen]) -> None:
         """Capture arrays, which are there, before the step changes them."""
-        writer, recorder = self.session.writer, self.session.recorder
+        session = self.session
         ids: list[int] = []
         pointers: list[int] = []
         for entry, array, flags in chosen:
             if isinstance(array, np.ndarray):
-                recorder.take(context, (entry,), (array,), (flags,))
+                session.take(context, (entry,), (array,), (flags,))
             elif flags == ROWS and (pointer := pointer_of(array)):
                 ids.append(self._id_of(entry, array))
                 pointers.append(pointer)
             else:
                 for ref in refs(array):
-                    recorder.capture(context, entry, ref)
+                    session.capture(context, entry, ref)
         if ids:
-            context.note_data(recorder.pending)
-            writer.statistics(context.step.number, ids, pointers)
+            session.note_data(context)
+            session.writer.statistics(context.step.number, ids, pointers)
 
     def _id_of(self, entry: TensorEntry, array: jax.Array) -> int:
         """Return the id of the definition of an array that lies on one device."""
@@ -192,16 +192,16 @@ class StepCapture:
 
     def _record_number(self, context: StepContext, name: str, value: Any) -> None:
         """Record a number when it is there: the step before may still compute it."""
-        recorder = self.session.recorder
+        session = self.session
         if not isinstance(value, jax.Array):
-            recorder.scalar(context, name, float(value))
+            session.record_number(context, name, float(value))
             return
         copied = value.addressable_data(0) + 0  # The step may take the memory over.
 
         def deliver() -> None:
-            recorder.scalar(context, name, float(copied))
+            session.record_number(context, name, float(copied))
 
-        recorder.pending.expect(context.step, _Done([copied]), deliver)
+        session.expect(context, _Done([copied]), deliver)
 
     # ---- what it returns -----------------------------------------------------------
 
@@ -213,18 +213,18 @@ class StepCapture:
         flags = context.step_plan.of_entry(entry)
         if not flags:
             return
-        recorder = self.session.recorder
-        context.note_data(recorder.pending)
+        session = self.session
+        session.note_data(context)
         if not isinstance(loss, jax.Array):
-            recorder.take(context, (entry,), (np.asarray(loss),), (flags,))
+            session.take(context, (entry,), (np.asarray(loss),), (flags,))
             return
 
         local = loss.addressable_data(0)
 
         def deliver() -> None:
-            recorder.take(context, (entry,), (local,), (flags,))
+            session.take(context, (entry,), (local,), (flags,))
 
-        recorder.pending.expect(context.step, _Done([local]), deliver)
+        session.expect(context, _Done([local]), deliver)
 
     def _loss_entry(self) -> TensorEntry:
         entry = self._entries.get((Role.LOSS, LOSS))
@@ -323,16 +323,16 @@ class StepCapture:
 
     def expect(self, execution: Execution, done: jax.Array) -> None:
         """Write what the taps of a step show when its program has ended."""
-        step, pending = execution.context.step, self.session.recorder.pending
-        execution.context.note_data(pending)
+        session, context = self.session, execution.context
+        session.note_data(context)
         if execution.arguments is not None and not execution.arguments.are_shown:
             # It was divided among devices, of which nobody knew before the call.
-            self.session.refuse(execution.context)
+            session.refuse(context)
 
         def deliver() -> None:
-            self._sites.deliver(step, execution.ticket, execution.plan)
+            self._sites.deliver(context.step, execution.ticket, execution.plan)
 
-        pending.expect(step, _Done([done]), deliver, n_records=0)
+        session.expect(context, _Done([done]), deliver, n_records=0)
 
     def close(self, execution: Execution) -> None:
         """Forget an execution that has failed."""

@@ -75,7 +75,7 @@ class Hook(FrameworkHook):
         self._functions: dict[int, list[StepFunction]] = {}
         self._model_info = ModelInfoWriter(session, KerasModel(self._watched))
         self._keras_mode = KerasMode(session)
-        session.on_change.append(_refreshing(self._watched))
+        session.listen(change=_refreshing(self._watched))
         return self._keras_mode
 
     def _detach(self) -> None:

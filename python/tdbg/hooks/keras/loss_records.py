@@ -117,21 +117,21 @@ class LossRecords:
     ) -> None:
         if before is None:
             return
-        recorder = self._session.recorder
+        session = self._session
         flags = context.step_plan.of_entry(entry)
         micro_batch = context.step.micro_batch
 
         def deliver() -> None:
             loss = growth(self._numbers(before), self._numbers(after))
             if loss is not None:
-                context.note_data(recorder.pending)
+                session.note_data(context)
                 arrays = (np.asarray(loss, np.float32),)
-                recorder.take(context, (entry,), arrays, (flags,), 0, micro_batch)
+                session.take(context, (entry,), arrays, (flags,), 0, micro_batch)
 
         as_async = self._backend.as_async
         if as_async is not None:
-            context.note_data(recorder.pending)  # Its record waits for the result.
+            session.note_data(context)  # Its record waits for the result.
             result = as_async.computed((*before, *after))
-            recorder.pending.expect(context.step, result, deliver)
+            session.expect(context, result, deliver)
         else:
             deliver()

@@ -47,9 +47,9 @@ class LearningRates:
     def due(self, mode: ModeKeys, state: State) -> Rates:
         """The learning rates, if the next step records them."""
         session = self._session
-        if mode not in TRAINING or session.machine.training is not None:
+        if mode not in TRAINING or session.training is not None:
             return ()
-        if not session.policy.scalars_due(mode, session.machine.following(mode)):
+        if not session.scalars_due(mode, session.next_step(mode)):
             return ()
         return self._read(state, enumerate(self._optimizers()))
 
@@ -65,9 +65,9 @@ class LearningRates:
             number: Its number in the training.
         """
         step = context.step
-        if self._session.policy.scalars_due(step.mode, step.mode_step):
+        if self._session.scalars_due(step.mode, step.mode_step):
             for name, rate in self._read(state, [(number, optimizer)]):
-                self._session.recorder.scalar(context, name, rate)
+                self._session.record_number(context, name, rate)
 
     def _read(self, state: State, optimizers: Iterable[tuple[int, Any]]) -> Rates:
         session, rates = self._session, []

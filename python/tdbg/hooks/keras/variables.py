@@ -43,10 +43,7 @@ def layers_of(model: Any) -> Iterator[Any]:
 
 def captures(session: Session, name: str, role: Role, classes: frozenset[str]) -> bool:
     """Whether any step may capture a tensor of a layer of these classes."""
-    policy = session.policy
-    return session.may_capture(role, classes) and bool(
-        policy.capture_classes[policy.capture_class(name, role, classes)]
-    )
+    return session.may_capture(role, classes) and session.captures(name, role, classes)
 
 
 @dataclass(frozen=True, eq=False)

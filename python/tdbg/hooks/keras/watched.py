@@ -236,8 +236,8 @@ class WatchedModel:
     def is_due_within(self, mode: ModeKeys, n_steps: int) -> bool:
         """As ``is_due``, of any of the next steps."""
         self.session.obey(mode)
-        policy, first = self.session.policy, self.session.machine.following(mode)
-        plans = (policy.step_plan(mode, first + i) for i in range(n_steps))
+        session, first = self.session, self.session.next_step(mode)
+        plans = (session.step_plan(mode, first + i) for i in range(n_steps))
         return any(plan.is_active and not plan.is_light for plan in plans)
 
     def before_plain(self, mode: ModeKeys, args: tuple[Any, ...]) -> Before:
@@ -342,7 +342,7 @@ class WatchedModel:
             TrainingStopped: If somebody asked for it.
         """
         self.session.obey(mode)
-        step = self.session.machine.training
+        step = self.session.training
         if mode in TRAINING and step is not None and step.context is not None:
             plan = step.context.step_plan  # A further micro-batch.
         else:
@@ -383,7 +383,7 @@ class WatchedModel:
             context.start_ns = start_ns
         is_first = not context.step.micro_batch
         for name, rate in rates:
-            self.session.recorder.scalar(context, name, rate)
+            self.session.record_number(context, name, rate)
         if start_ns is None and mode is not ModeKeys.PREDICT:
             self.loss_records.step_begins(mode, state, has_taps=True)
         if context.takes and is_first and start_ns is None:
@@ -556,11 +556,11 @@ class WatchedModel:
     def _record_logs(self, context: StepContext, result: Any) -> None:
         """Record the numbers that Keras logs, where statistics are due."""
         step = context.step
-        if not self.session.policy.scalars_due(step.mode, step.mode_step):
+        if not self.session.scalars_due(step.mode, step.mode_step):
             return
         for name, value in self.backend.logs_of(result).items():
             number = number_in(self.backend, value)
-            self.session.recorder.scalar(context, f"{self.prefix}{name}", number)
+            self.session.record_number(context, f"{self.prefix}{name}", number)
 
 
 class _Held:

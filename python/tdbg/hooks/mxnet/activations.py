@@ -118,7 +118,7 @@ class HeldCalls:
                 tensors += found
             if entries:
                 # Losses are captured when their step is over.
-                self.context.note_data(self._session.recorder.pending)
+                self._session.note_data(self.context)
                 self._session.take(
                     self.context, entries, tensors, flags, call, micro_batch
                 )

@@ -60,7 +60,7 @@ class Hook(FrameworkHook):
             self._model_info,
             self._gluon_mode.now,
         )
-        session.on_change.append(_Refresh(self._nets, self._losses, self._trainers))
+        session.listen(change=_Refresh(self._nets, self._losses, self._trainers))
         return self._gluon_mode
 
     # ---- registration ----------------------------------------------------------

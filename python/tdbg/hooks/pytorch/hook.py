@@ -141,7 +141,7 @@ class Hook(FrameworkHook):
         self._module_captures.append(module_capture)
         self._tables.append(module_capture.parameters)
         self._roots.append(weakref.ref(module))
-        self._session.on_change.append(module_capture.refresh)
+        self._session.listen(change=module_capture.refresh)
         if self._watch is None:
             self._watch_optimizers()
         else:
@@ -171,7 +171,7 @@ class Hook(FrameworkHook):
                 self._torch.kind_of(loss),
             )
             capture = make(make)
-            self._session.on_change.append(capture.refresh)
+            self._session.listen(change=capture.refresh)
             self._remember_loss(loss, capture)
             if isinstance(loss, nn.Module):
                 capture.hook(loss)
@@ -243,7 +243,7 @@ class Hook(FrameworkHook):
         losses = self._model.first_losses = FirstLosses(
             self._tables,
             lambda: self._session.latest_step(ModeKeys.TRAIN)[0],
-            self._session.meter,
+            self._session.spend_once,
         )
         watch = self._watch = OptimizerWatch(
             self._session,

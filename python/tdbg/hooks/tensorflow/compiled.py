@@ -149,7 +149,7 @@ class FunctionStep(CompiledFunction[Callable[..., Any]]):
             steps.take(context, shown)
         if loss is not None and context is not None:
             entry = session.entry(_LOSS, Role.LOSS)
-            session.recorder.capture(context, entry, loss)
+            session.capture(context, entry, loss)
         if mode is not TRAIN:
             return
         for each in self._loop.optimizers:

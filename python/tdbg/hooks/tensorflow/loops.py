@@ -56,7 +56,7 @@ class Loops:
         self.steps = LoopSteps(session, self._watched)
         self.mode = LoopMode(session)
         self._parts: tuple[Reports, Forwards] | None = None
-        session.on_change.append(self._refresh)
+        session.listen(change=self._refresh)
 
     def close(self) -> None:
         """Put everything back; the run is about to end."""

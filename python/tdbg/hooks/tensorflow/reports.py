@@ -228,7 +228,7 @@ class Reports:
     def _forward_ran(self, mode: ModeKeys, replicas: Sequence[Tensors]) -> bool:
         """A graph has computed a loss."""
         session, keys = self._session, set(replicas[0])
-        step = session.machine.training if mode is TRAIN else None
+        step = session.training if mode is TRAIN else None
         if step is None or self._seen & keys:
             self._seen.clear()
             context = self._steps.begin_forward(mode)

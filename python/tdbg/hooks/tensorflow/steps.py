@@ -117,7 +117,7 @@ class LoopSteps:
 
     def training(self) -> StepContext | None:
         """The step that an optimizer is about to end; one begins if none is open."""
-        step = self.session.machine.training
+        step = self.session.training
         if step is None:
             return self.begin_forward(TRAIN)
         context: StepContext | None = step.context
@@ -130,11 +130,11 @@ class LoopSteps:
             ``NOTHING``, ``LOSSES`` or ``ALL``.
         """
         session = self.session
-        step = session.machine.training
+        step = session.training
         if mode is not TRAIN or step is None:
             return _level(session.next_plan(mode))
         if step.context is None:  # It begins now, and collections have changed.
-            return _level(session.policy.step_plan(mode, step.mode_step))
+            return _level(session.step_plan(mode, step.mode_step))
         return level_of(step.context)
 
     def capture_variables(self, context: StepContext, model: WatchedModel) -> None:

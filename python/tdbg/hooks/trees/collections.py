@@ -95,13 +95,14 @@ class Group:
         self.entries: dict[str, TensorEntry] = {}
         # Names without an entry, in the order in which they came.
         self._expected: dict[str, None] = {}
-        # One entry of each capture class, as of a revision of the collections.
+        # One entry of each capture class.
         self._classes: list[TensorEntry] = []
         # The answers so far: there are few plans, and a round asks each group.
         self._due: dict[StepPlan, bool] = {}
         # What is captured of numbers, by their names and the plan.
         self._requested: dict[tuple[int, StepPlan], _Requested] = {}
-        self._revision = -1
+        self._is_stale = True
+        session.listen(change=self._collections_change)
 
     def expect(self, names: Iterable[str]) -> None:
         """Note names that tensors of the group will have."""
@@ -113,7 +114,7 @@ class Group:
         self._expected |= new
         if not self.entries:
             self.entry(next(iter(new)))
-        self._revision = -1
+        self._is_stale = True
 
     def entry(self, name: str) -> TensorEntry:
         """Return the entry of a name."""
@@ -123,7 +124,7 @@ class Group:
                 self._session.collections.get(self.name).tensor_names.add(name)
             self._expected.pop(name, None)
             entry = self.entries[name] = self._session.entry(name, self._role)
-            self._revision = -1
+            self._is_stale = True
         return entry
 
     def take_numbers(
@@ -151,18 +152,15 @@ class Group:
             self._requested[key] = found
         if found.entries:
             some = numbers if found.places is None else numbers[found.places]
-            self._session.recorder.take_numbers(
-                context, found.entries, some, found.flags
-            )
+            self._session.take_numbers(context, found.entries, some, found.flags)
 
     def due(self, step_plan: StepPlan) -> bool:
         """Return whether a step captures any of them."""
-        revision = self._session.policy.revision
-        if self._revision != revision:
+        if self._is_stale:
             if self._are_told_apart():
                 for name in list(self._expected):
                     self.entry(name)
-            self._revision = revision
+            self._is_stale = False
             classes = {each.capture_class: each for each in self.entries.values()}
             self._classes = list(classes.values())
             self._due.clear()
@@ -172,6 +170,9 @@ class Group:
             found = any(step_plan.of_entry(each) for each in self._classes)
             self._due[step_plan] = found
         return found
+
+    def _collections_change(self) -> None:
+        self._is_stale = True
 
     def _are_told_apart(self) -> bool:
         """Whether a collection that is captured has some of these names only."""

@@ -170,14 +170,15 @@ class TreeHook(FrameworkHook):
         self._hyperparameters.clear()
         self._ended_ns = None
         self._note_features(features)
-        machine = self._session.machine
-        if machine.depth:
-            self._session.forward_lost()  # Of a training that raised in a round.
-        if first_round > machine.following(TRAIN):
-            step = max(first_round, machine.counters().step)
-            modes = {**machine.counters().modes, TRAIN: first_round}
+        session = self._session
+        if session.depth:
+            session.forward_lost()  # Of a training that raised in a round.
+        following = session.next_steps()
+        if first_round > following.modes[TRAIN]:
+            step = max(first_round, following.step)
+            modes = {**following.modes, TRAIN: first_round}
             modes[EVAL] = max(modes[EVAL], first_round)
-            machine.continue_from(Counters(step, modes))
+            session.continue_from(Counters(step, modes))
 
     def _note_features(self, features: Sequence[str]) -> None:
         if features:
@@ -196,7 +197,7 @@ class TreeHook(FrameworkHook):
 
     def _begin(self, *, has_obeyed: bool = False) -> None:
         session = self._session
-        if session.machine.depth:
+        if session.depth:
             session.forward_lost()
         self._context = session.forward_begins(_ROOT, TRAIN, has_obeyed=has_obeyed)
 
@@ -311,8 +312,8 @@ class TreeHook(FrameworkHook):
         """
         session = self._session
         number, mode_step = at
-        modes = {**session.machine.counters().modes, PREDICT: mode_step}
-        session.machine.continue_from(Counters(number, modes))
+        modes = {**session.next_steps().modes, PREDICT: mode_step}
+        session.continue_from(Counters(number, modes))
         context = session.forward_begins(_ROOT, PREDICT, has_obeyed=True)
         try:
             if context is not None:

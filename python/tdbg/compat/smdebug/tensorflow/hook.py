@@ -158,7 +158,7 @@ class KerasHook(SmdebugHook, FitHook):
         if context is None or not context.takes:
             return
         entry = session.entry("loss", Role.LOSS)
-        session.recorder.capture(context, entry, target)
+        session.capture(context, entry, target)
         if self._loop_models:
             return
         pairs = zip(tf.nest.flatten(sources), tf.nest.flatten(result), strict=False)
@@ -169,10 +169,10 @@ class KerasHook(SmdebugHook, FitHook):
             name = path.partition(":")[0]
             role = role_of_parameter(name)
             weight = session.entry(name, role)
-            session.recorder.capture(context, weight, tf.convert_to_tensor(variable))
+            session.capture(context, weight, tf.convert_to_tensor(variable))
             if given is not None:
                 entry = session.entry(f"gradient/{name}", Role.GRADIENT)
-                session.recorder.capture(context, entry, given)
+                session.capture(context, entry, given)
 
 
 get_hook = getter(KerasHook)

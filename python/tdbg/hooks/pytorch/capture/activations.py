@@ -65,7 +65,7 @@ class Activations(CallPlans):
 
     def quick(self) -> Any:
         """Return the core's capture of calls with single tensors, or None."""
-        return self._session.calls_of(self.key, _current_graph_task_id)
+        return self._session.make_call_capture(self.key, _current_graph_task_id)
 
     def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
         """Capture the tensors in *value*, as they are now.

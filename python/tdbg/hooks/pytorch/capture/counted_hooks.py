@@ -67,17 +67,16 @@ class CountingHooks:
     ) -> None:
         self.born = now()
         self._session = weakref.ref(session)
-        self._counter = session.counted.counter
+        self._counter = session.step_counter
         # None of these is kept alive: the session has this object.
         self._mode = weakref.ref(mode)
         self._watch = weakref.ref(watch)
         self._module_captures = module_captures
         # Where others stand: the owner of the dict, its name, and the key.
         self._places: list[tuple[_Owner, str, int]] = []
-        session.counted.may_count = self.may_count
+        session.count_if(self.may_count)
         # Hooks may have changed places.
-        session.counted.on_failure.append(self._put_back)
-        session.on_rest.append(self._put_back)
+        session.listen(counting_failed=self._put_back, rest=self._put_back)
 
     def may_count(self) -> bool:
         """Return whether steps can be counted: nothing is compiled, no mode is set."""

@@ -115,9 +115,7 @@ class FunctionCalls:
         self.dropping: tuple[str, ...] = ()
         self.not_dropping: frozenset[str] = frozenset()
         self.on_dropping: Callable[[], None] | None = None
-        session.on_close.append(self.remove)
-        session.on_rest.append(self.remove)
-        session.counted.on_begin.append(self._rest)
+        session.listen(close=self.remove, rest=self.remove, counting=self._rest)
         self.refresh()
 
     def refresh(self) -> None:
@@ -130,7 +128,7 @@ class FunctionCalls:
         """Capture losses and the numbers where backwards begin; watch dropout."""
         self.is_following = self.follows_losses = True
         followed.follow_losses(self)
-        counter = self.session.counted.counter_of_core
+        counter = self.session.step_counter
         self._backward = BackwardRoots(self.backward_begins, counter)
 
     def remove(self) -> None:
@@ -160,7 +158,7 @@ class FunctionCalls:
 
     def forward_ends(self) -> None:
         """Note that the call of a root is over, perhaps inside that of another one."""
-        if not self.session.machine.depth:
+        if not self.session.depth:
             self.is_in_forward = False
             followed.forward_ends()
 
@@ -186,8 +184,8 @@ class FunctionCalls:
         result, caller = call.result, call.caller
         if not isinstance(result, torch.Tensor):
             return
-        mode, machine = self._mode.of_loss(), self.session.machine
-        if mode in TRAINING and not (result.requires_grad and machine.training):
+        mode, session = self._mode.of_loss(), self.session
+        if mode in TRAINING and not (result.requires_grad and session.training):
             return  # A metric, a loss of another model, or one between two steps.
         if caller.f_globals.get("__name__") in _OWN:
             return
@@ -195,7 +193,7 @@ class FunctionCalls:
             return
         key = self._key_of(call)
         capture = self._functions.get(key) or self._capture_of(key)
-        if not self.session.idle.is_idle:
+        if not session.idle.is_idle:
             capture.inputs.take((call.args, call.kwargs))
         capture.outputs.take(result, mode=mode)
         node = result.grad_fn  # As ``saw``, without a call.
@@ -221,17 +219,17 @@ class FunctionCalls:
         capture = None
         if len(self._losses) == len(self._functions):
             capture = self._functions.get(self._key_of(call))
-        node, counted = result.grad_fn, session.counted
-        if capture is None or node is None or counted.step_plan is None:
+        node, step_plan = result.grad_fn, session.noted_plan
+        if capture is None or node is None or step_plan is None:
             return False
         outputs = capture.outputs
-        choice = outputs.single(counted.step_plan)
+        choice = outputs.single(step_plan)
         if choice.entries:
             entry, flags = choice.entries[0], choice.requested[0]
-            if not counted.note(outputs.key, entry, flags, result.item()):
+            if not session.note_loss(outputs.key, entry, flags, result.item()):
                 return False
         self._nodes.add(node._sequence_nr())
-        session.meter.total_ns += time.perf_counter_ns() - start_ns
+        session.spend(time.perf_counter_ns() - start_ns)
         return True
 
     def take_dropout(self, call: FunctionCall) -> None:
@@ -331,7 +329,7 @@ class FunctionCalls:
         """
         nodes, self._nodes = self._nodes, set()
         may_be_followed, self._may_be_followed = self._may_be_followed, False
-        if not may_be_followed and not self.session.counted.counter.is_noted:
+        if not may_be_followed and not self.session.is_noted:
             return
         if followed.latest is not self.me:
             return

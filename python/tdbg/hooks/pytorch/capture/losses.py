@@ -64,7 +64,7 @@ class _After(_Before):
     def __call__(self, _: Any, __: Any, output: Any = None) -> None:
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, output)
-        elif self._is_seen():
+        elif not self.session.is_quiet:
             self.session.run(self._take_at, sys._getframe(1), output)
 
     def _take_at(self, caller: types.FrameType, output: Any) -> None:
@@ -74,13 +74,8 @@ class _After(_Before):
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """Capture the call of a loss in a compiled graph."""
-        if self._is_seen():
+        if not self.session.is_quiet:
             self.session.run(self._capture.outputs.take, answered)
-
-    def _is_seen(self) -> bool:
-        """Return whether the step under way captures losses, even if only counted."""
-        counter = self.session.counted.counter
-        return not counter.index or counter.is_noted
 
 
 never_compiled(_Before.__call__, _After.__call__)

@@ -93,7 +93,7 @@ class StepEnds:
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """Note that a compiled step is over, but for writes at the graph's end."""
-        self.session.unfinished.append(self._end)
+        self.session.before_next_event(self._end)
 
     def _end(self) -> None:
         optimizer = self._optimizer()

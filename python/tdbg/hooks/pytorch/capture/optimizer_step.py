@@ -70,8 +70,7 @@ class OptimizerStep:
         self._n_optimizers = 0
         self.contexts: dict[int, StepContext] = {}
         self.refresh()
-        session.on_change.append(self.refresh)
-        session.on_rest.append(self.forget)
+        session.listen(change=self.refresh, rest=self.forget)
 
     def refresh(self) -> None:
         """Decide anew what is captured: collections have changed."""
@@ -91,12 +90,12 @@ class OptimizerStep:
 
     def forward_begins(self, mode: Callable[[], ModeKeys]) -> None:
         """Prepare for a forward in training, in the mode that *mode* returns."""
-        machine = self._session.machine
-        if self.contexts and not machine.is_in_closure:
+        session = self._session
+        if self.contexts and not session.is_in_closure:
             self.contexts.clear()  # An optimizer raised, and its step never ended.
             self._updates.forget()
-        if self.has_unclipped and machine.training is None:
-            self._unclipped.prepare(self._session.next_plan(mode()))
+        if self.has_unclipped and session.training is None:
+            self._unclipped.prepare(session.next_plan(mode()))
 
     def prepare(
         self,

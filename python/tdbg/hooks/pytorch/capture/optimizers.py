@@ -202,8 +202,7 @@ class OptimizerWatch:
 
     def remove(self) -> None:
         """Watch no longer."""
-        while self._session.unfinished:
-            self._session.unfinished.pop()()
+        self._session.settle()
         unwatch_scalers(self)
         while self._kept:
             self._kept.popitem()[1].remove()
@@ -220,11 +219,11 @@ class OptimizerWatch:
     def scaler_begins(self, _: Optimizer) -> None:
         """Note that a scaler is about to decide whether the optimizer steps."""
         self._has_stepped = False
-        self._n_counted = self._session.counted.counter.n_events
+        self._n_counted = self._session.n_counted_events
 
     def scaler_ends(self, optimizer: Optimizer) -> None:
         """Note the decision: the optimizer has stepped, or is skipped."""
-        is_counted = self._session.counted.counter.n_events != self._n_counted
+        is_counted = self._session.n_counted_events != self._n_counted
         if not (self._has_stepped or is_counted):
             self._session.run(self._skip, optimizer)
 
@@ -280,7 +279,7 @@ class OptimizerWatch:
             self._silent_model.step(context)
         elif key not in self._kept:
             # Nobody needs to see each step any longer.
-            self._session.counted.events.append(self._events[key].begins)
+            self._session.add_event(self._events[key].begins)
         return None
 
     def _begin_with_closure(
@@ -310,7 +309,7 @@ class OptimizerWatch:
                 self._kept[key].step_ends(parameters_of(optimizer))
             self._model_info.optimizer_stepped()
         finally:
-            self._session.counted.events.append(self._events[key].ends)
+            self._session.add_event(self._events[key].ends)
             self._session.optimizer_ends(key, skipped)
 
     def _look_at_kept(self, key: int) -> None:
@@ -347,7 +346,7 @@ class OptimizerWatch:
         if context is None or not context.takes or not context.step.is_open:
             return
         # The step of the defining optimizer is the last chance for all parameters.
-        is_last = self._session.machine.defines_step(key)
+        is_last = self._session.defines_step(key)
         only = None if is_last else frozenset(held_ids(optimizer))
         # Fused optimizers divide by the loss scale themselves.
         factor = getattr(optimizer, "grad_scale", None)

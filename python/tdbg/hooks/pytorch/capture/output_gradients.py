@@ -168,7 +168,7 @@ class OutputGradient(Callback):
         If the first forward had gradients, its hooks are the right ones.  If not, the
         coming backward goes through these tensors.
         """
-        step = self.session.machine.training
+        step = self.session.training
         context: StepContext | None = None if step is None else step.context
         if context is None or not context.takes:
             return

@@ -154,7 +154,7 @@ class _Selection:
             if each.of_gradient
         ]
         self.has_values = any(each.of_weight & VALUES for each in all_tracked)
-        self.quick = session.parameters(
+        self.quick = session.make_parameter_capture(
             [
                 (
                     each.owner,

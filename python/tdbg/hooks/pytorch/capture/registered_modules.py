@@ -164,8 +164,7 @@ class _BeginPart(Callback):
 
     def __call__(self, module: Any, *_: Any) -> None:
         session = self.session
-        depth = session.machine.depth or session.counted.counter.depth
-        if not (is_compiling() or depth):
+        if not (is_compiling() or session.depth):
             begin = self.module_capture.begin
             session.run(functools.partial(begin, is_part=True), module)
 
@@ -343,17 +342,13 @@ class ModuleCapture:
             self._before_training()
         context = session.forward_begins(id(self), mode)
         functions = self._functions
-        if (
-            functions is not None
-            and functions.is_following
-            and session.machine.depth == 1
-        ):
+        if functions is not None and functions.is_following and session.depth == 1:
             functions.forward_begins(self._name, mode)
         if not (is_training and session.optimizers):
             self._tell(context, is_training=is_training)
         self._calls.append(None if is_counted else sys.exception())
         self.part = module if is_part else None
-        session.counted.events.append(self.begins)
+        session.add_event(self.begins)
         if context is None or context.step_plan.is_light or not context.takes:
             return
         self._capture(context, optimizes=bool(is_training and session.optimizers))
@@ -426,7 +421,7 @@ class ModuleCapture:
             self._inside.forward_ends()
         self.part = None
         session.forward_ends(has_failed)
-        session.counted.events.append(self.ends)
+        session.add_event(self.ends)
         functions = self._functions
         if functions is not None and functions.is_in_forward:
             functions.forward_ends()

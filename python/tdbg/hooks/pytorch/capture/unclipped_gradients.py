@@ -154,7 +154,7 @@ class UnclippedGradients:
 
     def mark(self) -> None:
         """Note that a backward has added to a gradient."""
-        step = self._session.machine.training
+        step = self._session.training
         if step is not self._step:
             self._session.run(self._step_changed, step)
         if self._captures_any and not self._is_queued and not is_compiling():

@@ -19,7 +19,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdbg.capture.overhead import OverheadMeter
 from tdbg.hooks.pytorch.checks.loss_graph import LossGraph, read_loss_graph
 from tdbg.hooks.pytorch.checks.target_networks import TargetNetworks
 from tdbg.hooks.pytorch.device.tensors import sample_of
@@ -66,7 +65,7 @@ class FirstLosses:
     Args:
         tables: The parameters of the registered modules; grows.
         step: Returns the global step of training.
-        meter: Measures the cost of reading.
+        spend_once: Counts the time, in nanoseconds, that reading costs.
 
     Attributes:
         facts: The faults of the losses so far.
@@ -80,11 +79,11 @@ class FirstLosses:
         self,
         tables: Sequence[_Table],
         step: Callable[[], int],
-        meter: OverheadMeter,
+        spend_once: Callable[[int], None],
     ) -> None:
         self._tables = tables
         self._step = step
-        self._meter = meter
+        self._spend_once = spend_once
         self.facts: tuple[LossFact, ...] = ()
         self.is_open = self.is_surrogate = False
         self.logit_scale = 1.0
@@ -157,7 +156,7 @@ class FirstLosses:
         try:
             self._read(root)
         finally:
-            self._meter.spend_once(time.perf_counter_ns() - start)
+            self._spend_once(time.perf_counter_ns() - start)
 
     def _read(self, root: torch.Tensor) -> None:
         graph = read_loss_graph(root)

@@ -110,12 +110,12 @@ class _Losses(Listener):
         calls = None if followed.latest is None else followed.latest()
         if calls is None or not calls.follows_losses:
             return
-        counter = calls.session.counted.counter
+        session = calls.session
         # Most steps that are only counted have no loss, and seldom come here.
-        if counter.is_quiet or threading.get_ident() != calls.thread:
+        if session.is_quiet or threading.get_ident() != calls.thread:
             return
-        if not (counter.is_noted and calls.note_loss(call)):
-            calls.session.run(calls.take_loss, call)
+        if not (session.is_noted and calls.note_loss(call)):
+            session.run(calls.take_loss, call)
 
 
 class _Dropout(Listener):
@@ -243,7 +243,7 @@ class _Followed:
     def _listen(self, calls: Follower | None) -> None:
         """Give calls to this training from now on; None: to none."""
         self.latest = None if calls is None else calls.me
-        counter = None if calls is None else calls.session.counted.counter_of_core
+        counter = None if calls is None else calls.session.step_counter
         for codes in self._all_codes():
             codes.counter = counter
 

@@ -74,8 +74,7 @@ def leave_out_of_copies(session: Session) -> None:
     """Leave callbacks of tdbg out of copies while this session is open."""
     _sessions.add(session)
     closed = functools.partial(_closed, weakref.ref(session))
-    session.on_close.append(closed)
-    session.on_rest.append(closed)
+    session.listen(close=closed, rest=closed)
     _replace(nn.Module, "__getstate__", _state)
     # For classes with their own __getstate__: LSTM, DistributedDataParallel.
     _replace(nn.Module, "__reduce_ex__", _reduced)
