@@ -25,10 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
-from tdbg.capture.events import StepWriter
 from tdbg.capture.listeners import Listeners
 from tdbg.capture.recorder import Recorder, StepContext
-from tdbg.capture.requests import Obedience
 from tdbg.capture.schedule import NEVER, StepPlan
 from tdbg.capture.steps import Step, StepMachine
 from tdbg.capture.tensor_entry import TensorEntry
@@ -37,6 +35,8 @@ from tdbg.modes import TRAIN
 
 if TYPE_CHECKING:
     from tdbg._core import StepCounter
+    from tdbg.capture.events import StepWriter
+    from tdbg.capture.requests import Obedience
 
 __all__ = ["CountedSteps", "StepEvent"]
 
