@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,57 @@ def test_a_step_that_cannot_be_compiled_with_taps_runs_without(
     trial = read(hook)
     assert trial.tensor("d1/kernel").steps() == [0, 1, 2, 3]
     assert "gradient/d1/kernel" not in trial.tensor_names()
+
+
+def test_a_step_has_another_chance_when_other_tensors_are_captured(
+    make_hook: Any, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tdbg.hooks.jax import primitive
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    tx = tj.optax(optax.sgd(1e-2))
+    hook = make_hook(**every(1, include_collections=["gradients"]))
+    step = hook.jit(make_step(tx))
+    with monkeypatch.context() as refusing:
+        refusing.setattr(primitive, "_call", refuse)
+        train(step, tx, 2)
+    assert step.is_given_up
+    late = tj.Collection("late")
+    late.include("hidden")
+    hook.add_collection(late)
+    train(step, tx, 2)
+    assert not step.is_given_up
+    assert read(hook).tensor("hidden").steps() == [2, 3]
+
+
+def test_an_error_of_the_training_gives_no_step_up(make_hook: Any, read: Any) -> None:
+    tx = tj.optax(optax.sgd(1e-2))
+    hook = make_hook(**every(1))
+    step = hook.jit(make_step(tx))
+    train(step, tx, 1)
+    images, labels = batch(1)
+    with pytest.raises(TypeError):
+        step(parameters(), tx.init(parameters()), images[:, :3], labels)
+    assert not step.is_given_up
+    train(step, tx, 1)
+    assert read(hook).tensor("gradient/d1/kernel").steps() == [0, 2]
+
+
+def test_the_second_compilation_is_charged_to_capture(make_hook: Any) -> None:
+    tx = optax.sgd(1e-2)
+    hook = make_hook(**every(1))
+    slow = make_step(tx)
+
+    def sleeps(*args: Any) -> Any:
+        time.sleep(0.2)  # Only while it is traced.
+        return slow(*args)
+
+    step = hook.jit(sleeps)
+    train(step, tx, 2)
+    assert step.n_traces == 1
+    assert hook.overhead().capture_seconds >= 0.2
 
 
 def test_an_error_of_the_training_is_its_own(make_hook: Any) -> None:

@@ -36,7 +36,7 @@ def ran(tmp_path_factory: Any) -> Ran:
 
 def test_tdbg_meets_no_error_of_its_own(ran: Ran) -> None:
     counted = {k: v["counters"] for k, v in ran.report.items() if "counters" in v}
-    assert len(counted) == 14
+    assert len(counted) == 15
     for name, counters in counted.items():
         assert counters["internal_errors"] == 0, name
         assert counters["repeated_rows"] == 0, name
@@ -86,6 +86,14 @@ def test_the_first_step_is_captured_though_collections_have_changed(ran: Ran) ->
     for name in ("d1/kernel", "gradient/d1/kernel", "d2_output_0"):
         assert trial.tensor(name).steps(mode=TRAIN) == [0, 3], name
     assert trial.tensor(f"{LOSS}_output_0").steps(mode=TRAIN) == list(range(5))
+
+
+def test_a_function_is_compiled_anew_when_other_tensors_are_captured(ran: Ran) -> None:
+    assert ran.report["changes within"]["n_traces"] == 2
+    trial = ran.trial("changes within")
+    losses = trial.tensor_names(collection="losses")
+    names = set(trial.tensor_names(collection="late")) - set(losses)
+    assert {step for name in names for step in trial.tensor(name).steps()} == {2, 3}
 
 
 def test_labels_are_numbers_and_predictions_what_the_model_returned(ran: Ran) -> None:

@@ -67,7 +67,7 @@ class Hook(TreeHook):
     # ---- what CatBoost calls no callback for ---------------------------------------
 
     def record_model(self, model: Any, data: Any = None) -> None:
-        """Record a trained model whose training this hook was no callback of.
+        """Record a trained model that this hook has not seen in training.
 
         Its metrics become rounds, as far as it still has them, and it is asked what it
         was after each.  Nothing happens for a model that the hook has seen to its end.
@@ -105,7 +105,7 @@ class Hook(TreeHook):
             training.first_step = self._session.next_step(TRAIN)
 
     def _training_ended(self, training: FitCall) -> None:
-        """The call of ``fit`` is over; the model is trained unless it has raised."""
+        """Record the model after ``fit``; it is trained unless ``fit`` has raised."""
         if training is not self._training:
             return
         self._training, self._iteration = None, 0

@@ -151,7 +151,7 @@ class TrainedModel:
         return prediction_of(_LINKS.get(self._loss, ""), found.up_to(self.n_rounds))
 
     def derivatives(self, data_set: DataSet) -> None:
-        """Return None: they are not known."""
+        """Return None, because CatBoost does not give them."""
         del data_set
 
     def _raw(self, data: Pool, first: int, last: int) -> Floats:

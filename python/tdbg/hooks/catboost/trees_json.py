@@ -46,10 +46,10 @@ def trees_of(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 class _Split(NamedTuple):
-    """A split.
+    """A split, or a leaf.
 
     Attributes:
-        feature: Index of the feature, or of the statistic of categories.
+        feature: Index of the feature, or of the statistic of categories; -1: a leaf.
         border: Values above it go right; NaN: the categories do.
         category: The hash of the category that goes right; else "".
         missing_right: Whether missing values go right.
@@ -59,6 +59,9 @@ class _Split(NamedTuple):
     border: float
     category: str
     missing_right: bool
+
+
+_LEAF = _Split(-1, np.nan, "", missing_right=False)
 
 
 class Features:
@@ -130,14 +133,14 @@ class _Nodes(NamedTuple):
     """The nodes of a tree, level by level.
 
     Attributes:
-        splits: The split of each node; None: a leaf.
+        splits: The split of each node.
         left: The left child, or -1 at a leaf.
         weight: Weight of the samples in each node.
         value: The value of each leaf, of a leaf that is a vector its size; of a split
             what it gains.
     """
 
-    splits: Sequence[_Split | None]
+    splits: Sequence[_Split]
     left: Ints
     weight: Floats
     value: Floats
@@ -164,8 +167,7 @@ def table_of_trees(
     ]
     splits = [split for nodes in read for split in nodes.splits]
     left = np.concatenate([nodes.left for nodes in read])
-    category = np.array([each.category if each else "" for each in splits], np.str_)
-    goes_right = [each is not None and each.missing_right for each in splits]
+    category = np.array([each.category for each in splits], np.str_)
     # Values above a border go right; so does the category of a split.
     by_category = category != ""
     return TreeTable.of_nodes(
@@ -174,12 +176,12 @@ def table_of_trees(
         features.names,
         left=left,
         right=left + 1,
-        feature=np.array([each.feature if each else -1 for each in splits], np.int64),
-        split=np.array([each.border if each else np.nan for each in splits]),
+        feature=np.array([each.feature for each in splits], np.int64),
+        split=np.array([each.border for each in splits]),
         category=category,
         by_category=by_category,
         yes_is_right=by_category,
-        missing_is_right=np.array(goes_right, np.bool_),
+        missing_is_right=np.array([each.missing_right for each in splits], np.bool_),
         gain=np.concatenate([nodes.value for nodes in read]),
         cover=np.concatenate([nodes.weight for nodes in read]),
     )
@@ -205,13 +207,13 @@ def _symmetric(tree: Mapping[str, Any], features: Features) -> _Nodes:
         weight, sums = weight[::2] + weight[1::2], sums[::2] + sums[1::2]
         levels.append((weight, gain))
     levels.reverse()
-    splits: list[_Split | None] = []
+    splits: list[_Split] = []
     for level, split in enumerate(by_level):
         splits += [split] * (1 << level)
     n_splits = len(splits)
     numbers = np.arange(n_splits + n_leaves)
     return _Nodes(
-        splits + [None] * n_leaves,
+        splits + [_LEAF] * n_leaves,
         np.where(numbers < n_splits, 2 * numbers + 1, NO_NODE),
         np.concatenate([weight for weight, _ in levels]),
         np.concatenate([value for _, value in levels]),
@@ -242,7 +244,7 @@ def _nested(tree: Mapping[str, Any], features: Features) -> _Nodes:
         sides = (weight[j : j + 1], sums[j : j + 1])
         others = (weight[j + 1 : j + 2], sums[j + 1 : j + 2])
         value[i] = _gains(*sides, *others)[0]
-    splits = [features.split_of(n["split"]) if "split" in n else None for n in nodes]
+    splits = [features.split_of(n["split"]) if "split" in n else _LEAF for n in nodes]
     return _Nodes(splits, np.array(left, dtype=np.int64), weight, value)
 
 
@@ -254,7 +256,7 @@ def _sizes(values: Floats) -> Floats:
 
 
 def _gains(w1: Floats, s1: Floats, w2: Floats, s2: Floats) -> Floats:
-    """What splits take off the squared error, by weights and weighted sums."""
+    """Return the squared error that splits remove, by weights and weighted sums."""
     some = (w1 > 0) & (w2 > 0)
     one, two = np.where(some, w1, 1.0), np.where(some, w2, 1.0)
     apart = s1 / one[:, None] - s2 / two[:, None]

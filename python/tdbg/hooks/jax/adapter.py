@@ -27,13 +27,13 @@ class JaxAdapter(FrameworkAdapter):
     version = jax.__version__
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether it is an array that has values: no tracer."""
+        """Return whether a value is an array with values, and no tracer."""
         return isinstance(value, jax.Array | np.ndarray) and not isinstance(
             value, jax.core.Tracer
         )
 
     def kind_of(self, module: Any) -> Kind | None:
-        """The kind of a module of Flax or Equinox, or of a function."""
+        """Return the kind of a module of Flax or Equinox, or of a function."""
         return kind_of(module)
 
     def describe(self, tensor: Any) -> TensorRef | None:
@@ -44,14 +44,14 @@ class JaxAdapter(FrameworkAdapter):
         return found[0] if len(found) == 1 else None
 
     def read_number(self, value: Any) -> float | None:
-        """Return a number; None if it is none."""
+        """Return a value as a number, or None if it is none."""
         try:
             return float(np.asarray(value).reshape(()))
         except (TypeError, ValueError, RuntimeError):
             return None
 
     def process_rank(self) -> tuple[int, int] | None:
-        """The number of this process and of all, where there are several."""
+        """Return the rank and the number of processes, or None for a single one."""
         count = jax.process_count()
         return (jax.process_index(), count) if count > 1 else None
 

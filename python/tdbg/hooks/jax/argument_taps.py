@@ -35,11 +35,11 @@ class ArgumentTaps:
 
     @property
     def are_shown(self) -> bool:
-        """Whether every program shows them: those of several devices do not."""
+        """Whether every program shows them; programs on several devices do not."""
         return self._n_showing > 0 and self._n_others == 0
 
     def lowered(self, *, shows: bool) -> None:
-        """Note that JAX has made a further program, which shows them or does not."""
+        """Note another program of JAX, and whether it shows the arguments."""
         if shows:
             self._n_showing += 1
         else:

@@ -51,7 +51,7 @@ class StateArgument(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """What was found in the arguments of one call."""
+    """The parameters, states and numbers in the arguments of one call."""
 
     parameters: tuple[ParameterArgument, ...] = ()
     states: tuple[StateArgument, ...] = ()

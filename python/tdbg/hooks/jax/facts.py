@@ -93,7 +93,7 @@ class ModelFacts:
     # ---- for ModelInfoWriter -----------------------------------------------------
 
     def marks(self) -> ModelMarks:
-        """What has changed."""
+        """Count the facts, so that a change shows."""
         return ModelMarks(len(self._parameters), (self._n_changes,))
 
     def model_info(

@@ -59,7 +59,7 @@ class ProgramObserver(Protocol):
     """Is told of the programs that ``show_all`` becomes a part of."""
 
     def lowered(self, *, shows: bool) -> None:
-        """A program is made, which shows the arrays or does not."""
+        """Note a new program, and whether it shows the arrays."""
 
 
 def show_all(

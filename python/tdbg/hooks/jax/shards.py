@@ -35,7 +35,7 @@ class PartTable(NamedTuple):
     offsets: tuple[tuple[int, ...], ...]
 
     def attributes(self) -> dict[str, NDArray[np.int64]]:
-        """What the core's handler is told of it."""
+        """Return the words that the handler of the core needs."""
         return {
             "parts": np.array(self.parts, np.int64),
             "global_shape": np.array(self.global_shape, np.int64),

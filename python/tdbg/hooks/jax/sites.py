@@ -101,7 +101,7 @@ class Sites:
         self._patterns: dict[bytes, _Rows] = {}
 
     def captures(self, name: str, role: Role, classes: frozenset[str]) -> bool:
-        """Whether any step captures a tensor; a trace leaves out the others.
+        """Return whether any step captures a tensor; a trace leaves out the others.
 
         A tap costs more than its call: XLA computes and stores what it shows, which it
         may otherwise have fused with what uses it.

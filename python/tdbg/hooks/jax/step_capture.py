@@ -73,7 +73,7 @@ class Execution:
         self.arguments = arguments
 
     def operand(self) -> NDArray[np.int32]:
-        """The ticket as the program takes it: low and high word."""
+        """Return the ticket as the program takes it: low and high word."""
         words = np.array([self.ticket & _LOW, self.ticket >> 32], np.uint32)
         return words.view(np.int32)
 
@@ -87,7 +87,7 @@ class _Done:
         self._arrays = tuple(arrays)
 
     def is_there(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the program has ended."""
         return all(each.is_ready() for each in self._arrays)
 
 
@@ -127,7 +127,7 @@ class StepCapture:
     # ---- what a step is called with ------------------------------------------------
 
     def is_due(self, context: StepContext) -> bool:
-        """Whether anything but the loss may be captured in this step."""
+        """Return whether this step may capture anything but the loss."""
         if not context.step_plan.is_light:
             return True
         step, session = context.step, self.session
@@ -259,7 +259,7 @@ class StepCapture:
 
     @property
     def revision(self) -> int:
-        """Grows when a step captures what traces have left out."""
+        """Number that grows when a step captures what traces have left out."""
         return self._sites.revision
 
     def open(

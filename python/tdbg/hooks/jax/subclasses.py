@@ -37,7 +37,7 @@ class Subclasses:
         object.__setattr__(module, "__class__", made)
 
     def restore(self, module: Any) -> None:
-        """Make a module again what it was."""
+        """Give a module its own class back."""
         base = getattr(type(module), _BASE, None)
         if base is not None:
             object.__setattr__(module, "__class__", base)

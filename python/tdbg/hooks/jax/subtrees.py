@@ -15,14 +15,14 @@ __all__ = ["Form", "find_subtree", "form_of", "subtree_at"]
 
 
 class Form(NamedTuple):
-    """What two pytrees have in common that hold the same arrays at different times."""
+    """A structure by which pytrees of the same arrays are recognized later."""
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
 
     @property
     def is_container(self) -> bool:
-        """Whether it is more than a single array, and has any."""
+        """Whether the structure has arrays, and is more than one array."""
         return bool(self.shapes) and not jax.tree_util.treedef_is_leaf(self.structure)
 
 

@@ -67,7 +67,7 @@ class CaptureTrace:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Within it taps of this thread belong to this trace."""
+        """Make the taps of this thread belong to this trace, inside the context."""
         outer, _present.trace = _present.trace, self
         key = (
             contextlib.nullcontext()
@@ -82,7 +82,7 @@ class CaptureTrace:
 
     @contextlib.contextmanager
     def after(self, x: Any) -> Iterator[None]:
-        """Within it taps show nothing before the number *x* is there.
+        """Let taps inside the context show nothing before the number *x* is there.
 
         So a number is computed, and its own tap is part of the program, that nothing
         but the taps needs.

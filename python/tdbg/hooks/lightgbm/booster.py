@@ -62,7 +62,7 @@ class LightGBMModel:
 
     @property
     def n_rounds(self) -> int:
-        """How many rounds the booster has."""
+        """Number of rounds of the booster."""
         return int(self._booster.current_iteration())
 
     def feature_names(self) -> Sequence[str]:

@@ -91,18 +91,18 @@ class HeldCalls:
         self.context = context
 
     def hold(self, plans: CallPlans | None, value: Any) -> None:
-        """Hold what a call was given, or returned; None: it is not captured."""
+        """Hold the arguments or results of a call; do nothing if *plans* is None."""
         if plans is not None:
             site = plans.count_call(self.context), self.context.step.micro_batch
             self._held.append(_Held(plans, site, value))
 
     def arrays(self) -> Iterator[Any]:
-        """What is held; whoever captures it waits for it."""
+        """Return the arrays that are held; wait for them before you capture them."""
         for each in self._held:
             yield from tensors_in(each.value, is_tensor)
 
     def take(self) -> None:
-        """Capture what is held: in one call, but for blocks that were called again."""
+        """Capture the held arrays in one call, except for repeated blocks."""
         by_site: dict[tuple[int, int], list[_Held]] = {}
         for each in self._held:
             by_site.setdefault(each.site, []).append(each)

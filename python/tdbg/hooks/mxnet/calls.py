@@ -20,13 +20,13 @@ class CallObserver(Protocol):
     """Is told of the calls of a method."""
 
     def begins(self, args: tuple[Any, ...]) -> None:
-        """The method is about to be called; what this raises reaches the caller."""
+        """Note that the method is about to be called; may raise into the caller."""
 
     def ends(self, args: tuple[Any, ...], result: Any) -> None:
-        """The method has returned; what this raises reaches the caller."""
+        """Note that the method has returned; may raise into the caller."""
 
     def fails(self) -> None:
-        """The method has raised; never raises."""
+        """Note that the method has raised; never raises itself."""
 
 
 class SeenMethod:
@@ -56,7 +56,7 @@ class SeenMethod:
         return result
 
     def _method(self) -> Any:
-        """The method as it would be called without this."""
+        """Return the method itself, without the observer."""
         if self._before is not None:
             return self._before
         owner = self._owner()

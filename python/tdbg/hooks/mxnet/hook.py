@@ -92,7 +92,7 @@ class Hook(FrameworkHook):
         self._countdown = 0
 
     def captures(self, block: Any) -> bool:
-        """Whether a block is one that was registered."""
+        """Return whether a block was registered."""
         return any(each.net is block for each in self._nets)
 
     def register_loss(self, loss: Any) -> Any:

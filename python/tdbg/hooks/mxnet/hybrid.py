@@ -50,7 +50,7 @@ class HybridTaps:
         self._graphs = WeakKeyDictionary()
 
     def refresh(self) -> None:
-        """Forget the graphs: something else is captured from now on."""
+        """Release the graphs, because other tensors are captured from now on."""
         self._graphs.clear()
 
     def begin(self, block: Any, args: tuple[Any, ...], inside: Inside) -> None:
@@ -76,7 +76,7 @@ class HybridTaps:
             vars(block)[_OWN] = graph
 
     def end(self, block: Any, held: HeldCalls | None) -> None:
-        """The call is over: hold what the blocks inside were given, and returned.
+        """Hold the inputs and outputs of the blocks inside, after the call.
 
         Args:
             block: The block.
@@ -151,7 +151,7 @@ class _TappedGraph:
         self._op = mxnet.nd.CachedOp(group, flags + block._flags)
 
     def __call__(self, *arrays: Any) -> Any:
-        """Run the graph; return what the block's own would."""
+        """Run the graph; return the outputs of the block's own graph."""
         outputs = self._op(*arrays)
         if not isinstance(outputs, list):
             outputs = [outputs]
@@ -185,7 +185,7 @@ class _TappedGraph:
         return record
 
     def _positions(self, value: Any) -> list[int]:
-        """Where the tensors of a structure are among the further outputs."""
+        """Return the places of a structure's tensors among the further outputs."""
         found = []
         for symbol in tensors_in(value, _is_symbol, MAX_TENSORS):
             n_parts = len(symbol.list_outputs())
@@ -204,7 +204,7 @@ def _is_symbol(value: Any) -> bool:
 
 
 def _without_gradient(symbol: Any) -> Any:
-    """The same tensor, through which no gradient flows."""
+    """Return the tensor with its gradient blocked."""
     if isinstance(symbol, mxnet.sym.np._Symbol):
         symbol = symbol.as_nd_ndarray()
     return mxnet.sym.BlockGrad(symbol)

@@ -53,7 +53,7 @@ class _LossInputs(CallPlans):
     def choose(
         self, value: Any, call: int, context: StepContext
     ) -> tuple[Choice, tuple[Any, ...]]:
-        """As ``CallPlans``; REQUIRES: the tensors are there."""
+        """Select tensors as ``CallPlans`` does.  REQUIRES: they have been computed."""
         choice, tensors = super().choose(value, call, context)
         if self.are_classes:
             pairs = zip(choice.entries, tensors, strict=True)
@@ -64,7 +64,7 @@ class _LossInputs(CallPlans):
         return choice, tensors
 
     def role_of(self, index: int) -> Role:
-        """By the argument in which the tensor of that index is."""
+        """Return the role by the argument that holds the tensor of that index."""
         first, second = self._sizes or (1, 1)
         if index < first:
             return Role.PREDICTION
@@ -107,11 +107,11 @@ class WatchedLoss:
 
     @property
     def loss(self) -> Any:
-        """The block; None: it does not live any longer."""
+        """The block, or None if it has been released."""
         return self._ref()
 
     def refresh(self) -> None:
-        """Decide anew whether inputs are captured: collections have changed."""
+        """Decide again whether to capture inputs: collections have changed."""
         roles = (Role.PREDICTION, Role.LABEL, Role.INPUT)
         self._takes_inputs = any(map(self._session.may_capture, roles))
 
@@ -121,12 +121,12 @@ class WatchedLoss:
         self._late = None
 
     def wait_for_late(self) -> None:
-        """Wait for what is held of the latest step, as ``wait_for`` does."""
+        """Wait for the arrays of the latest step, as ``wait_for`` does."""
         if self._late is not None:
             wait_for(self._late.arrays())
 
     def take_late(self) -> None:
-        """Capture what was held of the latest step."""
+        """Capture the arrays of the latest step."""
         late, self._late = self._late, None
         if late is not None:
             late.take()
@@ -134,10 +134,10 @@ class WatchedLoss:
     # ---- a call of the loss --------------------------------------------------------
 
     def begins(self, args: tuple[Any, ...]) -> None:
-        """The loss is about to be called."""
+        """Note that the loss is about to be called."""
 
     def ends(self, args: tuple[Any, ...], result: Any) -> None:
-        """The loss has returned."""
+        """Hold the inputs and outputs of the loss, which has returned."""
         if is_symbolic(args):
             return
         if self._late is not None and not self._late.context.step.is_open:
@@ -148,7 +148,7 @@ class WatchedLoss:
             self._take_now()
 
     def fails(self) -> None:
-        """The call has raised."""
+        """Note that the call has raised."""
 
     def _take_now(self) -> None:
         self.wait_for_late()
@@ -181,12 +181,12 @@ class LateLosses:
         self._losses = losses
 
     def wait(self) -> None:
-        """Wait for it, as ``wait_for`` does."""
+        """Wait for all held arrays, as ``wait_for`` does."""
         for loss in self._losses:
             loss.wait_for_late()
 
     def take(self) -> None:
-        """Capture it."""
+        """Capture all held arrays."""
         for loss in self._losses:
             loss.take_late()
 

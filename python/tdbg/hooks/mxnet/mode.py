@@ -17,7 +17,7 @@ class GluonMode(CurrentMode):
     """The mode that the user set, or else training inside of ``autograd.record``."""
 
     def of_call(self) -> ModeKeys:
-        """The mode of a call that begins."""
+        """Return the mode of a call that begins."""
         trains = autograd.is_recording() or autograd.is_training()
         self._called = TRAIN if trains else EVAL
         return self.now()

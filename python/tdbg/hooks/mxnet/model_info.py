@@ -41,7 +41,7 @@ class GluonModel:
         self.watch: TrainerWatch | None = None
 
     def marks(self) -> ModelMarks:
-        """Count what there is, and which parameters are trained."""
+        """Count the parts of the model and its trained parameters."""
         tracked = [
             each for net in self._nets for each in net.parameters.tracked_parameters()
         ]

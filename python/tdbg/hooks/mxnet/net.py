@@ -72,11 +72,11 @@ class WatchedNet:
 
     @property
     def net(self) -> Any:
-        """The block; None: it does not live any longer."""
+        """The block, or None if it has been released."""
         return self._ref()
 
     def refresh(self) -> None:
-        """Forget what is captured: collections have changed."""
+        """Forget what is captured, because collections have changed."""
         self._taps.refresh()
 
     def remove(self) -> None:
@@ -87,7 +87,7 @@ class WatchedNet:
     # ---- a call of the model -----------------------------------------------------
 
     def begins(self, args: tuple[Any, ...]) -> None:
-        """The model is about to be called."""
+        """Begin a forward: the model is about to be called."""
         if is_symbolic(args):
             return
         self._late.wait()
@@ -99,7 +99,7 @@ class WatchedNet:
                 self._session.run(batch.take, self._session)
 
     def ends(self, args: tuple[Any, ...], result: Any) -> None:
-        """The model has returned."""
+        """End the forward: the model has returned."""
         if is_symbolic(args):
             return
         session = self._session
@@ -114,7 +114,7 @@ class WatchedNet:
         session.run(self._after)
 
     def fails(self) -> None:
-        """The call has raised."""
+        """Note that the call has raised."""
         self._session.run(self._fail)
 
     def _begin(self, args: tuple[Any, ...]) -> None:

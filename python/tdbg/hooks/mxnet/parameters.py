@@ -102,7 +102,7 @@ class Parameters:
         self._look()
 
     def tracked_parameters(self) -> list[WatchedParameter]:
-        """All parameters; a new list whenever they may have changed."""
+        """Return all parameters, as a new list whenever they may have changed."""
         return self._tracked
 
     def look(self) -> None:
@@ -223,13 +223,13 @@ class ParameterBatch:
         self.arrays: list[Any] = []
 
     def requests(self, entry: TensorEntry) -> int:
-        """Return what is captured of a tensor; 0: nothing, or the step has it."""
+        """Return what to capture of a tensor; 0 for nothing, or if the step has it."""
         if entry in self._context.done:
             return 0
         return self._context.step_plan.of_entry(entry)
 
     def add(self, entry: TensorEntry, array: Any | None) -> None:
-        """Add a tensor, if the step captures it; None: there is none."""
+        """Add a tensor, if there is one and the step captures it."""
         flags = 0 if array is None else self.requests(entry)
         if flags:
             self._entries.append(entry)

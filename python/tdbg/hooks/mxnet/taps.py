@@ -43,7 +43,7 @@ class BlockTaps:
         self.hybrid = HybridTaps(session)
 
     def refresh(self) -> None:
-        """Forget what is captured: collections have changed."""
+        """Forget what is captured, because collections have changed."""
         self._plans.clear()
         self.hybrid.refresh()
 
@@ -57,7 +57,7 @@ class BlockTaps:
         return taps
 
     def inside(self, root: Any) -> list[tuple[Any, BlockPlans]]:
-        """The blocks inside a block of which something is captured."""
+        """Return the captured blocks inside a block."""
         found = []
         for name, block in self._names.walk(root):
             plans = None if block is root else self.plans_of(block, name)
@@ -66,7 +66,7 @@ class BlockTaps:
         return found
 
     def children(self, block: Any) -> list[tuple[Any, BlockPlans]]:
-        """The blocks right inside a block."""
+        """Return the blocks directly inside a block."""
         above = self._names.of(block)
         return [
             (child, self.plans_of(child, self._names.of(child, f"{above}_{key}")))
@@ -74,7 +74,7 @@ class BlockTaps:
         ]
 
     def plans_of(self, block: Any, name: str, *, is_root: bool = False) -> BlockPlans:
-        """What is captured of the calls of a block."""
+        """Return what is captured of the calls of a block."""
         plans = self._plans.get(block)
         if plans is None:
             plans = self._plans[block] = BlockPlans.of(
@@ -100,7 +100,7 @@ class ForwardTaps:
         self._root_is_tapped = False
 
     def begin(self, root: Any, args: tuple[Any, ...]) -> None:
-        """The model is about to be called."""
+        """Begin a forward: the model is about to be called."""
         self._seen.add(id(root))
         if is_hybridized(root):
             inside = self._taps.inside(root)
@@ -111,7 +111,7 @@ class ForwardTaps:
             self._hook_children(root)
 
     def end(self, root: Any, args: tuple[Any, ...], result: Any) -> HeldCalls:
-        """The model has returned: return what was seen."""
+        """End the forward; return the arrays it has shown."""
         if self._root_is_tapped:
             self._taps.hybrid.end(root, self._held)
         self._hold(self._taps.plans_of(root, ""), args, result)

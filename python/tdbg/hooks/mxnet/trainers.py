@@ -87,12 +87,12 @@ class TrainerWatch:
         self._n_found = 0
 
     def trainers(self) -> list[Any]:
-        """The trainers that live, in the order in which they were found."""
+        """Return the live trainers in the order in which they were found."""
         found = [each.trainer for each in self._watched]
         return [each for each in found if each is not None]
 
     def held_by_none(self, parameter: Any) -> bool:
-        """Whether no trainer that is known has a parameter."""
+        """Return whether no known trainer has a parameter."""
         return not any(id(parameter) in each.held for each in self._watched)
 
     def search(self) -> None:
@@ -118,12 +118,12 @@ class TrainerWatch:
         self.model_info.changed()
 
     def _forget(self, key: int) -> None:
-        """A trainer does not live any longer."""
+        """Forget a trainer that has been released."""
         self._watched = [each for each in self._watched if each.key != key]
         self.session.optimizer_gone(key)
 
     def refresh(self) -> None:
-        """Forget what is captured: collections have changed."""
+        """Forget what is captured, because collections have changed."""
         self.of_updates.refresh()
         for each in self._watched:
             each.refresh()
@@ -147,7 +147,7 @@ class _Method:
         self._is_update = is_update
 
     def begins(self, args: tuple[Any, ...]) -> None:
-        """The method is about to be called."""
+        """Begin a step of the trainer."""
         watched = self._watched
         # On a store the parameters have changed before `_update` is called.
         if self._is_update is not watched.is_on_store:
@@ -157,7 +157,7 @@ class _Method:
                 watched.session.run(watched.capture_before)
 
     def ends(self, args: tuple[Any, ...], result: Any) -> None:  # noqa: ARG002
-        """The method has returned."""
+        """End the step of the trainer."""
         if self._is_update:
             watched = self._watched
             if watched.captures:
@@ -166,7 +166,7 @@ class _Method:
             watched.session.run(watched.end)
 
     def fails(self) -> None:
-        """The method has raised."""
+        """Forget the step of the trainer, which has raised."""
         self._watched.session.run(self._watched.fail)
 
 
@@ -211,17 +211,17 @@ class _WatchedTrainer:
 
     @property
     def trainer(self) -> Any:
-        """The trainer; None: it does not live any longer."""
+        """The trainer, or None if it has been released."""
         return self._ref()
 
     @property
     def is_on_store(self) -> bool:
-        """Whether a key-value store updates the parameters."""
+        """Return whether a key-value store updates the parameters."""
         trainer = self.trainer
         return bool(trainer._kvstore and trainer._update_on_kvstore)
 
     def refresh(self) -> None:
-        """Forget what is captured: collections have changed."""
+        """Forget what is captured, because collections have changed."""
         self._states.clear()
         self._scalars.refresh()
 
@@ -234,7 +234,7 @@ class _WatchedTrainer:
     # ---- a step ------------------------------------------------------------------
 
     def begin(self, ignores_stale: bool) -> None:
-        """The trainer is about to change its parameters: choose what is captured."""
+        """Choose what to capture before the trainer changes its parameters."""
         watch, session, optimizer = self._watch, self.session, self.trainer._optimizer
         self._n_updates = optimizer.num_update
         self._batches, self._updated = [], []
@@ -274,12 +274,12 @@ class _WatchedTrainer:
 
     @property
     def captures(self) -> bool:
-        """Whether the step under way captures more than losses and numbers."""
+        """Return whether the present step captures more than losses and numbers."""
         context = self._context
         return context is not None and context.takes and not context.step_plan.is_light
 
     def capture_before(self) -> None:
-        """Capture what the trainer is about to use, and copy what it changes."""
+        """Capture what the trainer is about to use, and copy what it will change."""
         self._take_batches()
         if self._context is not None:
             self._updates.begin(self.key, self._context)
@@ -290,7 +290,7 @@ class _WatchedTrainer:
             batch.take(self.session)
 
     def _may_take(self, parameter: Any) -> bool:
-        """Whether a parameter is this trainer's, or nobody's."""
+        """Return whether a parameter belongs to this trainer, or to none."""
         return id(parameter) in self.held or self._watch.held_by_none(parameter)
 
     def _prepare_updates(self, context: StepContext, net: WatchedNet) -> None:
@@ -306,7 +306,7 @@ class _WatchedTrainer:
             self._updates.prepare(self.key, context, chosen)
 
     def select_after(self) -> None:
-        """The trainer has updated its parameters: choose what is captured of that."""
+        """Choose what to capture after the trainer has updated its parameters."""
         context = self._context
         if context is None or self._is_skipped:
             return
@@ -315,7 +315,7 @@ class _WatchedTrainer:
             self._batches.append(net.parameters.select_buffers(context))
 
     def end(self) -> None:
-        """The step is over."""
+        """End the step."""
         context, self._context = self._context, None
         is_skipped, self._updated = self._is_skipped, []
         try:
@@ -331,12 +331,12 @@ class _WatchedTrainer:
 
     @property
     def _is_skipped(self) -> bool:
-        """Whether nothing was updated: an overflow of scaled losses skips that."""
+        """Whether the update was skipped, as after an overflow of scaled losses."""
         n_updates: int = self.trainer._optimizer.num_update
         return n_updates == self._n_updates
 
     def fail(self) -> None:
-        """The update has raised: nothing of it is captured."""
+        """Capture nothing of an update that has raised."""
         self._context = None
         self._batches, self._updated = [], []
         self._updates.forget(self.key)
@@ -351,7 +351,7 @@ class _WatchedTrainer:
         return batch
 
     def _find_states(self) -> Iterator[tuple[TensorEntry, Any]]:
-        """What the optimizer keeps for each parameter, on the first device."""
+        """Return the optimizer's state for each parameter on the first device."""
         trainer = self.trainer
         store = trainer._kvstore if self.is_on_store else None
         updater = trainer._updaters[0] if store is None else store._updater

@@ -34,7 +34,7 @@ class ArrayAdapter(FrameworkAdapter):
         self._rank = rank
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether it is an array."""
+        """Return whether a value is an array."""
         return isinstance(value, np.ndarray)
 
     def describe(self, tensor: Any) -> TensorRef | None:
@@ -46,6 +46,6 @@ class ArrayAdapter(FrameworkAdapter):
         return self._rank()
 
     def n_threads(self) -> int:
-        """As many as OpenMP is told to use, which is what the frameworks do."""
+        """Return the number of threads that OpenMP uses, as the frameworks do."""
         given = os.environ.get("OMP_NUM_THREADS", "")
         return int(given) if given.isdigit() and int(given) else os.cpu_count() or 1

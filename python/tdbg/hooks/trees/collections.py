@@ -175,7 +175,7 @@ class Group:
         self._is_stale = True
 
     def _are_told_apart(self) -> bool:
-        """Whether a collection that is captured has some of these names only."""
+        """Return whether a captured collection has only some of these names."""
         return any(
             item.include_regex
             or (

@@ -160,7 +160,7 @@ class TreeHook(FrameworkHook):
     # ---- the training ----------------------------------------------------------
 
     def _training_begins(self, first_round: int, features: Sequence[str]) -> None:
-        """A training begins, or goes on, with this round.
+        """Begin a training, or continue it, with this round.
 
         Args:
             first_round: Number of the round among those of the model.
@@ -188,7 +188,7 @@ class TreeHook(FrameworkHook):
             self._full_shap.expect(f"full_shap/{each}" for each in (*names, shap.BIAS))
 
     def _round_begins(self) -> bool:
-        """A round begins; return whether the training is to stop before it."""
+        """Begin a round; return whether the training is to stop before it."""
         try:
             self._session.run(self._begin)
         except TrainingStopped:
@@ -207,7 +207,7 @@ class TreeHook(FrameworkHook):
         scores: Callable[[], Sequence[Score]],
         data_sets: Mapping[ModeKeys, DataSet],
     ) -> bool:
-        """A round is over, of which the framework says nothing but that.
+        """End a round whose beginning the framework did not report.
 
         It began when the last one was over.  Arguments and result are those of
         ``_round_ends``.
@@ -226,7 +226,7 @@ class TreeHook(FrameworkHook):
         scores: Callable[[], Sequence[Score]],
         data_sets: Mapping[ModeKeys, DataSet],
     ) -> bool:
-        """A round is over; return whether the training is to stop.
+        """End a round; return whether the training is to stop.
 
         Args:
             model: The model, with that round; None: the framework hands out none.
@@ -266,7 +266,7 @@ class TreeHook(FrameworkHook):
             self._evaluate(model, data_sets.get(EVAL))
 
     def _set_of_training(self, data_sets: Mapping[ModeKeys, DataSet]) -> DataSet | None:
-        """The data whose predictions belong to a step of training."""
+        """Return the data whose predictions belong to a step of training."""
         train = data_sets.get(TRAIN)
         return train if self._has_evaluation else data_sets.get(EVAL, train)
 
@@ -283,7 +283,7 @@ class TreeHook(FrameworkHook):
     # ---- a model that is asked when it is trained --------------------------------
 
     def _n_due(self, step_plan: StepPlan) -> int:
-        """Of how many collections of a model a step captures anything."""
+        """Count the collections of a model that a step captures anything of."""
         groups = (
             self._trees,
             self._importance,
@@ -325,7 +325,7 @@ class TreeHook(FrameworkHook):
             session.forward_ends()
 
     def _training_ends(self) -> None:
-        """A training is over: let readers see all of it."""
+        """End a training: let readers see all of it."""
         self._session.run(self._model_info.conclude)
         self._session.run(self._session.steps_end)
         if self._session.is_live:

@@ -39,7 +39,7 @@ class RunningSum:
         self._n_rounds = 0
 
     def forget(self) -> None:
-        """Begin anew: terms of old rounds have changed."""
+        """Start again, because terms of old rounds have changed."""
         self._sum, self._n_rounds = None, 0
 
     def up_to(self, n_rounds: int) -> Floats:

@@ -117,7 +117,7 @@ class TreeModel(Protocol):
 
     @property
     def n_rounds(self) -> int:
-        """How many rounds the model has."""
+        """Number of rounds of the model."""
 
     def feature_names(self) -> Sequence[str]:
         """Return the names of the features, by index."""

@@ -125,7 +125,7 @@ class TreeTable:
 
     @property
     def is_split(self) -> NDArray[np.bool_]:
-        """Whether each node splits."""
+        """Whether each node splits, as an array."""
         return np.asarray(self.feature >= 0)
 
     def of_trees(self, first: int) -> TreeTable:

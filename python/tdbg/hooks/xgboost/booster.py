@@ -64,7 +64,7 @@ class XGBoostModel:
 
     @property
     def n_rounds(self) -> int:
-        """How many rounds the booster has."""
+        """Number of rounds of the booster."""
         return int(self._booster.num_boosted_rounds())
 
     def feature_names(self) -> Sequence[str]:

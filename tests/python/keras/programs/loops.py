@@ -125,6 +125,33 @@ def changes_before(name: str) -> None:
 changes_before("changes")
 
 
+def changes_within(name: str) -> None:
+    """A loop that captures something else once its step was compiled with taps."""
+    model, optimizer = simple(), keras.optimizers.SGD(0.1)
+    only = {"save_all": False, "include_collections": ["gradients"]}
+    made = watch(name, model, optimizer, **only)
+    loss_of = made.wrap_loss(keras.losses.sparse_categorical_crossentropy)
+
+    @made.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(loss_of(y, model(x, training=True)))
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return loss
+
+    for i, batch in enumerate(batches(4)):
+        if i == 2:
+            late = tt.Collection("late")
+            late.include("output")
+            made.add_collection(late)
+        step(*batch)
+    close(name, made, n_traces=step.n_traces)
+
+
+changes_within("changes within")
+
+
 def rarely(name: str) -> None:
     """A loop of which most steps have nothing but their loss, with an error in one."""
     model, optimizer, loss_of = simple(), keras.optimizers.SGD(0.1), entropy()
