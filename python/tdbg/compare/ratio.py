@@ -86,7 +86,7 @@ def ratios(
     # No aliases: rows of both runs are of the same names.
     known = set(first.tensor_names()) & set(second.tensor_names())
     shared = [name for name in names if name in known]
-    told = [
+    read = [
         trial.envelope(
             shared,
             edges=axis.edges(trial.step_table(), marks),
@@ -96,10 +96,10 @@ def ratios(
         for trial in (first, second)
     ]
     parts = [
-        _logarithm(getattr(told[0], what)[field], getattr(told[1], what)[field])
+        _logarithm(getattr(read[0], what)[field], getattr(read[1], what)[field])
         for what in ("low", "mean", "high")
     ]
-    one, other = told
+    one, other = read
     rows = np.minimum(one.rows, other.rows)
     return Ratios(
         names=shared,

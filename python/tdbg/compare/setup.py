@@ -36,8 +36,10 @@ HYPERPARAMETERS = "hyperparameters"
 
 def facts_of(trial: Trial) -> dict[str, str]:
     """What a run is, by the name of the fact."""
-    told = mapping_of(trial.configuration().get("framework"))
-    software = " ".join(str(told[k]) for k in ("name", "version") if told.get(k))
+    framework = mapping_of(trial.configuration().get("framework"))
+    software = " ".join(
+        str(framework[k]) for k in ("name", "version") if framework.get(k)
+    )
     cost = str(trial.overhead()).removeprefix("measured cost: ")
     return {
         "State": trial.status,
@@ -97,18 +99,18 @@ def hyperparameters_of(trial: Trial) -> dict[str, str | float]:
 
 
 def differences(
-    told: Sequence[Mapping[str, Value]],
+    reported: Sequence[Mapping[str, Value]],
 ) -> list[tuple[str, tuple[Value | None, ...]]]:
     """What is not the same in all of them: a name, and of each what it says of it.
 
     Args:
-        told: ``settings_of`` or ``facts_of`` of two runs or more.
+        reported: ``settings_of`` or ``facts_of`` of two runs or more.
 
     Returns:
-        In the order in which they are first told; None where one does not tell it.
+        In the order in which the runs report them; None where a run does not.
     """
-    names = dict.fromkeys(name for each in told for name in each)
-    rows = [(name, tuple(each.get(name) for each in told)) for name in names]
+    names = dict.fromkeys(name for each in reported for name in each)
+    rows = [(name, tuple(each.get(name) for each in reported)) for name in names]
     return [(name, values) for name, values in rows if len(set(values)) > 1]
 
 

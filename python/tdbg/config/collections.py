@@ -26,7 +26,7 @@ __all__ = [
 
 
 class Role(enum.IntEnum):
-    """What a tensor is.  On disk (docs/format.md): never renumber."""
+    """The role of a tensor.  On disk (docs/format.md): never renumber."""
 
     WEIGHT = 1
     BIAS = 2
@@ -201,7 +201,7 @@ class Collection:
 
     @property
     def reduction_config(self) -> ReductionConfig | None:
-        """What is saved of the tensors; None: as the hook says."""
+        """The statistics and values to save; None: as the hook says."""
         return self._reduction_config
 
     @reduction_config.setter
@@ -228,7 +228,7 @@ class Collection:
         self._changes.count += 1
 
     def has(self, name: str, role: Role) -> bool:
-        """Whether a tensor of this name and role belongs to it."""
+        """Return whether a tensor of this name and role belongs to it."""
         if role in self.roles or name in self.tensor_names:
             return True
         # Most collections have no expressions, and this runs for thousands of names.
@@ -237,11 +237,11 @@ class Collection:
         )
 
     def may_hold(self, role: Role) -> bool:
-        """Whether tensors of this role may belong to it, by role or expression."""
+        """Return whether tensors of this role may belong to it."""
         return role in self.roles or bool(self._patterns_for(role))
 
     def _patterns_for(self, role: Role) -> list[NamePattern]:
-        """The expressions that apply to tensors of this role."""
+        """Return the expressions that apply to tensors of this role."""
         if role in {Role.UNIT_SUMMARY, Role.SPAN}:
             return []
         words = _WORDS.get(role)
@@ -342,7 +342,7 @@ class CollectionRegistry:
         self.changes.count += 1
 
     def get(self, name: str) -> Collection:
-        """The collection of this name.
+        """Return the collection of this name.
 
         Raises:
             ConfigurationError: If there is no such collection.
@@ -369,7 +369,7 @@ class CollectionRegistry:
         return self.changes.count
 
     def captured(self) -> list[Collection]:
-        """The collections that are captured, in order of their names."""
+        """Return the collections that are captured, in order of their names."""
         names = self._included
         if self._narrowed is not None:
             names = names & self._narrowed
@@ -390,7 +390,7 @@ class CollectionRegistry:
         return iter(self._collections.values())
 
     def _make(self, name: str) -> Collection:
-        """A new collection of that name."""
+        """Return a new collection of that name."""
         return Collection(name)
 
     def _own(self, collection: Collection) -> Collection:

@@ -34,11 +34,11 @@ class Location(NamedTuple):
     path: str = ""
 
     def key(self, name: str) -> Location:
-        """The place of a key of the mapping at this place."""
+        """Return the place of a key of the mapping at this place."""
         return Location(self.file, f"{self.path}.{name}" if self.path else name)
 
     def item(self, index: int) -> Location:
-        """The place of an item of the list at this place."""
+        """Return the place of an item of the list at this place."""
         return Location(self.file, f"{self.path}[{index}]")
 
     def error(self, text: str) -> ConfigurationError:

@@ -182,7 +182,7 @@ SMDEBUG_HOOK_KEYS = (
 
 
 def is_for_smdebug(document: object) -> bool:
-    """Whether a document has a key of smdebug's form."""
+    """Return whether a document has a key of smdebug's form."""
     return isinstance(document, Mapping) and not document.keys().isdisjoint(
         SMDEBUG_KEYS
     )
@@ -328,12 +328,12 @@ def read_config(
 
 
 def names_file() -> bool:
-    """Whether the environment names a file of settings."""
+    """Return whether the environment names a file of settings."""
     return any(os.environ.get(name) for name in (CONFIG_VARIABLE, SMDEBUG_VARIABLE))
 
 
 def names_run() -> bool:
-    """Whether the environment names the directory of the run."""
+    """Return whether the environment names the directory of the run."""
     return bool(os.environ.get(OUT_VARIABLE))
 
 

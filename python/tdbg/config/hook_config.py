@@ -98,7 +98,7 @@ class HookConfig:
         SessionOptions(**self._session_fields(1))  # Checks the remaining settings.
 
     def registry(self) -> CollectionRegistry:
-        """A new registry of the collections that are captured."""
+        """Return a new registry of the collections that are captured."""
         registry = CollectionRegistry(self.include_collections, self.collections)  # type: ignore[arg-type]
         registry.include(CollectionKeys.LOSSES.value)
         if self.include_regex:
@@ -114,7 +114,7 @@ class HookConfig:
         return self.export_tensorboard or self.tensorboard_dir is not None
 
     def options(self, *, threads: int = 1, **place: Any) -> SessionOptions:
-        """The options of the session that writes the run.
+        """Return the options of the session that writes the run.
 
         Args:
             threads: The number of threads where the config sets none.
@@ -200,7 +200,7 @@ def _rules(value: object) -> tuple[object, ...]:
 
 
 def _workers(value: object) -> str | tuple[int, ...]:
-    """The ranks in order; the world size is not known yet."""
+    """Return the ranks in order; the world size is not known yet."""
     if isinstance(value, str):
         parse_workers(value, 1)
         return value

@@ -13,7 +13,7 @@ __all__ = ["NORMS", "REGRESSIONS", "Kind"]
 
 
 class Kind(enum.StrEnum):
-    """What a module or a loss computes.  On disk by name: never rename."""
+    """The computation of a module or a loss.  On disk by name: never rename."""
 
     # Layers with weights; an embedding also where it sums up its rows by bags.
     LINEAR = "linear"

@@ -22,7 +22,7 @@ _LONGEST = 200
 
 
 def nearest(value: object, valid: Iterable[str]) -> str:
-    """The end of a message about a bad name: proposes the name that was meant.
+    """Return the end of a message about a bad name: proposes the name that was meant.
 
     Example:
         >>> nearest("meen", ["max", "mean"])
@@ -36,13 +36,13 @@ def nearest(value: object, valid: Iterable[str]) -> str:
 
 
 def short(value: object, longest: int = _LONGEST) -> str:
-    """A value as messages repeat it: at most *longest* characters of its ``repr``."""
+    """Return at most *longest* characters of the ``repr``, for a message."""
     text = repr(value)
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def counted(n: int, noun: str) -> str:
-    """A number of things: no finding, 1 finding, 2 findings."""
+    """Return a number of things: no finding, 1 finding, 2 findings."""
     return f"{n or 'no'} {noun}{'s' if n > 1 else ''}"
 
 
@@ -101,7 +101,7 @@ def check_flag(setting: str, value: object) -> None:
 def whole_number(
     value: object, least: int | None = None, most: int | None = None
 ) -> int | None:
-    """The value if it is a whole number from *least* to *most*; otherwise None.
+    """Return the value if it is a whole number from *least* to *most*; otherwise None.
 
     An integer of NumPy is a whole number; a bool is not, since nobody means it as one.
     """

@@ -1,4 +1,4 @@
-"""What a rule needs captured, as plain data.
+"""The needs of rules: which tensors to capture, and how, as plain data.
 
 A rule states it, a hook acts on it; neither imports the other.
 """
@@ -33,7 +33,7 @@ _NUMBERS = {"interval": 1, "first_steps": 1, "raw_limit": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What must be captured so that a rule can decide.
+    """A set of tensors that must be captured for a rule to decide.
 
     A rule with different needs for different tensors declares several.
 
@@ -87,7 +87,7 @@ class Needs:
 
 
 def every_need(needs: Needs | Iterable[Needs]) -> tuple[Needs, ...]:
-    """The needs of a rule that gives one or several.
+    """Return the needs of a rule that gives one or several.
 
     Example:
         >>> every_need(Needs()) == every_need([Needs()])
@@ -97,7 +97,7 @@ def every_need(needs: Needs | Iterable[Needs]) -> tuple[Needs, ...]:
 
 
 def with_beginning(need: Needs) -> tuple[Needs, Needs]:
-    """A need, and the same at every step of the beginning.
+    """Return a need, and the same at every step of the beginning.
 
     For rules about mistakes that show within some steps, where the interval of the
     hook would show them too late.
@@ -110,7 +110,7 @@ def with_beginning(need: Needs) -> tuple[Needs, Needs]:
 
 
 class _Collection(Protocol):
-    """What is used of a collection of a run."""
+    """The part of a run's collection that ``missing`` uses."""
 
     @property
     def tensor_names(self) -> Iterable[str]: ...
@@ -131,7 +131,7 @@ def missing(
     configuration: Mapping[str, Any],
     rule: str = "",
 ) -> list[str]:
-    """Which needs a run does not serve, and the setting that would have.
+    """Return the needs that a run does not serve, and the settings that would.
 
     Args:
         needs: What a rule needs.
@@ -242,14 +242,14 @@ def _often(interval: int | None) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """As "weights, biases and outputs"."""
+    """Join names: "weights, biases and outputs"."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _is_included(
     name: str, collections: Mapping[str, _Collection], configuration: Mapping[str, Any]
 ) -> bool:
-    """Whether the user asked for a collection, or for one that holds its tensors."""
+    """Return whether the user asked for a collection or one that includes it."""
     included = configuration["include_collections"]
     members = _names(collections, name)
     if any(not members.isdisjoint(_names(collections, each)) for each in included):
@@ -265,7 +265,7 @@ def _unserved(
     *,
     is_included: bool,
 ) -> Iterable[str]:
-    """What of a need for one collection is not stored, though it is captured.
+    """Return what a captured collection lacks for a need.
 
     Args:
         need: What is needed.
@@ -296,7 +296,7 @@ def _names(collections: Mapping[str, _Collection], name: str) -> set[str]:
 
 
 def _serves(captured: Needs, need: Needs) -> bool:
-    """Whether what was captured for one need is enough for another."""
+    """Return whether what was captured for one need is enough for another."""
     if not need.collections <= captured.collections:
         return False
     modules, captured_modules = _kinds(need.modules), _kinds(captured.modules)
@@ -313,19 +313,19 @@ def _serves(captured: Needs, need: Needs) -> bool:
 
 
 def _kinds(modules: Iterable[str]) -> set[str]:
-    """The kinds of classes that have one; needs of older runs name classes."""
+    """Return the kinds of classes that have one; needs of older runs name classes."""
     return {kind_of_class(name) or name for name in modules}
 
 
 def _captured(hook: Mapping[str, Any]) -> list[Needs]:
-    """What rules in the hook asked for, as far as it can be read."""
+    """Return the needs of the rules in the hook, as far as they can be read."""
     needs = hook.get("needs")
     found = map(_from_json, needs if isinstance(needs, list) else ())
     return [each for each in found if each is not None]
 
 
 def _from_json(document: object) -> Needs | None:
-    """The needs in a configuration event; None if the document is not valid."""
+    """Return the needs in a configuration event; None if the document is not valid."""
     if not isinstance(document, Mapping):
         return None
     known = {field.name for field in dataclasses.fields(Needs)}

@@ -36,10 +36,10 @@ class KeyValueStore(Protocol):
         """Store the value; every later read sees it."""
 
     def look(self, key: str) -> bytes | None:
-        """The value, or None if no rank has posted one; never waits."""
+        """Return the value, or None if no rank has posted one; never waits."""
 
     def settle(self, key: str, value: str) -> str:
-        """The value of the first rank that settled this key."""
+        """Return the value of the first rank that settled this key."""
 
     def keep_pace(self) -> bool:
         """Wait for the work that this rank gave its device before the previous call.
@@ -50,7 +50,7 @@ class KeyValueStore(Protocol):
 
 
 def parse_workers(include_workers: object, world_size: int) -> tuple[int, ...]:
-    """The ranks that write, ascending.
+    """Return the ranks that write, ascending.
 
     Args:
         include_workers: "one", the first of all; "all"; or ranks.
@@ -93,7 +93,7 @@ OFF = "off"
 
 
 def number_or_word(text: str) -> float | str:
-    """A budget as somebody typed it: a number where it is one."""
+    """Return a budget as somebody typed it: a number where it is one."""
     try:
         return float(text)
     except ValueError:
@@ -101,7 +101,7 @@ def number_or_word(text: str) -> float | str:
 
 
 def parse_budget(value: object) -> float | str | None:
-    """The budget: a share, AUTO, or None for no limit.
+    """Return the budget: a share, AUTO, or None for no limit.
 
     Args:
         value: What was given; None: what the environment says, or no limit.
@@ -140,7 +140,7 @@ MAX_THREADS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """How a session writes, and what it does when asked to stop.
+    """The options of a session: how it writes, and how it obeys a stop.
 
     Args:
         on_stop: ``raise`` TrainingStopped at the next root forward, or only
@@ -207,5 +207,5 @@ class SessionOptions:
 
 
 def is_disabled() -> bool:
-    """Whether ``TDBG_DISABLED`` is set to anything but ``0``."""
+    """Return whether ``TDBG_DISABLED`` is set to anything but ``0``."""
     return os.environ.get(DISABLED_VARIABLE, "0") not in {"", "0"}

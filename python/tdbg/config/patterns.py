@@ -90,7 +90,7 @@ class NamePattern:
 
     @classmethod
     def of_setting(cls, setting: str, value: Any) -> Self:
-        """The expression that a setting holds.
+        """Return the expression that a setting holds.
 
         Raises:
             ConfigurationError: If it is no regular expression, or could take too long;
@@ -106,7 +106,7 @@ class NamePattern:
         return f"NamePattern({self.pattern!r})"
 
     def search(self, name: str) -> bool:
-        """Whether the expression is found somewhere in *name*."""
+        """Return whether the expression is found somewhere in *name*."""
         return self._search(name)
 
 
@@ -181,7 +181,7 @@ class _Scan:
         self.translated = "".join(map(self._translate, parts))
 
     def longest_name(self, why: str) -> int:
-        """The length of name that ``re`` can search in ``MAX_STEPS`` steps.
+        """Return the length of name that ``re`` can search in ``MAX_STEPS`` steps.
 
         The time of repetitions of single characters is a power of the length; that of
         other repetitions may be exponential, so they are refused.

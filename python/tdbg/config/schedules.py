@@ -75,13 +75,13 @@ class SaveConfigMode:
         )
 
     def should_save(self, mode_step: int) -> bool:
-        """Whether raw values are saved at this step."""
+        """Return whether raw values are saved at this step."""
         return mode_step in self.save_steps or (
             mode_step % self.save_interval == 0 and self._is_within(mode_step)
         )
 
     def should_reduce(self, mode_step: int) -> bool:
-        """Whether statistics are computed at this step."""
+        """Return whether statistics are computed at this step."""
         # In every step: no call where neither interval divides it.
         return (
             (
@@ -98,7 +98,7 @@ class SaveConfigMode:
         return ends and not self.save_steps
 
     def steady_until(self, mode_step: int) -> int | None:
-        """The next step at which the answers may change; None: they never do.
+        """Return the next step at which the answers may change; None: they never do.
 
         This is a lower bound: it may be that nothing changes at that step.
         """
@@ -206,7 +206,7 @@ class SaveConfig:
     def of(
         self, mode: ModeKeys, inherited: SaveConfigMode | None = None
     ) -> SaveConfigMode:
-        """The schedules of a mode; *inherited* are those of the hook."""
+        """Return the schedules of a mode; *inherited* are those of the hook."""
         if mode in self.modes:
             return self.modes[mode]
         if inherited is not None and self.modes and self.base == _DEFAULT:

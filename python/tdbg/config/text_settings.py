@@ -135,7 +135,7 @@ def save_config(
 def _schedule(
     parameters: Mapping[str, Any], place: Location, prefix: str
 ) -> dict[str, Any]:
-    """The fields of a schedule whose keys begin with *prefix*."""
+    """Return the fields of a schedule whose keys begin with *prefix*."""
     found: dict[str, Any] = {}
     for key in _SCHEDULE_KEYS:
         if f"{prefix}{key}" not in parameters:

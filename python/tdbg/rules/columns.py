@@ -146,7 +146,7 @@ def is_bias(name: str) -> bool:
 
 
 def by_unit(values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """The values of a weight with the dimension of units first, then that of inputs.
+    """Return a weight with the dimension of units first, then that of inputs.
 
     Args:
         values: The weight.

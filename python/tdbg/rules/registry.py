@@ -175,7 +175,7 @@ def _no_file(path: Path) -> str:
 
 
 def _is_rule(value: object, module: ModuleType) -> bool:
-    """Whether a global of the module is a rule that the module defines."""
+    """Return whether a global of the module is a rule that the module defines."""
     own = getattr(value, "__module__", "") == module.__name__
     is_rule = isinstance(value, type) and (
         issubclass(value, Rule) or hasattr(value, FACE)

@@ -76,7 +76,7 @@ class Description:
 
 
 def nothing_to_describe(j: int) -> Description:
-    """The ``describe`` of verdicts of which none can be a finding."""
+    """Raise: the ``describe`` of verdicts that are never findings."""
     raise AssertionError(j)
 
 
@@ -170,7 +170,7 @@ def streak_spans(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorInfo:
-    """What ``Rule.selects`` knows of a tensor.
+    """The facts about a tensor that ``Rule.selects`` can use.
 
     Attributes:
         name: The tensor's name.

@@ -38,7 +38,7 @@ MAX_NAME_BYTES = 4096
 
 
 def stored_name(name: str) -> str:
-    """The name under which a tensor of this name is stored.
+    """Return the name under which a tensor of this name is stored.
 
     A longer one than ``MAX_NAME_BYTES`` is cut and completed with its SHA-256, so that
     different names stay different.
@@ -57,7 +57,7 @@ def stored_name(name: str) -> str:
 
 
 class EventKind(enum.IntEnum):
-    """What an ``event`` record says."""
+    """The content of an ``event`` record."""
 
     CONFIGURATION = 1
     COLLECTIONS = 2
@@ -68,7 +68,7 @@ class EventKind(enum.IntEnum):
 
 
 class StepFlag(enum.IntEnum):
-    """What was special about a step; bits."""
+    """Exceptional facts about a step; bits."""
 
     SKIPPED = 1
     """The gradient scaler left the optimizer's update out."""
@@ -79,14 +79,14 @@ class StepFlag(enum.IntEnum):
 
 
 class RowFlag(enum.IntEnum):
-    """What was special about a row of statistics; bits."""
+    """Exceptional facts about a row of statistics; bits."""
 
     RESCALED = 1
     """The values were multiplied by a factor first, such as 1 / loss scale."""
 
 
 class PlacementKind(enum.IntEnum):
-    """How a dimension of the ranks holds a tensor."""
+    """The way in which a dimension of the ranks holds a tensor."""
 
     SHARD = 1
     REPLICATE = 2
@@ -107,7 +107,7 @@ class GapReason(enum.IntEnum):
 
 
 class GapContent(enum.IntEnum):
-    """What was among the dropped records; bits."""
+    """The types of the dropped records; bits."""
 
     ROWS = 1
     TENSORS = 2

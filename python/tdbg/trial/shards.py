@@ -1,7 +1,7 @@
-"""Tensors of which workers hold parts: which of them count, and the whole.
+"""Tensors that are sharded over workers: which parts count, and the whole tensor.
 
-A parameter that is sharded has one part on each worker, or the same on several; of
-what is held more than once the first rank's counts.  An activation that ranks share
+A sharded parameter has one part on each worker, or the same part on several.  If
+several hold a part, the first rank's counts.  An activation that ranks share
 has a group of parts for each part of the batch, so that all groups count, and of each
 group one replica.
 
@@ -58,7 +58,7 @@ Rows = dict[str, NDArray[Any]]
 
 
 def dtype_of(field: str) -> Any:
-    """How a field is held while rows are merged: extremes by their bits."""
+    """Return the dtype of a field while rows are merged: extremes are bits."""
     return np.float64 if field in MOMENTS else np.uint64
 
 
@@ -99,7 +99,7 @@ def group(
 
 
 def finite_count(rows: Rows) -> NDArray[np.uint64]:
-    """How many elements of each row are finite."""
+    """Return the number of finite elements of each row."""
     nan, plus, minus = (rows[name] for name in NOT_FINITE_COUNTS)
     return np.asarray(rows["count"] - (nan + plus + minus), np.uint64)
 
@@ -164,7 +164,7 @@ _UNSIGNED = ("bool", "uint8", "uint16", "uint32", "uint64")
 
 
 def role_of(definition: Definition) -> Role:
-    """The role; ``OTHER`` for one that a later tdbg added."""
+    """Return the role; ``OTHER`` for one that a later tdbg added."""
     try:
         return Role(definition.role)
     except ValueError:
@@ -179,12 +179,12 @@ def extreme_class(dtype: str) -> int:
 
 
 def has_statistics(definition: Definition) -> bool:
-    """Whether a statistics row is defined for its elements."""
+    """Return whether a statistics row is defined for its elements."""
     return definition.dtype in (*_SIGNED, *_UNSIGNED, *_FLOATS, "")
 
 
 def element_type(definition: Definition) -> np.dtype[Any]:
-    """The NumPy dtype of the values.
+    """Return the NumPy dtype of the values.
 
     Raises:
         UnsupportedFeature: If NumPy and ml_dtypes have none that is safe to use.
@@ -205,7 +205,7 @@ _Placement = tuple[int, int, int, int, int]
 
 
 class Contributions:
-    """Which rows count when several workers have some of the same tensor.
+    """Decides which rows count when several workers have the same tensor.
 
     Sources must be asked about in the order of their ranks.
     """
@@ -214,12 +214,12 @@ class Contributions:
         self._holders: dict[object, object] = {}
 
     def merges(self, source: Source, number: int) -> bool:
-        """Whether the rows of this definition add to those of other workers."""
+        """Return whether the rows of this definition add to those of other workers."""
         definition = source.writer.definitions[number]
         return role_of(definition) in PER_WORKER or is_shard(definition)
 
     def counts(self, source: Source, number: int) -> bool:
-        """Whether they count: of a part held more than once only one holder's do."""
+        """Return whether its rows count: only one holder's do if several have it."""
         definition = source.writer.definitions[number]
         holder: object = source.writer.rank
         if role_of(definition) in PER_WORKER:
@@ -243,7 +243,7 @@ class Contributions:
 
 
 def is_shard(definition: Definition) -> bool:
-    """Whether it is of a part of a tensor."""
+    """Return whether the definition describes a part of a tensor."""
     return any(
         placement[0] == PlacementKind.SHARD for placement in definition.placements
     )
@@ -261,14 +261,14 @@ def whole_count(definition: Definition) -> int:
 
 
 def whole_shape(definition: Definition) -> tuple[int, ...]:
-    """The shape of the tensor; of a part of one that of the whole."""
+    """Return the shape of the tensor, or of the whole if it is a part."""
     return definition.global_shape if is_shard(definition) else definition.shape
 
 
 def assemble(
     parts: Sequence[tuple[Definition, NDArray[np.generic]]],
 ) -> NDArray[np.generic] | None:
-    """The whole tensor, which cannot be written to; None if parts are missing.
+    """Return the whole tensor, which cannot be written to; None if parts are missing.
 
     Also where they are no blocks, but interleave.
 
@@ -295,7 +295,7 @@ def assemble(
 def tell_missing(
     definitions: Iterable[Definition], savers: Iterable[str], workers: Iterable[str]
 ) -> str:
-    """Which parts there are and which are missing, in words.
+    """Say which parts there are and which are missing.
 
     Args:
         definitions: Of the parts that were saved; at least one.
@@ -322,7 +322,7 @@ def tell_missing(
 
 
 def _tile(shape: tuple[int, ...], definitions: Sequence[Definition]) -> bool:
-    """Whether these parts cover the shape, each element once."""
+    """Return whether these parts cover the shape, each element once."""
     if sum(math.prod(each.shape) for each in definitions) != math.prod(shape):
         return False
     if not definitions:

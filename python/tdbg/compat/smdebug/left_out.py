@@ -1,4 +1,4 @@
-"""What smdebug has and tdbg has not, and what to use instead.
+"""Names of smdebug that tdbg does not have, and what to use instead.
 
 These are modules and names of smdebug's own files, of SageMaker, and of frameworks
 without a hook.  Whoever imports one is told what to use;
@@ -157,7 +157,7 @@ METHODS = {
 
 
 def instead_of(path: str) -> str | None:
-    """What to use in the place of a module of smdebug; None if nothing is known."""
+    """Return what to use instead of a module of smdebug, or None."""
     parts = path.split(".")
     packages = (".".join(parts[: n + 1]) for n in range(len(parts)))
     return next((MODULES[each] for each in packages if each in MODULES), None)

@@ -29,7 +29,7 @@ ALLOWED_MODE_NAMES = [mode.name for mode in ModeKeys]
 
 
 def str_to_mode_keys(mode_str: str) -> ModeKeys:
-    """The mode of that name, in any case.
+    """Return the mode of that name, in any case.
 
     Raises:
         SMDebugValueError: If there is no such mode.
@@ -67,7 +67,7 @@ _hooks: list[BaseHook] = []  # At most one.
 
 
 def current_hook() -> BaseHook | None:
-    """The hook of the process, or None."""
+    """Return the hook of the process, or None."""
     return _hooks[0] if _hooks else None
 
 
@@ -90,7 +90,7 @@ def get_hook(
     hook_class: Any,
     create_if_not_exists: bool,
 ) -> BaseHook | None:
-    """The hook of the process if it is of this class, or a new one, or None.
+    """Return the hook of the process if it is of this class, or a new one, or None.
 
     Args:
         json_config_path: The file that a hook is made from; None: the one that
@@ -134,7 +134,7 @@ _LEVELS = {"debug", "info", "warning", "error", "critical"}
 
 
 def get_logger(name: str = "smdebug") -> logging.Logger:
-    """The logger of that name below ``tdbg``.
+    """Return the logger of that name below ``tdbg``.
 
     ``SMDEBUG_LOG_LEVEL`` sets the level of ``tdbg``'s logger: debug, info, warning,
     error, critical, or off.  Handlers are those of the program.

@@ -153,7 +153,7 @@ NON_HISTOGRAM_COLLECTIONS = SCALAR_COLLECTIONS | SUMMARIES_COLLECTIONS
 
 
 def collections_directory(out_dir: str | os.PathLike[str]) -> str:
-    """Where smdebug has the files of its collections."""
+    """Return the directory where smdebug keeps the files of its collections."""
     return os.path.join(out_dir, "collections", "000000000", "")  # noqa: PTH118 - text
 
 
@@ -216,7 +216,7 @@ class Collection(base.Collection):
         self._note_change()
 
     def has_tensor_name(self, tname: str) -> bool:
-        """Whether the name was added."""
+        """Return whether the name was added."""
         return tname in self._tensor_names
 
     def include(self, t: Any) -> None:
@@ -253,7 +253,7 @@ class Collection(base.Collection):
 
     @property
     def reduction_config(self) -> schedules.ReductionConfig | None:
-        """What is saved of the tensors; None: as the hook says."""
+        """The statistics and values to save; None: as the hook says."""
         return self._reduction_config
 
     @reduction_config.setter
@@ -277,7 +277,7 @@ class Collection(base.Collection):
         self._note_change()
 
     def has(self, name: str, role: Role) -> bool:
-        """Whether a tensor of this name and role belongs to it."""
+        """Return whether a tensor of this name and role belongs to it."""
         if super().has(name, role):
             return True
         if role is Role.SCALAR:  # Scalars are always recorded.
@@ -290,7 +290,7 @@ class Collection(base.Collection):
         )
 
     def may_hold(self, role: Role) -> bool:
-        """Whether tensors of this role may belong to it, by role or expression."""
+        """Return whether tensors of this role may belong to it."""
         if role is Role.SCALAR:  # Numbers of an optimizer's groups.
             return any("scalar/optimizer" in each for each in self.include_regex)
         return super().may_hold(role)
@@ -440,11 +440,11 @@ class CollectionManager(base.CollectionRegistry):
         return {item.name: item for item in self}
 
     def get_collections(self) -> dict[str, base.Collection]:
-        """All collections by name."""
+        """Return all collections by name."""
         return self.collections
 
     def get(self, name: str, create: bool = True) -> base.Collection:
-        """The collection of this name; made if there is none and *create* allows it.
+        """Return the collection of this name, or make it if *create* allows it.
 
         Raises:
             SMDebugError: If there is no such collection, and *create* is False.
@@ -500,7 +500,7 @@ class CollectionManager(base.CollectionRegistry):
     # ---- files -----------------------------------------------------------------
 
     def get_num_workers(self) -> int:
-        """The number of workers that its file tells."""
+        """Return the number of workers that its file tells."""
         return self._n_workers
 
     def set_num_workers(self, num_workers: int | str) -> None:

@@ -98,7 +98,7 @@ def get_json_config_as_dict(
 
 
 def get_include_collections(params_dict: Mapping[str, Any]) -> list[str] | None:
-    """The names of the collections that settings list; None if they list none.
+    """Return the names of the collections that settings list; None if they list none.
 
     Raises:
         SMDebugValueError: If one has no name.
@@ -117,7 +117,7 @@ def parse_save_config_modes_dict(
     params: Mapping[str, Any],
     base_config_modes: Mapping[ModeKeys, Mapping[str, Any]] | None = None,
 ) -> dict[ModeKeys, dict[str, Any]]:
-    """The arguments of ``SaveConfigMode`` for each mode, from keys as in a file.
+    """Return the arguments of ``SaveConfigMode`` for each mode, from keys as in a file.
 
     Args:
         params: ``save_interval`` and others for all modes, ``train.save_interval`` for
@@ -141,7 +141,7 @@ def parse_save_config_modes_dict(
 def parse_save_config_dict(
     params: Mapping[str, Any], mode: ModeKeys | None = None
 ) -> dict[str, Any]:
-    """The arguments of ``SaveConfigMode`` among *params*: those of one mode, or of all.
+    """Return the arguments of ``SaveConfigMode`` among *params*, of one mode or all.
 
     Raises:
         SMDebugValueError: If *params* are no mapping, *mode* is no mode, or a step is
@@ -168,7 +168,7 @@ def parse_save_config_dict(
 
 
 def get_tensorboard_dir_from_json_config() -> str | None:
-    """The directory of TensorBoard's files that SageMaker asks for, or None.
+    """Return the directory of TensorBoard's files that SageMaker asks for, or None.
 
     Raises:
         ConfigurationError: If its file, which ``TENSORBOARD_CONFIG_FILE_PATH`` names,
@@ -182,7 +182,7 @@ def get_tensorboard_dir_from_json_config() -> str | None:
 
 
 def get_node_id_from_resource_config() -> str | None:
-    """The name that SageMaker gives this machine, or None outside of SageMaker.
+    """Return the name that SageMaker gives this machine, or None outside of SageMaker.
 
     Raises:
         ConfigurationError: If SageMaker's file has another form.
@@ -318,7 +318,7 @@ def _known(
 
 
 def _out_dir(given: Mapping[str, Any]) -> str:
-    """The directory of the run where no ``LocalPath`` names one.
+    """Return the directory of the run where no ``LocalPath`` names one.
 
     A destination that is no bucket is a directory of this machine.  SageMaker sends
     what lies in its own directory to the bucket.
@@ -338,7 +338,7 @@ def _warn(place: Location, text: str) -> None:
 
 
 def _text_in(path: str, key: str) -> str | None:
-    """The text of a key in a file of SageMaker's; None if either is not there."""
+    """Return the text of a key in a file of SageMaker, or None."""
     if not Path(path).is_file():
         return None
     place = Location(path)

@@ -57,7 +57,7 @@ def get_reduction_tensor_name(
     abs: bool,  # noqa: A002 - smdebug's name
     remove_colon_index: bool = True,
 ) -> str:
-    """The name that a stored reduction has in smdebug's files."""
+    """Return the name that a stored reduction has in smdebug's files."""
     name = f"{'abs_' if abs else ''}{reduction_name}/{tensorname}"
     if remove_colon_index:
         name = re.sub(r":\d+", "", name)

@@ -40,7 +40,7 @@ _latest = [0]
 
 
 def n_edits() -> int:
-    """How often anything was changed within a ``SaveConfig``."""
+    """Return how many times a ``SaveConfig`` was changed, counting all of them."""
     return _latest[0]
 
 
@@ -49,7 +49,7 @@ def _note_edit() -> None:
 
 
 def _field(name: str, text: str) -> Any:
-    """A property of ``SaveConfigMode``, whose change holds from the next step on."""
+    """Make a property of ``SaveConfigMode``; changes hold from the next step on."""
 
     def get(self: SaveConfigMode) -> Any:
         value = getattr(self.native, name)
@@ -62,7 +62,7 @@ def _field(name: str, text: str) -> Any:
 
 
 def _field_of_modes(name: str) -> Any:
-    """A property of ``SaveConfig``: that of all its modes."""
+    """Make a property of ``SaveConfig`` that stands for all its modes."""
 
     def get(self: SaveConfig) -> Any:
         found = [getattr(self.get_save_config(mode), name) for mode in ModeKeys]
@@ -119,7 +119,7 @@ class SaveConfigMode:
     save_steps = _field("save_steps", "Further steps that are saved, sorted.")
 
     def copy(self, *, is_fixed: bool = False) -> SaveConfigMode:
-        """A schedule of its own, which cannot be changed if *is_fixed*."""
+        """Return a schedule of its own, which cannot be changed if *is_fixed*."""
         made = SaveConfigMode()
         made.native, made._is_fixed = self.native, is_fixed
         return made
@@ -147,7 +147,7 @@ class SaveConfigMode:
         _note_edit()
 
     def should_save_step(self, step_num: int) -> bool:
-        """Whether tensors are saved at this step."""
+        """Return whether tensors are saved at this step."""
         return self.native.should_save(step_num)
 
     def to_json_dict(self) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class SaveConfig:
         }
 
     def get_save_config(self, mode: ModeKeys) -> SaveConfigMode:
-        """The schedule of one mode.
+        """Return the schedule of one mode.
 
         Raises:
             SMDebugValueError: If the mode follows the hook.
@@ -291,14 +291,14 @@ class SaveConfig:
     def of(
         self, mode: ModeKeys, inherited: schedules.SaveConfigMode | None = None
     ) -> schedules.SaveConfigMode:
-        """The schedules of a mode, for tdbg's policy; *inherited* are the hook's."""
+        """Return the schedules of a mode; *inherited* are those of the hook."""
         own = self.mode_save_configs[mode]
         if own is not None:
             return own.native
         return inherited or SaveConfigMode().native
 
     def should_save_step(self, mode: ModeKeys, step_num: int) -> bool:
-        """Whether tensors are saved at this step of *mode*."""
+        """Return whether tensors are saved at this step of *mode*."""
         return self.get_save_config(mode).should_save_step(step_num)
 
     def merge_default_save_config(self, default_save_config: SaveConfig) -> None:

@@ -53,15 +53,15 @@ class Tensor:
     def prev_steps(
         self, step: int, n: int | None = None, mode: ModeKeys = ModeKeys.GLOBAL
     ) -> list[int]:
-        """The last *n* (None or 0: all) of its steps up to and including *step*."""
+        """Return its last *n* steps up to *step* inclusive; None or 0: all."""
         return self._handle.prev_steps(step, n or None, mode)
 
     def has_step(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> bool:
-        """Whether it was saved at this step."""
+        """Return whether it was saved at this step."""
         return step_num in self.steps(mode, show_incomplete_steps=True)
 
     def workers(self, step_num: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[str]:
-        """The names of the workers that saved it at this step.
+        """Return the names of the workers that saved it at this step.
 
         Raises:
             TensorUnavailableForStep: If no worker did.
@@ -77,7 +77,7 @@ class Tensor:
         mode: ModeKeys = ModeKeys.GLOBAL,
         worker: str | None = None,
     ) -> NDArray[Any]:
-        """The raw value.
+        """Return the raw value.
 
         Raises:
             StepUnavailable: If nothing was saved at this step, and nothing will be.
@@ -92,7 +92,7 @@ class Tensor:
     def values(
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> dict[int, NDArray[Any]]:
-        """All raw values by step."""
+        """Return all raw values by step."""
         return self._handle.values(mode, worker)
 
     def reduction_value(
@@ -132,7 +132,7 @@ class Tensor:
         mode: ModeKeys = ModeKeys.GLOBAL,
         worker: str | None = None,
     ) -> dict[tuple[str, bool], float]:
-        """All reductions, by name and whether of the absolute values."""
+        """Return all reductions, by name and whether of the absolute values."""
         with self._translated(step_num, mode, worker):
             return self._handle.reduction_values(step_num, mode, worker)
 

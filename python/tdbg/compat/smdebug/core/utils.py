@@ -92,12 +92,12 @@ def merge_two_dicts(x: Mapping[Any, Any], y: Mapping[Any, Any]) -> dict[Any, Any
 
 
 def match_inc(tname: str, include: Iterable[str]) -> bool:
-    """Whether one of the expressions is found in a name."""
+    """Return whether one of the expressions is found in a name."""
     return any(re.search(each, tname) for each in include)
 
 
 def index(sorted_list: Sequence[Any], elem: Any) -> int:
-    """Where an element stands in a sorted list.
+    """Return the index of an element in a sorted list.
 
     Raises:
         SMDebugValueError: If it is not there.
@@ -110,7 +110,7 @@ def index(sorted_list: Sequence[Any], elem: Any) -> int:
 
 
 def step_in_range(range_steps: Sequence[Any], step: int | str) -> bool:
-    """Whether a step is in a range; None in the place of a bound: there is none."""
+    """Return whether a step is in a range, whose bounds may be None."""
     first, end = range_steps
     at = int(step)
     return (first is None or at >= int(first)) and (end is None or at < int(end))
@@ -156,7 +156,7 @@ def load_json_as_dict(s: object) -> Any:
 
 
 def is_s3(path: str) -> tuple[bool, str | None, str | None]:
-    """Whether a path is on S3, its bucket, and what follows the bucket."""
+    """Return whether a path is on S3, its bucket, and what follows the bucket."""
     if not path.startswith("s3://"):
         return False, None, None
     bucket, _, key = path.removeprefix("s3://").partition("/")
@@ -176,14 +176,14 @@ def remove_file_if_exists(file_path: str | os.PathLike[str]) -> None:
 
 
 def get_immediate_subdirectories(a_dir: str | os.PathLike[str]) -> list[str]:
-    """The names of the directories in a directory."""
+    """Return the names of the directories in a directory."""
     return [each.name for each in Path(a_dir).iterdir() if each.is_dir()]
 
 
 def list_files_in_directory(
     directory: str | os.PathLike[str], file_regex: str | re.Pattern[str] | None = None
 ) -> list[str]:
-    """The files below a directory; with an expression those whose names begin so."""
+    """Return the files below a directory whose names match, or all files."""
     return [
         str(Path(root) / name)
         for root, _, names in os.walk(directory)
@@ -195,14 +195,14 @@ def list_files_in_directory(
 def list_collection_files_in_directory(
     directory: str | os.PathLike[str],
 ) -> list[str]:
-    """The files of collections below a directory."""
+    """Return the files of collections below a directory."""
     return list_files_in_directory(directory, r".*_?collections\.json$")
 
 
 def validate_custom_tensor_value(
     tensor_value: object, make_numpy_fn: Callable[[Any], Any]
 ) -> bool:
-    """Whether *make_numpy_fn* makes an array of the value, and raises no TypeError."""
+    """Return whether *make_numpy_fn* takes the value without a TypeError."""
     try:
         make_numpy_fn(tensor_value)
     except TypeError:
@@ -211,17 +211,17 @@ def validate_custom_tensor_value(
 
 
 def get_region() -> str | None:
-    """The region that ``AWS_REGION`` names, or None."""
+    """Return the region that ``AWS_REGION`` names, or None."""
     return os.environ.get("AWS_REGION", "").strip() or None
 
 
 def is_sagemaker_job() -> bool:
-    """Whether this is a job of SageMaker, which sets ``TRAINING_JOB_NAME``."""
+    """Return whether this is a job of SageMaker, which sets ``TRAINING_JOB_NAME``."""
     return "TRAINING_JOB_NAME" in os.environ
 
 
 def get_distributed_worker() -> int | None:
-    """The rank of this process, or None where it trains alone."""
+    """Return the rank of this process, or None where it trains alone."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed and distributed.is_available() and distributed.is_initialized():
         rank: int = distributed.get_rank()
@@ -234,7 +234,7 @@ def get_distributed_worker() -> int | None:
 
 
 def verify_and_get_out_dir(out_dir: str | os.PathLike[str] | None) -> str:
-    """The directory of a run, with ``~`` replaced.
+    """Return the directory of a run, with ``~`` replaced.
 
     A run that has ended is no error: a second training into it is a new attempt.
 
@@ -252,7 +252,7 @@ def get_tensorboard_dir(
     tensorboard_dir: str | None,
     out_dir: str | os.PathLike[str],
 ) -> str | None:
-    """The directory of TensorBoard's files; None: there are to be none.
+    """Return the directory of TensorBoard's files; None: do not write any.
 
     Naming one switches the export on; without a name they are inside *out_dir*.
     """
@@ -270,12 +270,12 @@ _OFF = {"0", "f", "false", "n", "no", "off"}
 
 
 def is_switched_on() -> bool:
-    """Whether hooks are to be made: unless ``USE_SMDEBUG`` says no, in any words."""
+    """Return whether to make hooks: False if ``USE_SMDEBUG`` says no."""
     return os.environ.get("USE_SMDEBUG", "").strip().lower() not in _OFF
 
 
 def is_framework_version_supported(framework_type: FRAMEWORK) -> bool:
-    """Whether tdbg captures this framework: PyTorch, in the version that is there.
+    """Return whether tdbg captures this framework: only PyTorch is.
 
     Raises:
         SMDebugNotImplementedError: If *framework_type* is no framework.
@@ -293,7 +293,7 @@ class ConfigValidator:
         self._framework = framework_type
 
     def validate_training_job(self) -> bool:
-        """Whether to make a hook: ``USE_SMDEBUG`` allows it, and the framework too."""
+        """Return whether ``USE_SMDEBUG`` and the framework allow a hook."""
         return is_switched_on() and is_framework_version_supported(self._framework)
 
 
@@ -301,7 +301,7 @@ _validators: list[ConfigValidator] = []  # At most one.
 
 
 def get_config_validator(framework: FRAMEWORK) -> ConfigValidator:
-    """The validator of the process, made for *framework* at the first call."""
+    """Return the validator of the process, made for *framework* at the first call."""
     if not _validators:
         _validators.append(ConfigValidator(framework))
     return _validators[0]

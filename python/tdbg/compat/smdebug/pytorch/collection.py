@@ -103,6 +103,6 @@ class ModuleNames(SmdebugNames):
         self.latest = ("", "")
 
     def before_parameters(self, root: str, prefix: str) -> str:
-        """The name of the root, which is unique, and an underscore."""
+        """Return the name of the root, which is unique, and an underscore."""
         self.latest = (root, prefix)
         return f"{root}_"

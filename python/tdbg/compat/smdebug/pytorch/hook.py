@@ -68,7 +68,7 @@ class Hook(SmdebugHook, TorchHook):
         return f"worker_{process_rank(self._adapter)[0]}"
 
     def has_default_configuration(self) -> bool:
-        """Whether it captures the losses and nothing else."""
+        """Return whether it captures the losses and nothing else."""
         return self.has_default_hook_configuration()
 
     # ---- collections -----------------------------------------------------------

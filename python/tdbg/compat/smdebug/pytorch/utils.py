@@ -60,7 +60,7 @@ def get_reduction_of_data(
 
 
 def is_current_version_supported(pytorch_version: str = torch.__version__) -> bool:
-    """Whether tdbg captures trainings of this version of PyTorch: from 2.0 on."""
+    """Return whether tdbg captures this version of PyTorch: 2.0 and later."""
     return int(pytorch_version.partition(".")[0]) >= 2
 
 

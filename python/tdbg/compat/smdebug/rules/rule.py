@@ -89,7 +89,7 @@ class Rule(ABC):
 
     @abstractmethod
     def invoke_at_step(self, step: int) -> bool:
-        """Whether the condition holds at this global step."""
+        """Return whether the condition holds at this global step."""
 
     def invoke(self, step: int) -> None:
         """Wait for a global step and judge it.
@@ -141,7 +141,7 @@ class JudgedRule(EngineRule):
         return Needs()
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Whether to select the tensor: always, so that every step is judged."""
+        """Return whether to select the tensor: always, so that every step is judged."""
         del tensor
         return True
 
@@ -178,7 +178,7 @@ class JudgedRule(EngineRule):
         return Description(message=self._state(run).message(int(steps[j])))
 
     def _state(self, run: str) -> _State:
-        """The state of smdebug's rule for a run, made when it is first needed."""
+        """Return the state of smdebug's rule for a run; make it at first use."""
         states: dict[str, _State] = self.__dict__.setdefault("_states", {})
         if run not in states:
             states[run] = _State(self._made(run))
@@ -231,7 +231,7 @@ class _State:
         return OK
 
     def message(self, step: int) -> str:
-        """The message for a step at which the condition is met."""
+        """Return the message for a step at which the condition is met."""
         return self._messages[step]
 
 
@@ -366,15 +366,15 @@ class RequiredTensorsForTrial:
             self._tensors.setdefault(each, self.trial.tensor(each))
 
     def get_tensor_steps(self, name: str) -> list[int]:
-        """The steps at which a tensor is needed."""
+        """Return the steps at which a tensor is needed."""
         return self._steps[name]
 
     def get_names(self) -> KeysView[str]:
-        """The names of the tensors that are needed."""
+        """Return the names of the tensors that are needed."""
         return self._steps.keys()
 
     def get(self) -> ValuesView[Tensor]:
-        """The tensors that are needed."""
+        """Return the tensors that are needed."""
         return self._tensors.values()
 
     def clear(self) -> None:
@@ -421,15 +421,15 @@ class RequiredTensors:
         self._of(trial).add(name, steps, should_match_regex)
 
     def get_tensor_steps(self, name: str, trial: Trial | None = None) -> list[int]:
-        """The steps at which a tensor is needed."""
+        """Return the steps at which a tensor is needed."""
         return self._of(trial).get_tensor_steps(name)
 
     def get_names(self, trial: Trial | None = None) -> KeysView[str]:
-        """The names of the tensors that are needed."""
+        """Return the names of the tensors that are needed."""
         return self._of(trial).get_names()
 
     def get(self, trial: Trial | None = None) -> ValuesView[Tensor]:
-        """The tensors that are needed."""
+        """Return the tensors that are needed."""
         return self._of(trial).get()
 
     def clear(self) -> None:

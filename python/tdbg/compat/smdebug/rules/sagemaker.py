@@ -26,7 +26,7 @@ __all__ = [
 
 
 def _items_of(given: str | Iterable[str] | None) -> list[str]:
-    """The items of a list, or of text with commas."""
+    """Return the items of a list, or of text with commas."""
     texts = parse_list_from_str(given) if isinstance(given, str) else list(given or ())
     return [text.strip() for text in texts if text.strip()]
 
@@ -34,7 +34,7 @@ def _items_of(given: str | Iterable[str] | None) -> list[str]:
 def _select(
     trial: Trial, collections: Iterable[str], expressions: Sequence[str]
 ) -> list[str]:
-    """The names of the tensors of these collections, and those that match, sorted."""
+    """Return the tensors of these collections, and those that match, sorted."""
     known = trial.collections()
     found: set[str] = set()
     for name in collections:
@@ -111,7 +111,7 @@ class LossNotDecreasing(Rule):
         self._checked: tuple[ModeKeys, int] | None = None
 
     def invoke_at_step(self, step: int) -> bool:
-        """Whether a loss has not fallen; False at steps without a check."""
+        """Return whether a loss has not fallen; False at steps without a check."""
         mode = self._mode_now()
         if mode is ModeKeys.GLOBAL:
             now = step
@@ -201,7 +201,7 @@ class Overfit(Rule):
         self._n_exceeded = 0
 
     def invoke_at_step(self, step: int) -> bool:
-        """Whether the ratio was exceeded for the last *patience* steps."""
+        """Return whether the ratio was exceeded for the last *patience* steps."""
         if step < self._start_step or self.base_trial.mode(step) is not ModeKeys.EVAL:
             return False
         collections = () if self._regex else (CollectionKeys.LOSSES,)
@@ -217,7 +217,7 @@ class Overfit(Rule):
         return self._n_exceeded >= self._patience
 
     def _of_training(self, names: list[str], step: int) -> float | None:
-        """The mean loss at the newest step of training before *step*."""
+        """Return the mean loss at the newest step of training before *step*."""
         trial = self.base_trial
         for earlier in reversed([each for each in trial.steps() if each < step]):
             if trial.mode(earlier) is ModeKeys.TRAIN:
@@ -273,7 +273,7 @@ class Overtraining(Rule):
         self._waited: dict[ModeKeys, int] = {}
 
     def invoke_at_step(self, step: int) -> bool:
-        """Whether no loss has improved for as long as its patience says."""
+        """Return whether no loss has improved for as long as its patience says."""
         mode = self.base_trial.mode(step)
         if mode not in self._patience:
             return False
@@ -341,7 +341,7 @@ class PoorWeightInitialization(Rule):
         self._losses: list[float] = []
 
     def invoke_at_step(self, step: int) -> bool:
-        """Whether one of the three holds; False after the first *steps* steps."""
+        """Return whether one of the three holds in the first *steps* steps."""
         if self._n_left == 0 or self.base_trial.mode(step) not in TRAINING:
             return False
         self._n_left -= 1
@@ -422,7 +422,7 @@ class SimilarAcrossRuns(Rule):
         self._regex = _items_of(tensor_regex)
 
     def invoke_at_step(self, step: int) -> bool:
-        """Whether a tensor differs from that of another run."""
+        """Return whether a tensor differs from that of another run."""
         base = self.base_trial
         if self._collections or self._regex:
             names = _select(base, self._collections, self._regex)

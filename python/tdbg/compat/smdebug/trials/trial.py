@@ -216,11 +216,11 @@ class Trial:
         return [mode for mode in self._trial.modes() if mode is not ModeKeys.GLOBAL]
 
     def mode(self, global_step: int) -> ModeKeys | None:
-        """The mode of a global step; None if it was not recorded."""
+        """Return the mode of a global step; None if it was not recorded."""
         return self._trial.mode(global_step)
 
     def mode_step(self, global_step: int) -> int | None:
-        """The step in its own mode's count; None if it was not recorded."""
+        """Return the step in its own mode's count; None if it was not recorded."""
         return self._trial.mode_step(global_step)
 
     def mode_modestep(self, global_step: int) -> tuple[ModeKeys | None, int | None]:
@@ -228,11 +228,11 @@ class Trial:
         return self._trial.mode_modestep(global_step)
 
     def global_step(self, mode: ModeKeys, mode_step: int) -> int | None:
-        """The global step of a step of *mode*; None if it was not recorded."""
+        """Return the global step of a step of *mode*; None if it was not recorded."""
         return self._trial.global_step(mode, mode_step)
 
     def has_passed_step(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> StepState:
-        """Whether the step is there, may still come, or will never come."""
+        """Return whether the step is there, may still come, or will never come."""
         state = self._trial.has_passed_step(step, mode)
         if state is StepState.AVAILABLE and not self._has_tensors(step, mode):
             return StepState.UNAVAILABLE if self._has_tensors() else state
@@ -269,7 +269,7 @@ class Trial:
         regex: Any = None,
         collection: str | base.Collection | None = None,
     ) -> list[str]:
-        """The names of tensors and scalars that meet all conditions, sorted.
+        """Return the names of tensors and scalars that meet all conditions, sorted.
 
         Args:
             show_prefixed_tensors: Ignored: no name is hidden.
@@ -300,7 +300,7 @@ class Trial:
         return found
 
     def _names_in(self, collection: object) -> set[str]:
-        """The names of the tensors of a collection, or of the one of that name."""
+        """Return the names of the tensors of a collection, or of its name."""
         known = self.collections()
         if isinstance(collection, str):
             if collection not in known:
@@ -315,7 +315,7 @@ class Trial:
         return found | (set() if of_run is None else of_run.tensor_names)
 
     def tensor(self, tname: str) -> Tensor:
-        """The tensor of that name.
+        """Return the tensor of that name.
 
         Raises:
             TensorUnavailable: If there is no such tensor so far.
@@ -326,11 +326,11 @@ class Trial:
             raise TensorUnavailable(tname) from error
 
     def has_tensor(self, tname: str) -> bool:
-        """Whether there is a tensor of that name."""
+        """Return whether there is a tensor of that name."""
         return self._trial.has_tensor(tname)
 
     def inputs(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[NDArray[Any]]:
-        """The values of the collection ``inputs`` at a step, by their index."""
+        """Return the values of the collection ``inputs`` at a step, by their index."""
         try:
             names = self.tensor_names(
                 step=step, mode=mode, collection=CollectionKeys.INPUTS
@@ -340,19 +340,19 @@ class Trial:
         return self._values(names, step, mode)
 
     def labels(self, step: int, mode: ModeKeys = ModeKeys.GLOBAL) -> list[NDArray[Any]]:
-        """The values of tensors named ``labels``, in order of their index."""
+        """Return the values of tensors named ``labels``, in order of their index."""
         names = self.tensor_names(step=step, mode=mode, regex="labels")
         return self._values(names, step, mode)
 
     def predictions(
         self, step: int, mode: ModeKeys = ModeKeys.GLOBAL
     ) -> list[NDArray[Any]]:
-        """The values of tensors named ``predictions``, in order of their index."""
+        """Return the values of tensors named ``predictions``, by their index."""
         names = self.tensor_names(step=step, mode=mode, regex="predictions")
         return self._values(names, step, mode)
 
     def collections(self) -> dict[str, Collection]:
-        """The collections, each with the names of its tensors.
+        """Return the collections, each with the names of its tensors.
 
         They are those of the run, and those made by ``collection``. What is included
         in one of them holds for this trial from then on.
@@ -380,7 +380,7 @@ class Trial:
             return dict(kept)
 
     def collection(self, coll_name: str) -> Collection:
-        """The collection of that name; an empty one is made if there is none.
+        """Return the collection of that name; an empty one is made if there is none.
 
         Example::
 
@@ -395,7 +395,7 @@ class Trial:
         return found[coll_name]
 
     def _roles(self) -> list[tuple[str, Role]]:
-        """The tensors that were saved so far, with their roles."""
+        """Return the tensors that were saved so far, with their roles."""
         names = self._trial.tensor_names()
         roles = ((each, self._trial.tensor(each).role.upper()) for each in names)
         return [(each, Role.__members__.get(r, Role.OTHER)) for each, r in roles]
@@ -403,7 +403,7 @@ class Trial:
     def _has_tensors(
         self, step: int | None = None, mode: ModeKeys = ModeKeys.GLOBAL
     ) -> bool:
-        """Whether anything but scalars was saved, at the step or at all."""
+        """Return whether anything but scalars was saved, at the step or at all."""
         names = self._trial.tensor_names(step=step, mode=mode)
         return any(not name.startswith(SCALAR_PREFIX) for name in names)
 

@@ -78,7 +78,7 @@ class Hook(SmdebugHook, XGBoostHook):
 
 
 def _matrix(given: Any) -> Any:
-    """A matrix, or the one in a file.
+    """Return a matrix, or the one in a file.
 
     Raises:
         SMDebugTypeError: If it is neither.

@@ -19,7 +19,7 @@ __all__ = [
 
 
 def has_training_ended(trial_prefix: str | os.PathLike[str]) -> bool:
-    """Whether a run is there and its training has ended, in order or not."""
+    """Return whether a run is there and its training has ended, in order or not."""
     try:
         return create_trial(trial_prefix).loaded_all_steps
     except NotARun:
@@ -27,12 +27,12 @@ def has_training_ended(trial_prefix: str | os.PathLike[str]) -> bool:
 
 
 def check_dir_exists(path: str | os.PathLike[str]) -> bool:
-    """Whether the directory holds the run of a training that has ended."""
+    """Return whether the directory holds the run of a training that has ended."""
     return has_training_ended(path)
 
 
 def file_exists(file_path: str | os.PathLike[str]) -> bool:
-    """Whether there is a file, or a directory, at the path.
+    """Return whether there is a file, or a directory, at the path.
 
     Raises:
         SMDebugNotImplementedError: If the path is on S3.
