@@ -160,6 +160,7 @@ def test_watch_writes_the_report_when_the_training_has_ended(tmp_path: Path) -> 
     assert "ExplodingTensor" in Page.of(tmp_path / "out.html").verdict
 
 
+@pytest.mark.needs("xgboost")
 def test_run_judges_and_writes_the_report_of_each_training(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import numpy as np, xgboost\n"

@@ -168,6 +168,7 @@ def test_an_action_that_cannot_work_is_refused_before_anything_runs(
     assert not marker.exists()
 
 
+@pytest.mark.slow
 def test_a_rule_in_a_file_with_parameters_is_captured_for_and_judges(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

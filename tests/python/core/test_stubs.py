@@ -16,9 +16,13 @@ def test_the_stub_lists_the_fields_of_every_table(repository: Path) -> None:
     tables = re.findall(r'(\w+_DTYPE): [^\n]*\n"""(.*?)"""', stub, re.DOTALL)
     assert len(tables) == 8
     for name, text in tables:
-        fields = _expand(re.sub(r"\([^)]*\)", "", text))
+        # Statistics stand in one table of Python, which other tests compare.
+        own, elsewhere, _ = text.partition(", and the\nfields of tdbg.stats.row_fields")
+        fields = _expand(re.sub(r"\([^)]*\)", "", own))
         dtype = np.dtype(getattr(_core, name))
-        assert fields == [(field, dtype[field].str[1:]) for field in dtype.names or ()]
+        held = [(field, dtype[field].str[1:]) for field in dtype.names or ()]
+        assert fields == (held[: len(fields)] if elsewhere else held)
+        assert bool(elsewhere) == (name == "ROW_DTYPE")
 
 
 def _expand(text: str) -> list[tuple[str, str]]:

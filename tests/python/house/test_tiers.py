@@ -20,6 +20,7 @@ INSTALLED = {
         "re2",
         "rich",
         "sklearn",
+        "tensorboard",
         "starlette",
         "torch",
         "uvicorn",

@@ -383,6 +383,7 @@ def ask_until_it_stops(training: subprocess.Popen[str], run_dir: Path) -> None:
     assert training.returncode == 0
 
 
+@pytest.mark.slow
 def test_the_command_line_says_what_the_training_made_of_it(run_dir: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(

@@ -14,6 +14,7 @@ import pytest
 PROGRAM = Path(__file__).parents[1] / "helpers" / "programs" / "read_at_every_change.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="knows calls of x86-64")
 def test_no_reader_is_wrong_between_any_two_calls_that_change_files(
     tmp_path: Path,

@@ -114,6 +114,7 @@ def vandal(directory: Path, seed: int) -> Callable[[], int]:
     return act
 
 
+@pytest.mark.slow
 @pytest.mark.stress
 def test_caches_that_go_and_come_under_readers_change_no_answer(run_dir: Path) -> None:
     """Seen to fail when no checksum of an index is compared."""
@@ -136,6 +137,7 @@ def test_caches_that_go_and_come_under_readers_change_no_answer(run_dir: Path) -
     assert n > 500
 
 
+@pytest.mark.slow
 @pytest.mark.stress
 def test_ten_thousand_deletions_under_a_reader_change_no_answer(run_dir: Path) -> None:
     """The same in one process: a question after every twelve deletions."""
@@ -162,6 +164,7 @@ def test_ten_thousand_deletions_under_a_reader_change_no_answer(run_dir: Path) -
     assert min(asked.values()) > N_DELETIONS / 250
 
 
+@pytest.mark.slow
 @pytest.mark.stress
 def test_four_readers_beside_a_writer_see_only_what_was_written(run_dir: Path) -> None:
     """Nothing is deleted here: shards are opened by their indexes as they come."""

@@ -169,6 +169,7 @@ def random_run(seed: int, n_steps: int) -> FakeRun:
     n_steps=st.integers(1, 70),
     cuts=st.lists(st.integers(0, 160), max_size=60),
 )
+@pytest.mark.slow
 def test_any_partition_of_the_steps_gives_the_same_findings(
     seed: int, n_steps: int, cuts: list[int]
 ):
