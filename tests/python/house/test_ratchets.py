@@ -19,10 +19,9 @@ from tdbg import rules
 PARTS_OF_A_SESSION = {
     *("machine", "recorder", "policy", "step_writer", "meter", "counted"),
 }
-REACHES_THROUGH_SESSION = 63  # To be 0.
 LAZY_CIRCLES = 3  # To be 0.
-LARGEST_TYPING_CIRCLE = 60  # To be small.
-LONGEST_CHAIN = 27  # To be 24.
+LARGEST_TYPING_CIRCLE = 46  # To be small.
+LONGEST_CHAIN = 26  # To be 24.
 FLOORS = 10
 #: Packages that have more floors. To be none.
 MORE_FLOORS = {"hooks": 12, "trial": 13}
@@ -32,7 +31,6 @@ LINES, COMPLEXITY = 60, 15
 #: Functions that exceed one of these, and why.
 LARGE = {
     "capture.counted_steps:CountedSteps.begin": "a step that is counted, for speed",
-    "capture.session:Session.__init__": "one line for each part of a session",
     "cli.rule_options:print_statuses": "one case for each status",
     "cli.run:command": "one argument for each option of the command line",
     "cli.show:_show_history": "one case for each form of an answer",
@@ -56,11 +54,11 @@ LARGE = {
     "trial.reports:_merge": "one loop for each part of a model's description",
     "trial.steps:_Workers.__init__": "one pass over the states of all workers",
 }
-CLASSES_OF_ONE_NAME = 8  # To be 0.
+CLASSES_OF_ONE_NAME = 7  # To be 0.
 #: The face of another package, whose names are that one's.
 SMDEBUG = "tdbg.compat.smdebug"
 #: Of docstrings of one line. To be 0.02.
-SHARE_OF_ODD_OPENINGS = 0.085
+SHARE_OF_ODD_OPENINGS = 0.08
 ODD_OPENING = re.compile(
     r"(What|Of|The same|The others|None|Nothing|It|They|Who|Those|That|Such|As|Both|So)"
     r"\b"
@@ -74,7 +72,7 @@ def package(repository: Path) -> Package:
 
 def test_hooks_do_not_reach_through_the_session(package: Package) -> None:
     taken = package.parts_taken_of("session", PARTS_OF_A_SESSION, "hooks", "launch")
-    assert len(taken) <= REACHES_THROUGH_SESSION, taken
+    assert taken == []
 
 
 def test_modules_do_not_import_each_other(package: Package) -> None:
