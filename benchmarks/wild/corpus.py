@@ -48,14 +48,15 @@ class Kind:
 
 #: Kinds of mistakes, and what has to be said of each.
 KINDS = {
-    "gradients not cleared": Kind("not cleared", "zero_grad"),
+    "gradients not cleared": Kind("not clear gradients", "zero_grad"),
     "learning rate too high": Kind(
-        r"the update is .* more than|gradient's l2 norm|not finite|has jumped",
+        r"as large as the weight itself|gradient has exploded|not finite|has jumped",
         r"lower(ing)? the (learning )?rate|learning rate is too high",
     ),
-    "learning rate too low": Kind("the update is .* less than", "raise the learning"),
+    "learning rate too low": Kind("updates? (is|are) too small", "raise the learning"),
     "sum for mean in the loss": Kind(
-        r"the update is .* more than|gradient's l2 norm|not finite|sum over the batch",
+        r"as large as the weight itself|gradient has exploded|not finite"
+        r"|sum over the batch",
         r"scale of the loss|reduction|lower the learning rate|rate is too high",
     ),
     "frozen by mistake": Kind(
@@ -70,10 +71,14 @@ KINDS = {
     "probabilities for scores": Kind(
         "(what|result of) a (softmax|sigmoid)", "softmax|sigmoid"
     ),
-    "scores for probabilities": Kind("no logarithms", "softmax"),
+    "scores for probabilities": Kind(
+        "(instead of|needs) (their )?logarithms", "softmax"
+    ),
     "shapes that broadcast": Kind("broadcast", "shape"),
-    "NaN in the data": Kind("elements of this (model_)?(input|label)", "leave out"),
-    "data in order": Kind("shuffl|sorted|all of the last .* of class", "shuffle"),
+    "NaN in the data": Kind(
+        "this (model )?(input|label).* is the first tensor", "leave out"
+    ),
+    "data in order": Kind("shuffl|sorted|all of the last .* are class", "shuffle"),
     "trained in eval()": Kind(r"trained in eval\(\)", r"model\.train\(\)"),
     "labels of other samples": Kind("labels", "labels"),
     "inputs not normalized": Kind("NotNormalizedData", "subtract|normalize|divide"),
@@ -87,7 +92,8 @@ KINDS = {
         "VanishingGradient|gradients shrink|outputs shrink", "ReLU|initial|normaliz"
     ),
     "cut out of the graph": Kind(
-        "MissingGradient|VanishingGradient|UnchangedTensor|NotInOptimizer|no graph",
+        "MissingGradient|VanishingGradient|UnchangedTensor|NotInOptimizer"
+        "|without a graph",
         "detach",
     ),
     "wrong sign of the loss": Kind(

@@ -8,7 +8,7 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +34,6 @@ __all__ = [
     "held_before",
     "is_bias",
     "is_matrix",
-    "join_names",
     "kind_of",
     "median",
     "median_and_deviation",
@@ -154,13 +153,6 @@ def by_unit(values: NDArray[Any], axis: int) -> NDArray[Any]:
             else the one next to it.
     """
     return values if axis == 0 else np.moveaxis(values, (axis, axis - 1), (0, 1))
-
-
-def join_names(names: Sequence[str], most: int = 3) -> str:
-    """Join some names for a message, and add how many more there are."""
-    shown = ", ".join(names[:most])
-    more = len(names) - most
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 # The standard deviation of a normal sample is this many times the median of its

@@ -17,6 +17,7 @@ import numpy as np
 
 from tdbg.modes import ModeKeys
 from tdbg.rules.table import OK, Evaluation
+from tdbg.rules.vocabulary import Vocabulary, vocabulary_of
 from tdbg.run.findings import Finding, Phase, Severity, Stage
 
 __all__ = ["CLEAR_AFTER", "Episodes"]
@@ -40,18 +41,18 @@ class Episodes:
     Args:
         rule: The rule's name.
         stage: Where its findings stand in the chain of causes.
-        worded: Returns advice in the words of the run's framework.
+        words: Returns the vocabulary of the run's framework.
     """
 
     def __init__(
         self,
         rule: str,
         stage: Stage | None = None,
-        worded: Callable[[str], str] = str,
+        words: Callable[[], Vocabulary] = vocabulary_of,
     ) -> None:
         self._rule = rule
+        self._words = words
         self._stage = stage
-        self._worded = worded
         self._open: dict[tuple[str, ModeKeys], _Episode] = {}
         self._all: list[Finding] = []
         self._last_names: tuple[str, ...] = ()
@@ -158,6 +159,9 @@ class Episodes:
 
     def _describe(self, evaluation: Evaluation, i: int, j: int, level: int) -> Finding:
         described = evaluation.describe(i, j)
+        advice = described.advice
+        if not isinstance(advice, str):
+            advice = advice(self._words())
         step = int(evaluation.steps[j])
         return Finding(
             rule=self._rule,
@@ -168,7 +172,7 @@ class Episodes:
             message=described.message,
             value=described.value,
             threshold=described.threshold,
-            advice=self._worded(described.advice),
+            advice=advice,
             first_step=step if described.since is None else described.since,
             last_step=step,
             stage=self._stage if described.stage is None else described.stage,

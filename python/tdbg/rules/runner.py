@@ -21,6 +21,7 @@ import numpy as np
 from tdbg.rules.episodes import Episodes
 from tdbg.rules.rule import Rule
 from tdbg.rules.table import UNKNOWN, Evaluation
+from tdbg.rules.vocabulary import Vocabulary, vocabulary_of
 from tdbg.run.findings import Finding
 
 __all__ = ["LocalRunner", "RuleRunner", "RuleStatus", "Status"]
@@ -139,17 +140,17 @@ class LocalRunner(RuleRunner):
     Args:
         rule: The rule.
         on_status: Called when its status changes.
-        worded: Returns its advice in the words of the run's framework.
+        words: Returns the vocabulary of the run's framework.
     """
 
     def __init__(
         self,
         rule: Rule,
         on_status: Callable[[RuleStatus], None],
-        worded: Callable[[str], str] = str,
+        words: Callable[[], Vocabulary] = vocabulary_of,
     ) -> None:
         super().__init__(rule, on_status)
-        self._episodes = Episodes(rule.name, rule.stage, worded)
+        self._episodes = Episodes(rule.name, rule.stage, words)
 
     @property
     def findings(self) -> list[Finding]:

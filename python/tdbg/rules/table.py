@@ -20,6 +20,7 @@ from tdbg.run.findings import Evidence, Severity, Stage
 
 if TYPE_CHECKING:
     from tdbg.rules.value_cache import ValueCache
+    from tdbg.rules.vocabulary import Vocabulary
     from tdbg.stats.histogram import Histogram
     from tdbg.trial import TensorStatistics
 
@@ -58,7 +59,8 @@ class Description:
         message: What was found.
         value: The number that was judged, or None.
         threshold: The limit that the value exceeds, or None.
-        advice: What to do about it.
+        advice: What to do about it; or a function that returns this in the words of
+            the run's framework.
         since: The step since which it is so, if the rule had to watch it for a while;
             None: since the step of the verdict.
         stage: Where it stands in the chain of causes, if not where the findings of
@@ -69,7 +71,7 @@ class Description:
     message: str
     value: float | None = None
     threshold: float | None = None
-    advice: str = ""
+    advice: str | Callable[[Vocabulary], str] = ""
     since: int | None = None
     stage: Stage | None = None
     evidence: Evidence | None = None

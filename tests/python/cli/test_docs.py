@@ -34,7 +34,7 @@ def test_every_rule_and_every_page_that_a_page_links_to_is_there() -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["rules/DeadRelu", "DeadRelu", "deadrelu", "docs/rules/DeadRelu.md#formula"],
+    ["rules/DeadRelu", "DeadRelu", "deadrelu", "docs/rules/DeadRelu.md#how-it-decides"],
 )
 def test_a_page_is_found_by_what_people_call_it(given: str) -> None:
     result = call(given)

@@ -22,8 +22,8 @@ from tdbg.rules.rule import parameters_of
 SECTIONS = (
     "What to do",
     "Parameters",
-    "Formula",
-    "Reasons and sources",
+    "How it decides",
+    "Sources",
     "Reliability",
 )
 
@@ -82,7 +82,7 @@ def test_parameters_and_defaults_are_as_documented(name: str, repository: Path):
 def test_severities_are_named_on_the_page_and_in_the_overview(
     name: str, repository: Path, documentation: str
 ):
-    page = section_of(page_of(repository, name), "Formula")
+    page = section_of(page_of(repository, name), "How it decides")
     (line,) = re.findall(r"^Severity: (.*)$", page, re.MULTILINE)
     used = {severity.label for severity in rules.get(name).severities}
     assert severities_in(line) == used

@@ -21,7 +21,7 @@ def test_each_fault_is_found_and_the_healthy_training_is_not_blamed(
     healthy, leak = printed.splitlines()[:2]
     assert healthy.startswith("healthy: AUC 0.9")
     assert leak.startswith("leak: AUC 0.9")
-    assert "one of 31 features, f30, has 0.97 of all that splits gain" in printed
+    assert "f30, one of 31 features, has 97% of the gain of all splits" in printed
 
 
 def test_a_rule_that_is_silent_fails_the_example(

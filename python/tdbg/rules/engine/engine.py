@@ -32,8 +32,8 @@ from tdbg.rules.runner import LocalRunner, RuleStatus, Status
 from tdbg.rules.sandbox.sandbox import Limits, SandboxedRule
 from tdbg.rules.sandbox.transport import is_foreign
 from tdbg.rules.table import Evaluation
+from tdbg.rules.vocabulary import Vocabulary, vocabulary_of
 from tdbg.rules.window import Idle
-from tdbg.rules.words import in_words_of
 from tdbg.run.findings import Cause, Finding, Severity
 
 if TYPE_CHECKING:
@@ -306,10 +306,8 @@ class Engine:
         )
 
     def _runner(self, rule: Rule, *, isolate: bool) -> LocalRunner | SandboxedRule:
-        if not is_foreign(rule):
-            return LocalRunner(rule, self._record, self._worded)
-        if not isolate:
-            return LocalRunner(rule, self._record)
+        if not is_foreign(rule) or not isolate:
+            return LocalRunner(rule, self._record, self._words)
         try:
             return SandboxedRule(
                 rule,
@@ -321,13 +319,13 @@ class Engine:
             )
         except ConfigurationError as error:
             self._note(f"rule {rule.name} runs in this process: {error}")
-            return LocalRunner(rule, self._record)
+            return LocalRunner(rule, self._record, self._words)
 
-    def _worded(self, advice: str) -> str:
-        """Return advice in the words of the framework that writes the run."""
+    def _words(self) -> Vocabulary:
+        """Return the vocabulary of the framework that writes the run."""
         framework = self._trial.configuration().get("framework")
         name = framework.get("name") if isinstance(framework, Mapping) else None
-        return in_words_of(name, advice) if isinstance(name, str) else advice
+        return vocabulary_of(name)
 
     def _poll(self, *, wait: bool) -> list[Finding]:
         self._trial.refresh()

@@ -233,21 +233,26 @@ def test_what_parted_is_told() -> None:
 
 def test_how_little_of_training_holds_in_validation_is_told() -> None:
     finding = told(Overfit(), [4.0, 0.2, 0.2, 0.2], [3.9, 3.5, 3.5, 3.5])
-    assert "from 4 to 0.2, but in validation it is 3.5: 13% of" in finding.message
+    assert (
+        "from 4 to 0.2, but the validation loss is 3.5. Validation shows only 13%"
+        in finding.message
+    )
     assert (finding.value, finding.threshold) == (pytest.approx(0.5 / 3.8), 0.5)
 
 
 def test_a_validation_above_where_training_began_holds_nothing() -> None:
     finding = told(Overfit(), [4.0, 0.2, 0.2, 0.2], [4.1, 4.1, 4.1, 4.1])
-    assert "it is 4.1: 0% of" in finding.message
+    assert "is 4.1. Validation shows only 0% of" in finding.message
 
 
 def test_what_is_known_by_heart_is_told() -> None:
     """Six tenths of what was learned hold, and validation still improves a bit."""
     training = [2.0, 1.0, 0.02, 0.01, 0.01, 0.01]
     finding = told(Overfit(), training, [1.6, 1.2, 0.9, 0.85, 0.8, 0.78])
-    assert "a loss of 0.01 where it began at 2; in validation it is" in finding.message
-    assert "0.78 and hardly falls any more: 39% of that" in finding.message
+    assert (
+        "training loss is 0.01, down from 2. The validation loss is" in finding.message
+    )
+    assert "0.78, 39% of that start, and hardly falls any more" in finding.message
     assert (finding.value, finding.threshold) == (pytest.approx(0.39), 0.35)
 
 
@@ -285,8 +290,11 @@ def test_of_the_first_pass_it_is_not_known_whether_it_fell() -> None:
 def test_how_long_there_was_no_new_best_is_told() -> None:
     training = [2.0] + [1.0] * 10
     finding = told(Overtraining(), training, [1.0] + [1.2] * 10)
-    assert "in 10 passes: it was 1 and is 1.2; the training loss" in finding.message
-    assert "from 2 to 1 meanwhile" in finding.message
+    assert (
+        "for 10 passes: its best was 1 and it is 1.2 now. Meanwhile, the training loss"
+        in finding.message
+    )
+    assert "went from 2 to 1." in finding.message
     assert (finding.value, finding.threshold) == (10.0, 10.0)
 
 

@@ -114,11 +114,12 @@ def test_the_features_are_told_with_their_shares() -> None:
         splits = {f"{PREFIX}/f{i}": [1e4 * share] for i, share in enumerate(shares)}
         run.step(step, splits)
     few, useless = judge(run, FeatureImportance())
-    assert "3 of 16 features have 0.90 of the importance (weight): f0 (0.50), f1 (" in (
-        few.message
+    assert (
+        "3 of 16 features, which have 90% of the importance (weight): f0 (50%), f1 ("
+        in (few.message)
     )
     assert (few.value, few.threshold) == (pytest.approx(0.9), 0.8)
-    assert "1 of 16 features have next to no importance (weight): f15" in (
+    assert "1 of 16 features has next to no importance (weight): f15" in (
         useless.message
     )
     assert (useless.value, useless.threshold) == (1.0, 0.01)

@@ -94,7 +94,7 @@ def test_only_the_tensor_that_exploded_first_is_named(
     sick: Callable[[str], Report],
 ):
     (found,) = findings_of(sick("ExplodingTensor"), "ExplodingTensor")
-    assert "the first that is not finite" in found.message
+    assert "is the first tensor that is not finite" in found.message
     assert "more" in found.message
 
 

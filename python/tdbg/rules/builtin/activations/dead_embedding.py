@@ -1,4 +1,4 @@
-"""DeadEmbedding: embeddings of which most rows are never used."""
+"""DeadEmbedding: embeddings whose rows are mostly unused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import percent, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.columns import model_info_of_steps
 from tdbg.rules.registry import register
@@ -30,32 +31,32 @@ from tdbg.run.model_info import ModelInfo
 __all__ = ["DeadEmbedding"]
 
 PREFIX = "unit/gradient/"
-# Rows used in one step only must be fewer than this share of the used rows:
-# otherwise further steps will use more of them.
+# Rows used in one step only must be fewer than this share of the used rows; otherwise
+# further steps will use more rows.
 SINGLES = 0.1
-# Chao's estimate of unseen rows is a lower bound: where many rows were used once, the
-# upper bound is this many times the estimate.
+# Chao's estimate of unseen rows is a lower bound; where steps used many rows once, the
+# upper bound is this many times as high.
 MARGIN = 20.0
-# Bytes that no text has, but for the first one, which may be its padding.
+# Bytes that no text contains; byte 0 may be padding.
 N_BYTES = 256
 NEVER_IN_TEXT = np.array([*range(1, 9), *range(14, 32), 127])
-# So many small letters are in any text.
+# Any text contains this many lowercase letters.
 FEW = 10
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadEmbedding(Rule):
-    """Report embeddings of which most rows never get a gradient.
+    """Report embeddings in which most rows never get a gradient.
 
-    How many rows are in use is estimated from how many were used in one and in two
-    of the last steps (Chao's estimator); while many were used once only, nothing is
-    said unless 20 times as many as it estimates would change nothing.
+    Chao's estimator gives the number of rows in use from the numbers of rows that one
+    and two of the last steps used.  While many rows were used only once, the rule says
+    nothing unless 20 times as many unseen rows would change nothing.
 
     Args:
-        threshold: Percentage of rows that are not in use from which on it is reported.
-        min_steps: Recorded steps to judge by, at least.
-        max_steps: Recorded steps to judge by, at most.
+        threshold: Percentage of unused rows above which the rule reports.
+        min_steps: Least number of recorded steps to judge by.
+        max_steps: Largest number of recorded steps to judge by.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -96,7 +97,7 @@ class DeadEmbedding(Rule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each embedding by the rows that its last steps used."""
         for table in window.units(*TRAINING):
-            # A model with a single embedding has no embedding of positions.
+            # The only embedding of a model does not embed positions.
             several = np.zeros(len(table.steps), dtype=bool)
             for model_info, steps in model_info_of_steps(window, table):
                 several[steps] = (
@@ -139,17 +140,18 @@ class DeadEmbedding(Rule):
                 return self._bytes(int(seen[j]), float(unused[j]))
             return Description(
                 message=(
-                    f"{seen[j]} of {n_rows} rows had a gradient in the last {taken[j]} "
-                    f"recorded steps, and most of them more than once: about "
-                    f"{unused[j]:.0f} % of the rows are never used"
+                    f"About {percent(unused[j])} of this embedding's rows are never "
+                    f"used: only {seen[j]:,} of {plural(n_rows, 'row')} had a gradient "
+                    f"in the last {plural(int(taken[j]), 'recorded step')}, most of "
+                    "them more than once."
                 ),
                 value=float(unused[j]),
                 threshold=self.threshold,
                 advice=(
-                    f"about {round(n_rows * (1 - unused[j] / 100))} rows are enough "
-                    "for this data; if it should use more, see how tokens become "
-                    "indices (a vocabulary of other data, a clamp, a hash or a "
-                    "remainder that is too small)"
+                    f"About {round(n_rows * (1 - unused[j] / 100)):,} rows are enough "
+                    "for this data. If the data should use more, check how tokens "
+                    "become indices: a vocabulary of other data, a clamp, or a hash or "
+                    "modulus that is too small."
                 ),
             )
 
@@ -158,27 +160,29 @@ class DeadEmbedding(Rule):
     def _places(self, n_seen: int, n_rows: int, unused: float) -> Description:
         return Description(
             message=(
-                f"{n_seen} of {n_rows} rows had a gradient, at every recorded step the "
-                "same or a row of neighbors from the same one on, as of a table of "
-                "places or distances that is made for longer texts"
+                f"Only {n_seen:,} of this embedding's {plural(n_rows, 'row')} had a "
+                "gradient. At every recorded step these were the same rows, or "
+                "neighbors from the same row on, as in a table of positions or "
+                "distances made for longer texts."
             ),
             value=unused,
             threshold=self.threshold,
             advice=(
-                f"nothing, if these are places and longer texts are to come; otherwise "
-                f"{n_seen} rows are enough, or indices are clamped or cut too short"
+                "Nothing, if these are positions and longer texts will come. "
+                f"Otherwise {n_seen:,} rows are enough, or the program clamps indices "
+                "or truncates sequences."
             ),
         )
 
     def _bytes(self, n_seen: int, unused: float) -> Description:
         return Description(
             message=(
-                f"{n_seen} of 256 rows had a gradient in the last steps: those "
-                "of letters and signs, as of the bytes of a text"
+                f"Only {n_seen:,} of 256 rows had a gradient in the last steps: those "
+                "of letters and punctuation, as for the bytes of a text."
             ),
             value=unused,
             threshold=self.threshold,
-            advice="nothing, if tokens are bytes: no text has all of them",
+            advice="Nothing, if tokens are bytes: no text contains all of them.",
         )
 
 
@@ -188,25 +192,25 @@ def _n_embeddings(model_info: ModelInfo) -> int:
 
 
 def _block_start(used: Bools) -> int:
-    """Where the used rows begin, if no row between them is unused; otherwise -1."""
+    """Return where the used rows begin, or -1 if unused rows lie between them."""
     rows = np.flatnonzero(used)
     is_block = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
     return int(rows[0]) if is_block else -1
 
 
 def _are_places(used: NDArray[np.int64], starts: Sequence[int], n_steps: int) -> bool:
-    """Whether the steps used rows as positions do, and tokens do not.
+    """Return whether the steps used rows as positions do, unlike tokens.
 
-    Of texts of one length all steps use the same rows (of distances, in the order of
-    their buckets, these are no neighbors); of others they use neighbors from the same
-    row on, as many as the longest text of a batch has tokens.
+    For texts of one length, all steps use the same rows; those of distances need not be
+    neighbors.  For other texts, they use neighbors from the same row on, as many as the
+    longest text of a batch has tokens.
     """
     is_same = bool(((used == 0) | (used == n_steps)).all())
     return is_same or (starts[0] >= 0 and len(set(starts)) == 1)
 
 
 def _are_bytes(used: NDArray[np.int64]) -> bool:
-    """Whether rows are used as the bytes of a text are: letters, no control signs."""
+    """Return whether the rows are bytes of a text: letters, no control characters."""
     if len(used) != N_BYTES:
         return False
     seen = used > 0
@@ -221,8 +225,7 @@ def _share_unused(used: NDArray[np.int64], n_steps: int, limit: float) -> float:
     Args:
         used: At how many steps each row was used.
         n_steps: Number of these steps.
-        limit: If the estimate is rough, the result is NaN unless the share is surely
-            above this.
+        limit: A rough estimate gives NaN unless the share is surely above this.
     """
     n_seen = int(np.count_nonzero(used))
     if n_seen == 0:

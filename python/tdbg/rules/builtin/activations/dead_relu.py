@@ -1,4 +1,4 @@
-"""DeadRelu: layers of ReLUs of which most have died."""
+"""DeadRelu: layers whose ReLUs have mostly died."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tdbg.config.kinds import Kind
+from tdbg.config.quantities import exact, percent, plural
 from tdbg.rules.builtin.activations.unit_rule import UnitRule
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
@@ -29,22 +30,23 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadRelu"]
 
-# Significance level: probability of as many dead units at the allowed share.
+# Significance level: probability of this many dead units at the allowed share.
 BY_CHANCE = 0.05
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadRelu(UnitRule):
-    """Report layers of ReLUs of which most are never active.
+    """Report layers whose ReLUs are mostly never active.
 
     Args:
-        threshold_inactivity: A unit that is active for less than this percentage of
-            the values it was given is dead.
-        threshold_layer: A layer with more than this percentage of dead units, surely
-            (binomial test, 5 %) or all of them, is reported.
-        warning_layer: As a warning, if that many are dead; as an info otherwise.
-        error_layer: As an error, if this percentage of units was never active.
+        threshold_inactivity: A unit is dead if it is active for less than this
+            percentage of its inputs.
+        threshold_layer: The rule reports a layer with surely more than this percentage
+            of dead units (binomial test, 5%), or with no other units.
+        warning_layer: Percentage of dead units above which the finding is a warning
+            instead of an info.
+        error_layer: Percentage of units that were never active at which it is an error.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -66,13 +68,13 @@ class DeadRelu(UnitRule):
         check_number(self, "error_layer", least=self.threshold_layer, most=100.0)
 
     def applies(self, model_info: ModelInfo | None, name: str) -> bool:
-        """Return whether the output is of a ReLU, or the model is unknown."""
+        """Return whether a ReLU made the output, or the model is unknown."""
         if model_info is None or model_info.module_of(name) is None:
             return True
         return model_info.kind_of(name) == Kind.RELU
 
     def judge(self, table: UnitTable) -> Evaluation:
-        """Judge a layer by the share of units that are hardly ever active."""
+        """Judge a layer by its share of units that are hardly ever active."""
         recent = self.recent(table, table.active)
         share = recent.part / np.maximum(recent.count, 1.0)
         dead = recent.percent(share < self.threshold_inactivity / 100.0)
@@ -91,10 +93,11 @@ class DeadRelu(UnitRule):
             n_gone = round(gone[j] * n_units / 100.0)
             return Description(
                 message=(
-                    f"{n_dead} of {n_units} units ({dead[j]:.0f} %) are dead: active "
-                    f"for less than {self.threshold_inactivity:g} % of their values "
-                    f"over the last {recent.taken[j]} recorded steps, {n_gone} of them "
-                    "never"
+                    f"{n_dead:,} of {plural(n_units, 'unit')} ({percent(dead[j])}) are "
+                    f"dead: they were active for less than "
+                    f"{exact(self.threshold_inactivity)}% of their inputs over the "
+                    f"last {plural(int(recent.taken[j]), 'recorded step')}, and "
+                    f"{n_gone:,} of them never."
                 ),
                 value=float(dead[j]),
                 threshold=max(self.threshold_layer, self.warning_layer)
@@ -109,10 +112,10 @@ class DeadRelu(UnitRule):
         return table.judge(severities, describe)
 
     def _is_surely(self, dead: Floats, n_units: int) -> Bools:
-        """Whether there are more dead units than chance explains.
+        """Return whether more units are dead than chance explains.
 
-        With initial weights it is chance whether a unit is dead, so their number in a
-        narrow layer scatters: 7 of 12 happen easily where half of them is expected.
+        Under initial weights, chance decides which units are dead, so their number in a
+        narrow layer scatters: 7 of 12 are common where half is expected.
         """
         counts = np.rint(np.nan_to_num(dead) * n_units / 100.0)
         surely: Bools = counts >= _least_beyond(n_units, self.threshold_layer / 100.0)
@@ -120,22 +123,22 @@ class DeadRelu(UnitRule):
 
 
 _ADVICE = (
-    "units that are dead for all data get no gradient and do not come back: restart "
-    "with a lower learning rate, initialize biases at zero and weights by He, "
-    "normalize before the activation, or use LeakyReLU or GELU"
+    "Units that are dead for all data get no gradient and do not recover. Restart with "
+    "a lower learning rate, initialize biases at zero and weights by He, normalize "
+    "before the activation, or use LeakyReLU or GELU."
 )
-_OF_SOME = "as long as the loss falls the other units do the work; if it does not, "
+_OF_SOME = "As long as the loss falls, the other units do the work. If it does not: "
 
 
 @lru_cache(maxsize=256)
 def _least_beyond(n: int, share: float) -> int:
-    """The least number of hits in *n* draws with a probability of at most 5 %.
+    """Return the least number of hits in *n* draws whose probability is at most 5%.
 
-    At most *n*: with few draws no number is so rare.
+    The result is at most *n*, even if no number is that rare in so few draws.
 
     Args:
-        n: How many draws.
-        share: The chance of a hit in each.
+        n: Number of draws.
+        share: Chance of a hit in each draw.
     """
     if share in {0.0, 1.0}:
         return n if share else min(n, 1)

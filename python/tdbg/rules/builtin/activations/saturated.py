@@ -1,4 +1,4 @@
-"""SaturatedActivation: layers of tanh or sigmoid of which most units are saturated."""
+"""SaturatedActivation: layers of tanh or sigmoid that are mostly saturated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from tdbg.config.class_kinds import function_of
 from tdbg.config.kinds import Kind
+from tdbg.config.quantities import exact, percent, plural
 from tdbg.rules.builtin.activations.unit_rule import UnitRule
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
@@ -27,19 +28,19 @@ SATURATING = frozenset({Kind.TANH, Kind.SIGMOID, Kind.HARD_TANH, Kind.HARD_SIGMO
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturatedActivation(UnitRule):
-    """Report layers of tanh or sigmoid of which most units are saturated.
+    """Report layers of tanh or sigmoid that are mostly saturated.
 
-    Their derivative is next to nothing, so that little of the gradient passes.
-    Activations behind the last weights of a model are left out: there it is the
-    answer that is sure.
+    The derivative of a saturated unit is next to nothing, so that little of the
+    gradient passes.  The rule skips activations behind a model's last weights, where
+    saturation means a confident prediction.
 
     Args:
-        threshold_activity: A unit of which less than this percentage of values is
-            within the range where the derivative is not next to nothing is saturated.
-        threshold_layer: A layer with more than this percentage of saturated units is
-            reported.
-        threshold_values: And so is one of which more than this percentage of all
-            values is saturated, whichever units they are of.
+        threshold_activity: A unit is saturated if less than this percentage of its
+            values is in the range where the derivative is not next to nothing.
+        threshold_layer: The rule reports a layer with more than this percentage of
+            saturated units.
+        threshold_values: It also reports a layer in which more than this percentage of
+            all values is saturated, in whichever units.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -59,13 +60,13 @@ class SaturatedActivation(UnitRule):
         UnitRule.__post_init__(self)
 
     def applies(self, model_info: ModelInfo | None, name: str) -> bool:
-        """Return whether the output is of tanh or sigmoid, with weights after it."""
+        """Return whether tanh or sigmoid made the output, with weights after it."""
         if model_info is None or model_info.kind_of(name) not in SATURATING:
             return False
         return not _is_last(model_info, name)
 
     def judge(self, table: UnitTable) -> Evaluation:
-        """Judge a layer by the share of units that are nearly always saturated."""
+        """Judge a layer by its share of units that are nearly always saturated."""
         recent = self.recent(table, table.out_of_range)
         inside = 1.0 - recent.part / np.maximum(recent.count, 1.0)
         share = recent.percent(inside < self.threshold_activity / 100.0)
@@ -82,10 +83,12 @@ class SaturatedActivation(UnitRule):
             n_saturated = round(share[j] * n_units / 100.0)
             return Description(
                 message=(
-                    f"{values[j]:.0f} % of all values are saturated over the last "
-                    f"{recent.taken[j]} recorded steps; {n_saturated} of {n_units} "
-                    f"units ({share[j]:.0f} %) for more than "
-                    f"{100 - self.threshold_activity:g} % of theirs"
+                    f"{percent(values[j])} of this layer's values are saturated over "
+                    f"the last {plural(int(recent.taken[j]), 'recorded step')}, so "
+                    f"hardly any gradient passes. In {n_saturated:,} of "
+                    f"{plural(n_units, 'unit')} ({percent(share[j])}), more than "
+                    f"{exact(100 - self.threshold_activity)}% of the values are "
+                    "saturated."
                 ),
                 value=float(share[j] if of_units[j] else values[j]),
                 evidence=Evidence("abs_max"),
@@ -93,9 +96,10 @@ class SaturatedActivation(UnitRule):
                 if of_units[j]
                 else self.threshold_values,
                 advice=(
-                    "what goes in is too large: normalize the inputs, initialize by "
-                    "Glorot (Xavier), lower the learning rate, put a normalization "
-                    "before the activation, or use ReLU or GELU"
+                    "The inputs of this activation are too large. Normalize the "
+                    "model's inputs, initialize by Glorot (Xavier), lower the learning "
+                    "rate, put a normalization before the activation, or use ReLU or "
+                    "GELU."
                 ),
             )
 
@@ -103,12 +107,12 @@ class SaturatedActivation(UnitRule):
 
 
 def _is_last(model_info: ModelInfo, name: str) -> bool:
-    """Whether no weights follow this module, in the order of the model."""
+    """Return whether no weights follow this module, in the order of the model."""
     path = name.rpartition("_output_")[0]
     order = {module: i for i, module in enumerate(model_info.modules)}
     found = function_of(path)
     if path not in order and found is not None:
-        # A function comes behind all that is in the module it is named after.
+        # A function comes after everything in the module that gives it its name.
         path = found[0]
         within = (f"{path}.", f"{path}/")
         inside = [i for each, i in order.items() if each.startswith(within)]

@@ -1,4 +1,4 @@
-"""UnitRule: the base of rules that count units of a layer over several batches."""
+"""UnitRule: base class of rules that count a layer's units over several batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import plural
 from tdbg.modes import TRAINING
 from tdbg.rules.columns import GRADIENT, model_info_of_steps
 from tdbg.rules.rule import Rule, check_number, check_regex, finds
@@ -38,7 +39,7 @@ class Recent:
         at: Indices of these steps among the new ones.
         part: Steps x units: the sums of the requested counts.
         count: Steps x units: the sums of the number of values.
-        taken: How many steps are summed up at each new step; 0: not enough.
+        taken: Number of steps in the sum at each new step; 0: too few.
     """
 
     at: NDArray[np.intp]
@@ -49,7 +50,7 @@ class Recent:
     def percent(self, holds: NDArray[np.bool_]) -> Floats:
         """Return the percentage of units for which *holds* is true, at each new step.
 
-        NaN where there are too few values.  A unit without any values counts as good.
+        NaN where there are too few values.  A unit without values counts as healthy.
         """
         result = np.full(len(self.taken), np.nan)
         result[self.at] = 100.0 * (holds & (self.count > 0)).mean(axis=1)
@@ -61,19 +62,19 @@ class UnitRule(Rule):
     """Base class of rules about layers with too many units in a bad state.
 
     Args:
-        threshold_layer: A layer with more than this percentage of such units is
-            reported.
-        min_steps: Recorded steps to judge by, at least.
-        min_samples: Values of each unit to judge by, at least; so many steps are
-            taken together as are needed for it.
-        max_steps: Recorded steps to judge by, at most.
-        tensor_regex: Judge tensors of such names only.
+        threshold_layer: The rule reports a layer with more than this percentage of bad
+            units.
+        min_steps: Least number of recorded steps to judge by.
+        min_samples: Least number of values to judge a unit by; the rule combines as
+            many steps as this needs.
+        max_steps: Largest number of recorded steps to judge by.
+        tensor_regex: Judge only tensors with matching names.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
 
-    # Kinds of modules whose outputs are judged.
+    # Kinds of modules whose outputs the rule judges.
     modules: ClassVar[frozenset[str]]
 
     threshold_layer: float = 50.0
@@ -91,9 +92,10 @@ class UnitRule(Rule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         kinds = ", ".join(sorted(self.modules))
-        return f"{self.min_steps} recorded steps, and modules of the kind: {kinds}"
+        steps = plural(self.min_steps, "recorded step")
+        return f"{steps}, and modules of the kind: {kinds}"
 
     @property
     def needs(self) -> tuple[Needs, ...]:
@@ -132,14 +134,14 @@ class UnitRule(Rule):
 
     @abstractmethod
     def applies(self, model_info: ModelInfo | None, name: str) -> bool:
-        """Return whether the rule is about the module of an output."""
+        """Return whether the rule judges the module of an output."""
 
     @abstractmethod
     def judge(self, table: UnitTable) -> Evaluation:
         """Judge the new steps of a layer."""
 
     def recent(self, table: UnitTable, part: NDArray[np.uint64]) -> Recent:
-        """Sum up the fewest last usable steps that are enough.
+        """Sum up the fewest last usable steps with enough values.
 
         Args:
             table: The counts of a layer.
@@ -152,7 +154,7 @@ class UnitRule(Rule):
         most = table.count[usable].max(axis=1, initial=0)
         samples = _before(most[:, np.newaxis])[:, 0]
         ends = np.arange(len(usable)) + 1
-        # The latest step from which on there are enough samples, and enough steps.
+        # The latest step from which there are enough samples, and enough steps.
         begin = np.searchsorted(samples, samples[1:] - self.min_samples, "right") - 1
         begin = np.minimum(begin, ends - self.min_steps)
         # Consecutive batches pass in a moment: require a minimum span of steps.
@@ -175,7 +177,7 @@ class UnitRule(Rule):
 
 
 def _before(counts: NDArray[np.uint64]) -> Floats:
-    """Sums of the rows before each row; the last one is the sum of all rows."""
+    """Return the sums of the rows before each row, and of all rows at last."""
     result = np.zeros((len(counts) + 1, counts.shape[1]))
     np.cumsum(counts, axis=0, dtype=np.float64, out=result[1:])
     return result

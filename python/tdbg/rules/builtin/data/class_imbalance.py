@@ -1,4 +1,4 @@
-"""ClassImbalance: classes that are rare in the data, or that alone are not learned."""
+"""ClassImbalance: classes that are rare in the data, or that the model misses."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.quantities import percent, plural, times
 from tdbg.rules.builtin.data.classifier_batches import RecentBatches
 from tdbg.rules.builtin.data.classifier_rule import (
     SHOWN,
@@ -27,24 +28,23 @@ __all__ = ["ClassImbalance"]
 
 Ints = NDArray[np.int64]
 
-# How often a data set with an imbalance of just the threshold may be reported by fewer
-# samples than required: once in so many trainings, over all pairs of classes and
-# all batches.
+# The chance, over all pairs of classes and all batches of a training, that too few
+# samples accuse a data set whose imbalance only equals the threshold.
 ERROR_RATE = 1e-3
-# Share of predictions of the only class that makes the model a constant.
+# A model that predicts the only class for this share of samples is a constant.
 CONSTANT = 0.99
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassImbalance(ClassifierRule):
-    """Report classes that are rare in the data, or that are not learned at all.
+    """Report classes that are rare in the data, or that the model does not learn.
 
     Args:
-        threshold_imbalance: The most frequent class may have so many times the samples
-            of the rarest one; one sample is added to both.
-        threshold_misprediction: Share of a class's samples that may be taken for
-            others, once the other classes are learned.
+        threshold_imbalance: How many times as many samples as the rarest class the most
+            frequent one may have; the rule adds one sample to both.
+        threshold_misprediction: Largest share of a class's samples that the model may
+            misclassify once it has learned the other classes.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -60,13 +60,14 @@ class ClassImbalance(ClassifierRule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return (
-            f"labels and predictions of {self.samples} samples, from a loss of classes"
+            f"labels and predictions of {plural(self.samples, 'sample')}, from a "
+            "classification loss"
         )
 
     def is_sick(self, recent: RecentBatches) -> bool:
-        """Return whether a class is rare, or alone is not learned."""
+        """Return whether a class is rare, or the only one not learned."""
         counts = recent.confusion.sum(axis=1)
         if _is_constant(counts):
             return _says_nothing_else(recent)
@@ -78,8 +79,8 @@ class ClassImbalance(ClassifierRule):
     def is_surely_sick(self, recent: RecentBatches) -> bool:
         """Return whether a class is so rare that even few samples leave no doubt.
 
-        An exact binomial test: if the share of the rarer of two classes is just
-        allowed, that class has 1 in ``threshold_imbalance`` + 1 of their samples.
+        An exact binomial test: at the largest imbalance allowed, the rarer of two
+        classes has 1 in ``threshold_imbalance`` + 1 of their samples.
         """
         counts = recent.confusion.sum(axis=1)
         if _is_constant(counts):
@@ -87,18 +88,18 @@ class ClassImbalance(ClassifierRule):
         n, rare = int(counts.max() + counts.min()), int(counts.min())
         chance = _at_most(rare, n, 1.0 / (self.threshold_imbalance + 1.0))
         pairs = len(counts) * (len(counts) - 1)
-        # These terms add up to one over all batches.
+        # Over all batches, these terms add up to one.
         n_tests = recent.n_batches * (recent.n_batches + 1)
         return chance < ERROR_RATE / (pairs * n_tests)
 
     def _not_learned(self, confusion: Ints) -> Bools:
-        """Classes that are mistaken while the others are learned."""
+        """Find the classes that the model misses although it has learned the others."""
         counts = confusion.sum(axis=1)
         right = np.diagonal(confusion)
         others = (right.sum() - right) / np.maximum(counts.sum() - counts, 1)
         wrong = 1.0 - right / np.maximum(counts, 1)
         known = (counts >= self.samples_per_class) & (others >= self.learned)
-        # A constant prediction is right about one class of two.
+        # With two classes, a constant prediction is right about one of them.
         known &= np.count_nonzero(counts) > 2
         bad: Bools = known & (wrong > self.threshold_misprediction)
         return bad
@@ -106,9 +107,10 @@ class ClassImbalance(ClassifierRule):
     def is_on_purpose(
         self, recent: RecentBatches, model_info: ModelInfo | None
     ) -> bool:
-        """Adversaries say of all that it is real, or that it is not.
+        """Return whether labels of one class are meant.
 
-        And numbers that are all 0 or 1 may be no classes.
+        Adversaries label a whole batch as real or as fake, and a regression may have
+        targets that are all 0 or 1.
         """
         if not _is_constant(recent.confusion.sum(axis=1)):
             return False
@@ -116,7 +118,7 @@ class ClassImbalance(ClassifierRule):
         return has_several or recent.of_regression
 
     def describe(self, recent: RecentBatches) -> Description:
-        """Describe the samples of each class, and how many of them are mistaken."""
+        """Describe how many samples each class has, and how many the model misses."""
         confusion = recent.confusion
         counts = confusion.sum(axis=1)
         most, least = int(counts.argmax()), int(counts.argmin())
@@ -125,38 +127,44 @@ class ClassImbalance(ClassifierRule):
         if _is_constant(counts):
             return Description(
                 message=(
-                    f"all of the last {n} labels are of class {most}, and so is what "
-                    "the model says: it need not look at its inputs"
+                    f"All of the last {n:,} labels are class {most}, and so is nearly "
+                    "every prediction. The model can ignore its inputs."
                 ),
                 value=1.0,
                 threshold=0.0,
                 advice=(
-                    "see how labels are read and batches are drawn (sorted rows, a "
-                    "wrong column); what is compared with a fixed class on purpose, as "
-                    "in contrastive learning, has become too easy"
+                    "Check how you read labels and draw batches: sorted rows or a "
+                    "wrong column give labels of a single class. If the fixed class is "
+                    "deliberate, as in contrastive learning, the task has become too "
+                    "easy."
                 ),
             )
         if imbalance > self.threshold_imbalance:
             rare = np.flatnonzero(
                 (counts[most] + 1) > self.threshold_imbalance * (counts + 1)
             )
-            less = f", {imbalance:.0f} times less" if counts[least] else ""
-            mistaken = ""
+            rest = f" and none to class {least}"
+            if counts[least]:
+                rest = (
+                    f", {times(imbalance)} as many as to class {least} "
+                    f"({counts[least]:,})"
+                )
+            missed = ""
             if recent.has_predictions and counts[least]:
-                wrong = 1 - confusion[least, least] / counts[least]
-                mistaken = f"; {wrong:.0%} of class {least} are taken for other classes"
+                wrong = 100 * (1 - confusion[least, least] / counts[least])
+                missed = f" The model misclassifies {percent(wrong)} of class {least}."
             return Description(
                 message=(
-                    f"of the last {n} samples {counts[most]} are of class {most} and "
-                    f"{counts[least]} of class {least}{less}{mistaken}"
+                    f"Of the last {n:,} samples, {counts[most]:,} belong to class "
+                    f"{most}{rest}.{missed}"
                 ),
                 value=float(imbalance),
                 threshold=self.threshold_imbalance,
-                advice=(
-                    f"rare classes: {_some(rare)}. Draw them more often "
-                    "(WeightedRandomSampler), weight the loss by class "
-                    "(CrossEntropyLoss(weight=...)), collect more of them, and judge "
-                    "by balanced accuracy instead of accuracy"
+                advice=lambda words: (
+                    f"Rare classes: {_some(rare)}. Draw them more often "
+                    f"({words.oversampling}), weight the loss by class "
+                    f"({words.class_weights}), or collect more samples of them. "
+                    "Measure balanced accuracy instead of accuracy."
                 ),
             )
         bad = np.flatnonzero(lasting(recent, self._not_learned))
@@ -164,42 +172,42 @@ class ClassImbalance(ClassifierRule):
         wrong = float(1 - confusion[worst, worst] / counts[worst])
         return Description(
             message=(
-                f"{wrong:.0%} of the {counts[worst]} samples of class {worst} are "
-                f"taken for other classes, mostly for "
-                f"{most_confused_with(confusion, worst)}, "
-                "though the other classes are learned"
+                f"The model misclassifies {percent(100 * wrong)} of the "
+                f"{counts[worst]:,} samples of class {worst}, mostly as class "
+                f"{most_confused_with(confusion, worst)}, although it has learned the "
+                "other classes."
             ),
             value=wrong,
             threshold=self.threshold_misprediction,
             advice=(
-                f"classes that are not learned: {_some(bad)}. See whether their labels "
-                "are right, whether the augmentation destroys what tells them apart, "
-                "and whether there are enough samples of them"
+                f"Classes that the model does not learn: {_some(bad)}. Check that "
+                "their labels are right, that augmentation does not remove what sets "
+                "them apart, and that you have enough samples of them."
             ),
         )
 
 
 def _at_most(k: int, n: int, share: float) -> float:
-    """The probability of at most *k* hits in *n* draws (binomial distribution)."""
+    """Return the probability of at most *k* hits in *n* draws (binomial)."""
     odds = share / (1.0 - share)
     term = total = 1.0
     for i in range(k):
         term *= (n - i) / (i + 1) * odds
         total += term
-    # Precise where the probability is tiny, which is what counts.
+    # The logarithm keeps precision where the probability is tiny.
     return total * math.exp(n * math.log1p(-share))
 
 
 def _is_constant(counts: Ints) -> bool:
-    """Whether all labels are of one class."""
+    """Return whether all labels are of one class."""
     return int(np.count_nonzero(counts)) < 2
 
 
 def _says_nothing_else(recent: RecentBatches) -> bool:
-    """Whether the model predicts the only class for nearly all samples.
+    """Return whether the model predicts the only class for nearly all samples.
 
-    Labels that are the same by construction (the true one of a contrastive loss is
-    number 0, samples of a generator are all false) do not count as imbalanced.
+    Labels that are equal by construction (in a contrastive loss the true class is
+    always 0; samples of a generator are all fake) do not count as imbalanced.
     """
     if not recent.has_predictions:
         return False

@@ -31,12 +31,12 @@ IGNORED = -100
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Rows of a table: the labels of a loss and, if captured, its predictions.
+    """The table rows of a loss's labels and, if captured, of its predictions.
 
     Attributes:
         label: Row of the labels of one call of the loss in a step.
         prediction: Row of the predictions of this call; None: not captured.
-        others: The pairs of other calls of the loss in a step.
+        others: The pairs of the loss's other calls in a step.
     """
 
     label: int
@@ -51,7 +51,7 @@ class Batch:
     Attributes:
         labels: Class numbers.
         predicted: Class numbers; None: predictions were not captured.
-        n_classes: Number of classes, as far as this batch shows it.
+        n_classes: Number of classes that this batch shows.
     """
 
     labels: Ints
@@ -64,7 +64,7 @@ class Batch:
         return self.labels.nbytes * (1 if self.predicted is None else 2)
 
     def confusion(self, n_classes: int) -> Ints:
-        """Count samples by label and prediction; without predictions all are right."""
+        """Count samples by label and prediction; without predictions, all are right."""
         predicted = self.labels if self.predicted is None else self.predicted
         cells = self.labels * n_classes + predicted
         counts = np.bincount(cells, minlength=n_classes * n_classes)
@@ -78,15 +78,15 @@ class RecentBatches:
     Attributes:
         column: The step, as a column of the table.
         confusion: Samples by label and prediction.
-        before: Confusion of as many samples when half of the steps up to this one had
-            passed, or as early as the table reaches; None: there are not enough.
+        before: Confusion of as many samples halfway through the training so far, or
+            as early as the table reaches; None: there were too few samples.
         has_predictions: Whether predictions were captured.
         n_batches: How many batches ``confusion`` sums up.
-        is_short: Whether these are all batches so far, and not enough yet.
+        is_short: Whether these are all batches so far, and still too few.
         apart: Steps between the ends of ``before`` and ``confusion``.
         mode: Mode of the batches.
-        of_regression: Whether the loss is one of regressions, which classifiers have
-            too: then equal labels need not be those of one class.
+        of_regression: Whether the loss is a regression loss, which some classifiers
+            use; its equal labels need not form one class.
     """
 
     column: int
@@ -130,7 +130,7 @@ def pairs_of(table: Table, labels: str | None, predictions: str | None) -> list[
 def batch_of(
     labels: NDArray[np.generic], predictions: NDArray[np.generic] | None
 ) -> Batch | None:
-    """Convert values to class numbers; None if they are not of a classifier.
+    """Convert values to class numbers; None if they do not come from a classifier.
 
     Labels are class numbers, or one-hot rows, or zeros and ones beside a single
     output.  Predictions are scores of classes (samples x classes), or of the
@@ -175,9 +175,9 @@ def recent_batches(
     """Yield, for each new step with a batch, the fewest last batches that are enough.
 
     Enough means *samples* samples, and *per_class* for each class on average, within
-    the last *max_steps* rows.  Where there are not enough, all batches are used
-    (``is_short``).  Nothing is yielded if the classes are the tokens of a language
-    model: their frequencies are those of the language.
+    the last *max_steps* rows.  With fewer samples, all batches count (``is_short``).
+    A language model yields nothing: the frequencies of its classes, the tokens, are
+    those of the language.
     """
     rows = np.flatnonzero(table.known[pair.label])
     start = int(table.steps[np.argmax(table.present[pair.label])])
@@ -218,7 +218,7 @@ def recent_batches(
         before = parts[last:]
         n_before = _enough(before, requested)
         if not n_before and at + 1 - oldest == max_steps:
-            # Half of a long training is beyond the lookback.
+            # The first half of a long training lies beyond the lookback.
             before = parts[n:][::-1]
             n_before = _enough(before, requested)
             last = len(parts) - n_before
@@ -240,7 +240,7 @@ def recent_batches(
 
 
 def _enough(batches: list[Batch], samples: int) -> int:
-    """How many of the batches hold *samples* samples; 0: all of them are too few."""
+    """Return how many batches hold *samples* samples; 0: all hold too few."""
     n = 0
     for i, batch in enumerate(batches):
         n += len(batch.labels)
@@ -258,17 +258,17 @@ def _joined(batches: list[Batch], n_classes: int) -> Ints:
 
 
 def _names(table: Table, pair: Pair) -> tuple[object, ...]:
-    """The names of the tensors of a batch, as a key of the cache."""
+    """Return the names of a batch's tensors, as a key of the cache."""
     prediction = "" if pair.prediction is None else table.names[pair.prediction]
     others = (_names(table, other) for other in pair.others)
     return "batch", table.names[pair.label], prediction, *others
 
 
 def _read(table: Table, pair: Pair, column: int) -> Batch | None:
-    """Read the batch of a step; of all calls of the loss if each has a single class.
+    """Read the batch of a step; if each call of the loss has one class, of all calls.
 
-    That is by design for a critic of true and generated inputs; together they are
-    what it learns from.
+    A critic of real and generated inputs sees one class per call, by design, and
+    learns from both calls together.
     """
     batch = _read_one(table, pair, column)
     if batch is None or not pair.others or not _is_of_one_class(batch):
@@ -300,7 +300,7 @@ def _read_one(
         table: Holds the step.
         pair: The call.
         column: The step.
-        smoothed: Whether labels that are all 0.9, say, count as ones.
+        smoothed: Whether labels that are all 0.9, for example, count as ones.
     """
     step = int(table.steps[column])
     labels = table.value(table.names[pair.label], step)
@@ -322,7 +322,7 @@ def _chosen(table: Table, role: str, regex: str | None) -> list[int]:
 
 
 def _call(name: str) -> tuple[str, str]:
-    """``CrossEntropyLoss`` and ``2`` of ``CrossEntropyLoss_input_1@2``."""
+    """Split ``CrossEntropyLoss_input_1@2`` into ``CrossEntropyLoss`` and ``2``."""
     loss, _, rest = name.rpartition("_input_")
     return loss, rest.partition("@")[2]
 
@@ -340,7 +340,7 @@ def _is_one_hot(labels: NDArray[np.generic]) -> bool:
 def _predicted(
     given: NDArray[np.generic], n: int, classes: int
 ) -> tuple[int, Ints | None]:
-    """The number of classes, and the predicted class of each sample."""
+    """Return the number of classes, and the predicted class of each sample."""
     scores = given.astype(np.float64)
     if scores.ndim == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
@@ -350,14 +350,14 @@ def _predicted(
         return classes, None
     if np.issubdtype(given.dtype, np.integer):
         return max(classes, int(scores.max(initial=-1)) + 1), scores.astype(np.int64)
-    # Negative numbers, or numbers above one, cannot be probabilities.
+    # Probabilities are neither negative nor above one.
     are_probabilities = bool(((scores >= 0) & (scores <= 1)).all())
     threshold = 0.5 if are_probabilities else 0.0
     return max(classes, 2), (scores > threshold).astype(np.int64)
 
 
 def _vocabularies(model_info: ModelInfo | None) -> frozenset[int]:
-    """The sizes of the model's embeddings."""
+    """Return the number of rows of each embedding of the model."""
     if model_info is None:
         return frozenset()
     return frozenset(

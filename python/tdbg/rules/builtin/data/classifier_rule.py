@@ -1,4 +1,4 @@
-"""ClassifierRule: the base of rules about labels and predictions of a classifier."""
+"""ClassifierRule: base class for the labels and predictions of a classifier."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ Ints = NDArray[np.int64]
 
 # Labels and predictions are small; every fifth step is as good as every step.
 INTERVAL = 5
-# A class of which so much more is recognized than before is still being learned, and
-# so is everything if of all samples so much more is.
+# The model is still learning a class whose recall has grown by this much, and all
+# classes if its accuracy has.
 IMPROVEMENT = 0.1
 IMPROVEMENT_OF_ALL = 0.05
-# Steps that mistakes must last.  While every step is recorded, half of the steps
-# is a few back, and classes are learned one after the other.
+# Steps that mistakes must last.  While every step is recorded, the halfway point is
+# only a few steps back, and a model learns its classes one after the other.
 LASTS = 30
-# Axes of a model's input that labels may be along.
+# The most axes of a model's input that labels may follow.
 MOST_AXES = 6
 # How many classes or pairs a message names.
 SHOWN = 5
@@ -62,15 +62,15 @@ SHOWN = 5
 class ClassifierRule(Rule):
     """Base class of rules about the labels and predictions of a classifier.
 
-    A detector's are not judged: it proposes places itself, most of them empty.
+    Skips detectors, which propose their own places, most of them empty.
 
     Args:
-        learned: Share of right predictions of all other classes from which on these
-            are learned, and a class is compared with them.
-        samples: Labels to judge by, at least.
-        samples_per_class: Labels to judge by for each class, on average, at least.
-        max_steps: Recorded steps to look at, at most.
-        max_classes: With more classes nothing is said.
+        learned: The model has learned the other classes, and the rule compares a class
+            with them, once this share of their predictions is right.
+        samples: Least number of labels to judge by.
+        samples_per_class: Least number of labels to judge by, on average for a class.
+        max_steps: Most recorded steps to look at.
+        max_classes: The rule says nothing about more classes.
         labels_regex: Names of labels; None: the second input of each loss.
         predictions_regex: Names of predictions; None: the first input of each loss.
 
@@ -97,7 +97,7 @@ class ClassifierRule(Rule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Values of labels and predictions, which are small, and their rows."""
+        """Rows and values of labels and predictions, which are small."""
         return with_beginning(
             Needs(
                 collections=frozenset({"labels", "predictions"}),
@@ -113,11 +113,11 @@ class ClassifierRule(Rule):
 
     @property
     def head_rows(self) -> int:
-        """The first batch: steps count from it on."""
+        """The first batch, from which steps are counted."""
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select inputs of losses and models, or what the expressions match."""
+        """Select inputs of losses and models, or tensors that the expressions match."""
         given = {"label": self.labels_regex, "prediction": self.predictions_regex}
         return tensor.role == "model_input" or any(
             tensor.role == role if regex is None else finds(regex, tensor.name)
@@ -152,7 +152,7 @@ class ClassifierRule(Rule):
             if self.is_on_purpose(recent, info):
                 continue
             if recent.is_short:
-                # Few samples may show a fault, but not that there is none.
+                # Few samples may prove a fault, but not its absence.
                 sick, well = self.is_surely_sick(recent), UNKNOWN
             else:
                 sick, well = self.is_sick(recent), OK
@@ -166,12 +166,12 @@ class ClassifierRule(Rule):
     def is_on_purpose(
         self, recent: RecentBatches, model_info: ModelInfo | None
     ) -> bool:
-        """Return whether what looks like the fault is meant so; False by default."""
+        """Return whether the apparent fault is deliberate; False by default."""
         del recent, model_info
         return False
 
     def is_surely_sick(self, recent: RecentBatches) -> bool:
-        """Return whether fewer samples than required show it; False by default."""
+        """Return whether too few samples already show it; False by default."""
         del recent
         return False
 
@@ -181,10 +181,10 @@ class ClassifierRule(Rule):
 
 
 def _are_of_proposals(table: Table, label: int, model_info: ModelInfo | None) -> bool:
-    """Whether labels are of places that a detector has proposed itself.
+    """Return whether the labels belong to places that a detector proposed itself.
 
-    Beside their classes it learns where they are, by a regression, and they are as many
-    as none of its inputs has samples, tokens or pixels.
+    A detector also learns locations, by a regression, and the number of its labels
+    matches no number of samples, tokens or pixels of its inputs.
     """
     detects = any(
         role == "label" and kind_of(model_info, name) in REGRESSIONS
@@ -208,11 +208,11 @@ def _are_of_proposals(table: Table, label: int, model_info: ModelInfo | None) ->
 
 
 def lasting(recent: RecentBatches, bad: Callable[[Ints], Bools]) -> Bools:
-    """Return what is bad now and was bad before, for classes that do not improve.
+    """Return what was bad before and still is, for classes that do not improve.
 
     Args:
         recent: Samples by label and prediction.
-        bad: Returns what is bad in a confusion matrix; the first axis is the label.
+        bad: Marks what is bad in a confusion matrix; the first axis is the label.
     """
     now, before = recent.confusion, recent.before
     result = bad(now)
@@ -228,19 +228,19 @@ def lasting(recent: RecentBatches, bad: Callable[[Ints], Bools]) -> Bools:
 
 
 def _recall(confusion: Ints) -> Floats:
-    """The share of each class that is recognized."""
+    """Return the share of each class that the model recognizes."""
     recall: Floats = np.diagonal(confusion) / np.maximum(confusion.sum(axis=1), 1)
     return recall
 
 
 def _learns(now: Ints, before: Ints) -> bool:
-    """Whether the model as a whole still improves."""
+    """Return whether the model as a whole still improves."""
     right = [np.trace(part) / max(1, int(part.sum())) for part in (now, before)]
     return bool(right[0] - right[1] > IMPROVEMENT_OF_ALL)
 
 
 def most_confused_with(confusion: Ints, label: int) -> int:
-    """Return the class that most of the wrong predictions for *label* name."""
+    """Return the most frequent wrong prediction for *label*."""
     wrong = confusion[label].copy()
     wrong[label] = -1
     return int(wrong.argmax())

@@ -1,4 +1,4 @@
-"""Confusion: classes that stay mixed up when the others are learned."""
+"""Confusion: classes that the model keeps confusing after it learned the others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.quantities import percent, plural
 from tdbg.modes import ModeKeys
 from tdbg.rules.builtin.data.classifier_batches import RecentBatches
 from tdbg.rules.builtin.data.classifier_rule import (
@@ -24,34 +25,35 @@ __all__ = ["Confusion"]
 
 Ints = NDArray[np.int64]
 
-# Significance of a share, as a quantile of the normal distribution.
+# Significance of a share: a quantile of the normal distribution.
 CERTAINTY = 1.96
-# The least number of samples of a class: three of three would be enough for
-# the interval, and there are as many intervals as pairs.
+# Least number of samples in a class: three of three would satisfy one interval, but
+# there is an interval for each pair.
 LEAST = 10
 ADVICE = (
-    "look at inputs of these classes: whether labels are swapped, whether the "
-    "augmentation makes one look like the other (a mirrored 2, a turned 6), whether "
-    "the resolution is enough; then add samples that tell them apart"
+    "Look at inputs of these classes. Labels may be swapped, augmentation may make one "
+    "class look like another (a mirrored 2, a rotated 6), or the resolution may be too "
+    "low. Then add samples that show the difference."
 )
 NUMBERS = (
-    "number the classes of evaluation as those of training: compare class_to_idx of "
-    "the two folders (one may lack a class), encode labels by what was fitted on the "
-    "training data, and see whether one of them counts from 1"
+    "Number the classes of evaluation as those of training. Compare class_to_idx of "
+    "the two folders (one may lack a class), encode labels with the encoder that you "
+    "fitted on the training data, and check whether one of them counts from 1."
 )
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confusion(ClassifierRule):
-    """Report pairs of classes that stay mixed up when the others are told apart.
+    """Report classes that a model confuses after it has learned the others.
 
-    A share counts by the lower end of its confidence interval (Wilson, 95 %).  Also
-    reported are classes that evaluation tells apart under other numbers than its own.
+    The rule judges a share by the lower end of its confidence interval (Wilson, 95%).
+    It also reports evaluation labels that number the classes in another way.
 
     Args:
-        max_off_diag: Share of a class's samples that may be taken for one other class.
-        min_diag: Share of a class's samples that must be recognized.
+        max_off_diag: Largest share of a class's samples that the model may take for
+            one other class.
+        min_diag: Least share of a class's samples that the model must recognize.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -69,22 +71,22 @@ class Confusion(ClassifierRule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return (
-            f"{self.samples_per_class} samples of each of two classes, from a loss of "
-            "classes, and a model that tells most classes apart"
+            f"{plural(self.samples_per_class, 'sample')} of each of two classes, from "
+            "a classification loss, and a model that recognizes most classes"
         )
 
     def is_sick(self, recent: RecentBatches) -> bool:
-        """Return whether classes are mixed up, or have other numbers."""
+        """Return whether classes are confused, or numbered differently."""
         mixed_up = lasting(recent, self._mistaken)
         return bool(mixed_up.any() or self._renumbered(recent).any())
 
     def _renumbered(self, recent: RecentBatches) -> Bools:
-        """Classes that are recognized under the number of another class.
+        """Find classes that the model recognizes under the number of another class.
 
-        Nearly all samples must be recognized, under whatever number.  Training
-        teaches the numbers of its labels, so only those of evaluation can differ.
+        The model must recognize nearly all samples, under whatever number.  Training
+        teaches the numbers of its own labels, so only those of evaluation can differ.
         """
         now, before = recent.confusion, recent.before
         is_late = recent.mode is ModeKeys.EVAL and recent.apart >= LASTS
@@ -95,13 +97,13 @@ class Confusion(ClassifierRule):
         apart = self._are_separated(now, numbers) & (before.argmax(axis=1) == numbers)
         counts = now.sum(axis=1)
         is_known = counts[apart].sum() >= self.learned * counts.sum()
-        # One class alone is a mixed-up pair; two of two classes swap true and false.
+        # A single class is a confused pair; with two classes, true and false swap.
         is_known &= np.count_nonzero(counts) > 2 and np.count_nonzero(apart & other) > 1
         result: Bools = apart & other & is_known
         return result
 
     def _are_separated(self, confusion: Ints, numbers: Ints) -> Bools:
-        """Classes that nearly always get this number, unlike all other classes."""
+        """Find classes that nearly always get this number, unlike all others."""
         counts = confusion.sum(axis=1)
         taken = confusion[np.arange(len(confusion)), numbers]
         said = confusion.sum(axis=0)[numbers]
@@ -113,24 +115,24 @@ class Confusion(ClassifierRule):
         return separated
 
     def _mistaken(self, confusion: Ints) -> Bools:
-        """Label x prediction: pairs that are mixed up, and missed classes."""
+        """Find, label x prediction, confused pairs and missed classes."""
         counts = confusion.sum(axis=1)
         right = np.diagonal(confusion)
         taken = _at_least(confusion, counts[:, np.newaxis])
         np.fill_diagonal(taken, 0.0)
         missed = _at_least(counts - right, counts)
         bad = taken > self.max_off_diag
-        # A constant prediction is right about one class of two.
+        # With two classes, a constant prediction is right about one of them.
         if np.count_nonzero(counts) > 2:
             bad |= np.diag(missed > 1.0 - self.min_diag)
         bad &= (counts >= LEAST)[:, np.newaxis]
-        # With two classes there are no others to compare with.
+        # With two classes, there are no others to compare with.
         n_others = _of_others(counts)
         separated = _of_others(right) / np.maximum(n_others, 1) >= self.learned
         return bad & separated & (n_others > 0)
 
     def describe(self, recent: RecentBatches) -> Description:
-        """Describe which pairs are mixed up."""
+        """Describe which pairs the model confuses."""
         confusion = recent.confusion
         counts = confusion.sum(axis=1)
         share = confusion / np.maximum(counts, 1)[:, np.newaxis]
@@ -144,9 +146,9 @@ class Confusion(ClassifierRule):
             worst = int(np.argmin(np.where(np.diagonal(bad), np.diagonal(share), 2.0)))
             return Description(
                 message=(
-                    f"only {share[worst, worst]:.0%} of the {counts[worst]} samples of "
-                    f"class {worst} are recognized, the others are taken "
-                    f"mostly for {most_confused_with(confusion, worst)}"
+                    f"The model recognizes only {percent(100 * share[worst, worst])} "
+                    f"of the {counts[worst]:,} samples of class {worst}, and takes the "
+                    f"others mostly for class {most_confused_with(confusion, worst)}."
                 ),
                 value=float(share[worst, worst]),
                 threshold=self.min_diag,
@@ -154,7 +156,10 @@ class Confusion(ClassifierRule):
             )
         text = _some(confusion, pairs)
         return Description(
-            message=f"mixed up, though the other classes are told apart: {text}",
+            message=(
+                "The model confuses classes although it has learned the others. It "
+                f"takes {text}."
+            ),
             value=float(share[pairs[0]]),
             threshold=self.max_off_diag,
             advice=ADVICE,
@@ -169,8 +174,8 @@ class Confusion(ClassifierRule):
         taken = confusion[classes, numbers].sum()
         return Description(
             message=(
-                "classes are told apart, but under other numbers than their labels "
-                f"have here: {text}"
+                "The model distinguishes the classes, but numbers them differently "
+                f"from these labels. It takes {text}."
             ),
             value=float(taken / confusion[classes].sum()),
             threshold=self.learned,
@@ -179,24 +184,25 @@ class Confusion(ClassifierRule):
 
 
 def _some(confusion: Ints, pairs: list[tuple[int, int]]) -> str:
-    """The first of some pairs of label and prediction, in words."""
+    """Return the first few pairs of label and prediction, in words."""
     counts = confusion.sum(axis=1)
     text = ", ".join(
-        f"{i} is taken for {j} ({confusion[i, j] / counts[i]:.0%} of {counts[i]})"
+        f"class {i} for {j} ({percent(100 * confusion[i, j] / counts[i])} of "
+        f"{plural(int(counts[i]), 'sample')})"
         for i, j in pairs[:SHOWN]
     )
     return f"{text} and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else text
 
 
 def _of_others(counts: Ints) -> Ints:
-    """Label x prediction: the sum over all other classes."""
+    """Return, label x prediction, the sum over all other classes."""
     others: Ints = counts.sum() - counts[:, np.newaxis] - counts[np.newaxis, :]
     np.fill_diagonal(others, counts.sum() - counts)
     return others
 
 
 def _at_least(part: Ints, whole: Ints) -> Floats:
-    """Lower end of the Wilson interval of a share; 0 without samples."""
+    """Return the lower end of a share's Wilson interval; 0 without samples."""
     n = np.maximum(whole, 1).astype(np.float64)
     share = part / n
     z2 = CERTAINTY**2

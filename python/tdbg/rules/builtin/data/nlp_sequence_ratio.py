@@ -1,4 +1,4 @@
-"""NLPSequenceRatio: token sequences that are mostly one token."""
+"""NLPSequenceRatio: token sequences that consist mostly of one token."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs
+from tdbg.config.quantities import exact, percent, plural
 from tdbg.errors import ConfigurationError
 from tdbg.modes import TRAINING
 from tdbg.rules.registry import register
@@ -32,25 +33,25 @@ __all__ = ["NLPSequenceRatio"]
 Ints = NDArray[np.int64]
 
 INTERVAL = 10
-# The least number of tokens besides the watched ones.
+# Least number of tokens other than the watched ones.
 MIN_OTHERS = 100
-# The usual padding, which rows of labels count; and the share of it that is left there
-# of what inputs have, at most, where the loss ignores it.
+# The usual padding token, a zero, which statistics of labels count.  Labels that the
+# loss ignores hold at most this share of the padding of the inputs.
 PADDING = 0
 OF_IGNORED = 0.5
-# Significance of a share of few tokens, as a quantile of the normal distribution.
+# Significance of a share of few tokens: a quantile of the normal distribution.
 CERTAINTY = 1.96
 
 
 OF_TIME = (
-    "the labels hardly have it, so the loss ignores it as padding: batch sequences of "
-    "like length, or pack them, to save the time that it takes"
+    "The labels hardly contain it, so the loss ignores it as padding, and it only "
+    "costs time. To save that time, batch sequences of similar length, or pack them."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class _Frequent:
-    """A token, its share of a number of tokens, and the limit, in per cent."""
+    """A token, its share of some tokens, and its limit, both as percentages."""
 
     token: int
     percent: float
@@ -70,19 +71,20 @@ class _Tokens:
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NLPSequenceRatio(Rule):
-    """Report token sequences of which one token makes up too much.
+    """Report token sequences that consist mostly of one token.
 
-    Information, where labels show that the loss ignores the padding: then it only costs
-    time.
+    Where labels show that the loss ignores the padding, which then only costs time, the
+    finding is an info.
 
     Args:
-        token_values: Tokens to watch, as padding.
-        token_thresholds_percent: The largest percentage of each of them; one number
-            holds for all.
-        any_percent: The largest percentage of any other token, of what those leave.
-        min_vocabulary: Embeddings of fewer rows are no vocabulary, and not judged.
-        min_tokens: Tokens to judge by, at least.
-        max_steps: Recorded steps to take together, at most.
+        token_values: Tokens to watch, such as padding.
+        token_thresholds_percent: Largest percentage of each watched token; a single
+            number holds for all of them.
+        any_percent: Largest percentage of any other token among the remaining tokens.
+        min_vocabulary: The rule skips embeddings with fewer rows, which hold no
+            vocabulary.
+        min_tokens: Least number of tokens to judge by.
+        max_steps: Most recorded steps to combine.
         tensor_regex: Judge tensors of such names; None: inputs of embeddings.
 
     Raises:
@@ -109,10 +111,10 @@ class NLPSequenceRatio(Rule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return (
-            f"{self.min_tokens} tokens that an embedding of {self.min_vocabulary} rows "
-            "or more was given"
+            f"{plural(self.min_tokens, 'token')} as the input of an embedding with at "
+            f"least {plural(self.min_vocabulary, 'row')}"
         )
 
     def _check_tokens(self) -> None:
@@ -148,11 +150,11 @@ class NLPSequenceRatio(Rule):
 
     @property
     def lookback(self) -> int:
-        """The steps that one verdict sums up, and rows at steps between them."""
+        """The steps that one verdict sums up, and the rows between them."""
         return self.max_steps * INTERVAL - 1
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select inputs, of which model info says what is of embeddings; and labels."""
+        """Select labels and inputs; model info says which inputs feed embeddings."""
         if self.tensor_regex is not None:
             return finds(self.tensor_regex, tensor.name)
         return tensor.role in {"input", "model_input", "label"}
@@ -160,8 +162,8 @@ class NLPSequenceRatio(Rule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge the steps of training."""
         for table in window.tables(*TRAINING):
-            # A decoder embeds a position in each of several calls: all first ones are
-            # the token that sequences begin with.
+            # A decoder embeds one position a call: its first call sees nothing but the
+            # token that begins a sequence.
             several = {name.partition("@")[0] for name in table.names if "@" in name}
             for i, name in enumerate(table.names):
                 is_whole = name.partition("@")[0] not in several
@@ -188,8 +190,8 @@ class NLPSequenceRatio(Rule):
 
     def _judge(self, table: Table, i: int) -> Evaluation:
         name = table.names[i]
-        # An input that another name has too may have values only: a step without
-        # loss is then known by the rows of others.
+        # An input that also has another name may have values but no rows; then the rows
+        # of other tensors show which steps are complete.
         has_values = np.isin(table.steps, table.value_steps(name))
         rows = np.flatnonzero(table.known.any(axis=0) & has_values)
         severities = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
@@ -212,18 +214,18 @@ class NLPSequenceRatio(Rule):
             found = worst[j]
             return Description(
                 message=(
-                    f"{found.percent:.0f} % of the last {found.n} {found.of} are token "
-                    f"{found.token}, where {found.limit:g} % are allowed"
+                    f"{percent(found.percent)} of the last {found.n:,} {found.of} are "
+                    f"token {found.token}; the limit is {exact(found.limit)}%."
                 ),
                 value=found.percent,
                 threshold=found.limit,
                 advice=OF_TIME
                 if severities[j] == Severity.INFO
                 else (
-                    f"if {found.token} is padding: batch sequences of like length, "
-                    "pack them, cut what is too long, and mask padding in attention "
-                    "and loss; if it is the unknown token, the vocabulary does not fit "
-                    "the text"
+                    f"If {found.token} is padding, batch sequences of similar length, "
+                    "pack them, or truncate the longest, and mask padding in attention "
+                    "and loss. If it is the unknown token, the vocabulary does not fit "
+                    "the text."
                 ),
             )
 
@@ -232,9 +234,9 @@ class NLPSequenceRatio(Rule):
     def _last_tokens(
         self, table: Table, name: str, columns: NDArray[np.intp]
     ) -> _Tokens:
-        """The fewest last batches that are enough, or all batches.
+        """Return the fewest last batches with enough tokens, or all batches.
 
-        REQUIRES: there is one at least.
+        REQUIRES: there is at least one.
         """
         parts: list[Ints] = []
         n = n_sequences = 0
@@ -251,7 +253,7 @@ class NLPSequenceRatio(Rule):
         return _Tokens(np.concatenate(parts), n_sequences)
 
     def _worst(self, given: _Tokens) -> _Frequent | None:
-        """The token that most exceeds its limit; with few samples, surely."""
+        """Return the token that most exceeds its limit; with few samples, for sure."""
         tokens = given.values
         if not len(tokens):
             return None
@@ -287,7 +289,7 @@ class NLPSequenceRatio(Rule):
 def _is_ignored(
     table: Table, i: int, columns: NDArray[np.intp], found: _Frequent
 ) -> bool:
-    """Whether labels of each token have much less of the padding than inputs.
+    """Return whether labels for each token hold far less padding than the inputs.
 
     REQUIRES: the tokens are in row *i*.
     """
@@ -298,7 +300,7 @@ def _is_ignored(
         known = table.known[label, columns]
         count = table["count"][label, columns][known]
         zero = table["zero"][label, columns][known].sum()
-        # Labels of whole texts are fewer than the tokens.
+        # Labels of whole texts are fewer than tokens.
         is_of_tokens = len(count) and len(tokens) and count.max() >= tokens.min()
         if is_of_tokens and 100.0 * zero < OF_IGNORED * found.percent * count.sum():
             return True
@@ -306,7 +308,7 @@ def _is_ignored(
 
 
 def _at_least(share: float, n: int) -> float:
-    """Lower end of the Wilson interval of a share that was found in *n* samples."""
+    """Return the lower end of the Wilson interval of a share of *n* samples."""
     z2 = CERTAINTY**2
     spread = CERTAINTY * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
     return (share + z2 / (2 * n) - spread) / (1 + z2 / n)

@@ -1,4 +1,4 @@
-"""NotNormalizedData: inputs and targets that were not normalized."""
+"""NotNormalizedData: inputs and targets that are not normalized."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.kinds import NORMS, REGRESSIONS, Kind
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import number, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import FIRST
 from tdbg.rules.builtin.loss.moving_goals import has_moved_to
@@ -39,25 +40,26 @@ if TYPE_CHECKING:
 __all__ = ["NotNormalizedData"]
 
 
-# Losses of no kind whose targets are numbers on a scale of their own, by name.
+# Names of losses without a kind whose targets are numbers on a scale of their own.
 REGRESSION = re.compile(r"mse|l1|huber", re.IGNORECASE)
 NORMALIZING = NORMS - {Kind.NORM}
 # Modules that leave numbers as they are.
 PASSING = frozenset({Kind.FLATTEN, Kind.IDENTITY})
 # How many columns a message names.
 SHOWN = 3
-# A column whose range is this many times less than the widest one's is drowned by it:
-# descent moves along it as much more slowly, times two (LeCun et al. 1998, 4.3).
+# A wide column drowns one whose range is this many times smaller: gradient descent
+# moves along the narrow one slower by the square of that ratio (LeCun et al. 1998,
+# 4.3).
 DROWNED = 100.0
-# Some dozens of numbers have a range of about four deviations (Tippett 1925).
+# The range of a few dozen numbers is about four deviations (Tippett 1925).
 DEVIATIONS = 4.0
 MIN_SAMPLES = 8
-# Layers with weights, to which the scale of what they are given matters.
+# Layers with weights: the scale of their inputs matters.
 SCALED = WEIGHTED | {Kind.RNN, Kind.GRU, Kind.LSTM}
-# A layer whose input is of another size than the model's, by this factor, is given
-# something else.
+# A layer whose input differs in size from the model's by this factor gets something
+# else.
 OTHER_SIZE = 2.0
-# Numbers whose deviation is less than this share of their mean are one number.
+# Numbers whose deviation is below this share of their mean are all the same.
 ALIKE = 1e-6
 
 
@@ -66,26 +68,30 @@ ALIKE = 1e-6
 class NotNormalizedData(Rule):
     """Report inputs and targets that are far from mean 0 and deviation 1.
 
-    Or tables of which most columns hardly vary beside the widest one.  Only
-    floating-point numbers are judged, no inputs of a model that begins with a
-    normalization, none that no layer is given as it is (the model normalizes it, or
-    passes it on), none that another model has made, no input of one whole number a
-    sample, as a time or a length, none of ones only, as nodes of a graph have that
-    have no features, and none of zeros beside another one, as a first state is.  Where
-    most numbers are zero, as in one-hot codes, the others say whether they are tiny.
-    Rows are merged until there are ``min_elements`` of them.
+    The rule also reports tables in which most columns hardly vary beside the widest
+    one.  It judges floating-point numbers only and skips inputs
+
+    - of a model that begins with a normalization;
+    - that reach no layer unchanged, because the model normalizes or forwards them;
+    - that another model has produced;
+    - with one whole number for each sample, such as a time or a length;
+    - of ones only, which graph nodes without features have;
+    - of zeros beside another input, such as an initial state.
+
+    Where most numbers are zero, as in one-hot codes, the others decide whether the
+    input is tiny.  The rule merges rows until it has ``min_elements`` numbers.
 
     Args:
-        max_mean: The mean may be this far from 0.
-        max_std: The standard deviation may be this large.
-        min_std: It must be at least this large.
-        target_scale: Targets of regressions may have so many times the limits of
+        max_mean: Largest distance of the mean from 0.
+        max_std: Largest standard deviation.
+        min_std: Least standard deviation.
+        target_scale: Factor by which the limits of regression targets exceed those of
             inputs.
-        min_elements: Numbers to judge by, at least.
-        min_targets: The same of targets, of which a batch has few.
-        num_steps: Recorded steps to merge, at most.
-        tensor_regex: Judge tensors of such names; None: inputs of the model, and what
-            a regression's loss is given as target.
+        min_elements: Least number of values to judge by.
+        min_targets: Least number of targets to judge by; a batch has few.
+        num_steps: Most recorded steps to merge.
+        tensor_regex: Judge tensors with matching names; None: inputs of the model and
+            targets of regression losses.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -112,8 +118,8 @@ class NotNormalizedData(Rule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
-        return f"{self.min_elements} numbers that the model was given"
+        """The data that a first verdict needs."""
+        return f"{plural(self.min_elements, 'number')} in the inputs of the model"
 
     @property
     def needs(self) -> tuple[Needs, ...]:
@@ -136,7 +142,7 @@ class NotNormalizedData(Rule):
         return FIRST
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select inputs and targets; model info says which are of regressions."""
+        """Select inputs and targets; model info says which belong to regressions."""
         if self.tensor_regex is not None:
             return finds(self.tensor_regex, tensor.name)
         return tensor.role in {"label", "model_input", "input"}
@@ -155,7 +161,7 @@ class NotNormalizedData(Rule):
                     yield self._judge(table, i, normalized=normalized)
 
     def _is_judged(self, model_info: ModelInfo | None, table: Table, i: int) -> bool:
-        """Whether a tensor is data that a model is given, or a regression's target."""
+        """Return whether a tensor is an input of the model or a regression target."""
         if self.tensor_regex is not None:
             return True
         if table.roles[i] == "input":
@@ -173,11 +179,11 @@ class NotNormalizedData(Rule):
             far = np.abs(mean) > self.max_mean * scale
             far |= (std > self.max_std * scale) | (size < self.min_std / scale)
         if table.roles[i] == "label":
-            # Targets that are all alike are the word of an adversary: real, or false.
+            # Targets that are all equal come from an adversary: real, or fake.
             far &= (std > ALIKE * np.abs(mean)) | (np.abs(mean) > self.max_mean * scale)
         else:
-            # Ones stand for no features, or for a mask that hides nothing; zeros
-            # beside other inputs, for a state before there is one.
+            # Ones stand for missing features or for a mask that hides nothing; zeros
+            # beside other inputs, for an initial state.
             plain = {1.0} if i == table.roles.index(table.roles[i]) else {0.0, 1.0}
             far &= ~np.isin(mean, list(plain)) | (std > 0)
         drowned, of = self._drowned(table, i)
@@ -198,10 +204,10 @@ class NotNormalizedData(Rule):
     def _merged(
         self, table: Table, i: int, columns: NDArray[np.intp]
     ) -> tuple[Floats, Floats, Floats]:
-        """Mean, deviation and size up to each column; NaN where there are few values.
+        """Return mean, deviation and size up to each column; NaN for too few values.
 
-        The size is the deviation; or, if most values are zero, the root mean square of
-        those that are not.
+        The size is the deviation or, if most values are zero, the root mean square of
+        the others.
         """
         known = table.known[i]
         # ExplodingTensor reports NaN and Inf; this rule judges finite values.
@@ -218,7 +224,7 @@ class NotNormalizedData(Rule):
             return means, deviations, sizes
         rows = np.flatnonzero(known)
         at = np.searchsorted(rows, columns[judged])
-        # Columns x rows up to each, the last one first.
+        # Columns x rows up to each column, the last row first.
         back = at[:, np.newaxis] - np.arange(self.num_steps)
         last = rows[np.maximum(back, 0)]
         counts = np.where(back >= 0, n[last], 0.0)
@@ -243,14 +249,21 @@ class NotNormalizedData(Rule):
         kind = "target" if table.roles[i] == "label" else "input"
         is_far = abs(mean) > self.max_mean * scale
         if is_far:
-            value, limit, said = mean, self.max_mean * scale, "the mean is far from 0"
-        elif std > self.max_std * scale:
-            value, limit, said = std, self.max_std * scale, "the deviation is large"
+            value, limit = mean, self.max_mean * scale
+            said = f"The mean is {number(mean)}, far from 0"
+            other = f"standard deviation {number(std)}"
         else:
-            value, limit, said = std, self.min_std / scale, "the deviation is tiny"
+            value = std
+            is_large = std > self.max_std * scale
+            limit = self.max_std * scale if is_large else self.min_std / scale
+            said = (
+                f"The standard deviation is {number(std)}, far "
+                f"{'above' if is_large else 'below'} 1"
+            )
+            other = f"mean {number(mean)}"
         return Description(
             message=(
-                f"mean {mean:.4g}, standard deviation {std:.4g}: {said}"
+                f"{said} ({other}), so this {kind} is not normalized."
                 f"{self._columns(table, i)}"
             ),
             value=value,
@@ -258,18 +271,22 @@ class NotNormalizedData(Rule):
             evidence=Evidence("mean", math.copysign(limit, mean))
             if is_far
             else Evidence("std", limit),
-            advice=(
-                f"subtract the mean of the training set from each {kind} and divide by "
-                "its standard deviation (torchvision.transforms.Normalize, "
-                "sklearn.preprocessing.StandardScaler), in validation with the same "
-                "numbers" + ("; turn predictions back" if kind == "target" else "")
+            advice=lambda words: (
+                f"Subtract the training set's mean from each {kind} and divide by its "
+                f"standard deviation ({words.normalizing}). Use the same two numbers "
+                "in validation"
+                + (
+                    ", and undo the scaling in predictions."
+                    if kind == "target"
+                    else "."
+                )
             ),
         )
 
     def _drowned(self, table: Table, i: int) -> tuple[int, int]:
-        """How many columns of tabular data hardly vary beside others, and of how many.
+        """Count the columns of a table that hardly vary beside others, and all columns.
 
-        Constant columns do not count: there is nothing to learn from them.
+        Constant columns do not count, since a model learns nothing from them.
         """
         x = _first_table(table, i)
         if x is None or len(x) < MIN_SAMPLES or table.roles[i] == "label":
@@ -285,35 +302,36 @@ class NotNormalizedData(Rule):
     ) -> Description:
         return Description(
             message=(
-                f"{drowned} of {of} columns vary by less than 1 % of what the widest "
-                f"one does{self._columns(table, i)}"
+                f"{drowned} of {plural(of, 'column')} vary by less than 1% of the "
+                f"widest column's range, which drowns them.{self._columns(table, i)}"
             ),
             value=100.0 * drowned / of,
             threshold=50.0,
             advice=(
-                "subtract from each column its own mean and divide by its own "
+                "Subtract from each column its own mean and divide by its own standard "
                 "deviation (axis=0; sklearn.preprocessing.StandardScaler), not by "
-                "those of the whole table"
+                "those of the whole table."
             ),
         )
 
     def _columns(self, table: Table, i: int) -> str:
-        """Name the worst columns of tabular data, if a batch of values was saved."""
+        """Name the worst columns of a table, if a batch of values was saved."""
         x = _first_table(table, i)
         if x is None:
             return ""
         scale = np.hypot(x.mean(axis=0), x.std(axis=0))
         worst = np.argsort(-scale)[:SHOWN].tolist()
         text = ", ".join(
-            f"{k} (mean {x[:, k].mean():.3g}, std {x[:, k].std():.3g})" for k in worst
+            f"{k} (mean {number(x[:, k].mean())}, deviation {number(x[:, k].std())})"
+            for k in worst
         )
-        return f"; of {x.shape[1]} columns the largest are {text}"
+        return f" The largest of {plural(x.shape[1], 'column')} are {text}."
 
 
 def _first_table(table: Table, i: int) -> Floats | None:
-    """The first batch, samples x columns, if it is tabular and was saved.
+    """Return the first batch, samples x columns, if it is tabular and was saved.
 
-    Only the first batch: which others the table holds depends on the window.
+    The first batch only: which others the table holds depends on the window.
     """
     first = table.known[i] & (table.ordinal[i] == 1)
     for step in table.steps[first].tolist():
@@ -324,10 +342,10 @@ def _first_table(table: Table, i: int) -> Floats | None:
 
 
 def _are_counts(table: Table, i: int) -> bool:
-    """Whether an input is of integers, or of one whole number for each sample.
+    """Return whether an input holds integers, or one whole number for each sample.
 
-    Tokens, times and indices are.  The type of an input may be another one in
-    evaluation, where other arguments come in its place; the first values decide.
+    Tokens, times and indices do.  In evaluation, another argument of another type may
+    stand in its place, so the first values decide.
     """
     for step in table.steps[table.ordinal[i] == 1].tolist():
         values = table.value(table.names[i], step)
@@ -340,9 +358,9 @@ def _are_counts(table: Table, i: int) -> bool:
 
 
 def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:
-    """Whether no layer was given an input of the model as it is, at the first step.
+    """Return whether no layer got an input of the model unchanged at the first step.
 
-    The model normalizes it by operations of its own, or gives it to a loss.
+    Then the model normalizes it by operations of its own, or passes it to a loss.
     """
     first = np.flatnonzero(table.known[i] & (table.ordinal[i] == 1))
     if model_info is None or not len(first):
@@ -359,7 +377,7 @@ def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:
     sizes = column["l2"] / np.sqrt(np.maximum(column["count"], 1.0))
     given = sizes[layers]
     is_like = (given * OTHER_SIZE >= sizes[i]) & (given <= OTHER_SIZE * sizes[i])
-    # Beside something else (torch.cat) it has its extremes.
+    # Concatenated with something else, an input keeps its extremes.
     for name in ("min", "max"):
         extremes = column[name]
         is_like |= (extremes[layers] == extremes[i]) & (extremes[i] != 0)
@@ -367,7 +385,7 @@ def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:
 
 
 def _begins_normalized(model_info: ModelInfo | None) -> bool:
-    """Whether the first module that changes its input normalizes it."""
+    """Return whether the first module that changes its input normalizes it."""
     if model_info is None:
         return False
     parents = set(map(owner_of, model_info.modules))

@@ -1,4 +1,4 @@
-"""RepeatedData: models that are given the same batch at every step."""
+"""RepeatedData: models that get the same batch at every step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import plural
 from tdbg.modes import TRAINING
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
@@ -26,10 +27,10 @@ from tdbg.stats.row_fields import FIELDS
 
 __all__ = ["RepeatedData"]
 
-# First batches whose values are compared too: numbers in another order, as those of a
-# permutation, have the same row.
+# The first batches whose values the rule also compares: the same numbers in another
+# order have the same row.
 VALUED = 2
-# The relative precision of a row's sums.
+# Relative precision of the sums in a row.
 ROUNDING = 1e-9
 
 
@@ -39,7 +40,7 @@ class RepeatedData(Rule):
     """Report models whose inputs and labels are the same at each of the first steps.
 
     Args:
-        num_steps: How many recorded steps must have the same batch.
+        num_steps: Number of recorded steps that must have the same batch.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -70,8 +71,11 @@ class RepeatedData(Rule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
-        return f"inputs of the model at {self.num_steps} recorded steps of training"
+        """The data that a first verdict needs."""
+        return (
+            f"inputs of the model at {plural(self.num_steps, 'recorded step')} of "
+            "training"
+        )
 
     @property
     def head_rows(self) -> int:
@@ -83,7 +87,7 @@ class RepeatedData(Rule):
         return tensor.role in ("label", "model_input")
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
-        """Judge each registered module by what it was given."""
+        """Judge the inputs of each registered module."""
         for table in window.tables(*TRAINING):
             labels = [i for i, role in enumerate(table.roles) if role == "label"]
             roots: dict[str, list[int]] = {}
@@ -100,7 +104,7 @@ class RepeatedData(Rule):
         start, first = table.start, inputs[0]
         members = inputs + labels
         is_head = (table.ordinal > 0) & (table.ordinal <= self.num_steps)
-        # What differed among the first batches, up to each step.
+        # Whether any of the first batches differed, up to each step.
         has_differed = np.logical_or.accumulate(
             (differs & is_head)[members].any(axis=0)
         )
@@ -122,26 +126,26 @@ class RepeatedData(Rule):
         what = "inputs and labels" if has_labels else "inputs"
         return Description(
             message=(
-                f"the same batch at each of {n} recorded steps: {what} are equal. That "
-                "is as it should be if these are all the data there are, or are to be "
-                "learned by heart"
+                f"The model got the same batch at all {n:,} recorded steps: {what} "
+                "are identical. That is fine if this batch is the whole data set, or "
+                "if you overfit a single batch on purpose."
             ),
             value=float(n),
             threshold=float(self.num_steps),
             since=since,
             advice=(
-                "otherwise take another batch at each step (for x, y in loader:); "
-                "next(iter(loader)) in the loop begins anew each time, and what is "
-                "read before the loop stays"
+                "Otherwise, take a new batch at each step (for x, y in loader:). "
+                "next(iter(loader)) inside the loop starts over each time, and a batch "
+                "that you read before the loop never changes."
             ),
         )
 
 
 def _is_telling(table: Table, inputs: list[int]) -> bool:
-    """Whether the same rows of these inputs mean that they are the same batch.
+    """Return whether equal rows of these inputs mean that the batches are equal.
 
-    Not so of a constant, nor of zeros and ones, whose number may be the same in
-    different batches; nor where values show that they are different.
+    They do not for a constant, nor for zeros and ones, whose counts may agree in
+    different batches, nor where values show a difference.
     """
     ordinal = table.ordinal[inputs[0]]
     first, *others = np.flatnonzero((ordinal > 0) & (ordinal <= VALUED)).tolist()
@@ -167,7 +171,7 @@ def _is_telling(table: Table, inputs: list[int]) -> bool:
 
 
 def _differs_from_first(table: Table) -> Bools:
-    """Names x steps: whether a row differs from the first one of its tensor."""
+    """Return, names x steps, whether a row differs from its tensor's first one."""
     differs = np.zeros(table.present.shape, dtype=bool)
     firsts = table.ordinal == 1
     has_first = firsts.any(axis=1)

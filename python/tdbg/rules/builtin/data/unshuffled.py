@@ -1,4 +1,4 @@
-"""UnshuffledData: batches that are drawn in the order of their classes."""
+"""UnshuffledData: batches that come in the order of their classes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import percent
 from tdbg.modes import TRAINING
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
@@ -34,20 +35,21 @@ Ints = NDArray[np.intp]
 CLASSIFIERS = frozenset(
     {Kind.CROSS_ENTROPY, Kind.CROSS_ENTROPY_OF_PROBABILITIES, Kind.NLL}
 )
-# Batches that one verdict takes together, besides as many first ones; and the least.
+# Last batches that a verdict combines with as many first ones; and the least number.
 BATCHES, MIN_BATCHES = 50, 10
-# After these there is a verdict at every so many rows.
+# After these, the rule gives a verdict once in this many rows.
 EVERY = 10
-# Samples of a batch, at least: the mean of fewer scatters, so that smaller batches are
-# taken together with the next ones.
+# Least number of samples in a batch: the mean of fewer scatters, so the rule combines
+# smaller batches with the next ones.
 MIN_SAMPLES = 8
-# Into so many stretches the batches are divided, each of so many batches at least.
-# Sorted ones have few classes in every stretch; where the mix of classes changes for
-# good (a rare class, a curriculum) they have all that there are before or after it.
+# The rule divides the batches into this many stretches of at least this many batches.
+# Sorted batches have few classes in every stretch.  Where the mix of classes changes
+# for good (a rare class, a curriculum), the stretches before or after have all
+# classes.
 STRETCHES, MIN_STRETCH = 4, 5
 ROUNDING = 1e-12
-# Two classes may take turns on purpose (real and made up, source and target); those of
-# sorted data stay for this share of all batches.
+# Two classes may alternate on purpose (real and fake, source and target); in sorted
+# data, a class stays for this share of all batches.
 STAYS = 0.7
 
 
@@ -57,9 +59,8 @@ class UnshuffledData(Rule):
     """Report classifiers whose batches come in the order of their classes.
 
     Args:
-        between_percent: The percentage of the variance of the labels that is between
-            batches, in every stretch of the training, from which on they are not drawn
-            at random.
+        between_percent: Batches are not random if at least this percentage of the
+            labels' variance is between batches, in every stretch of the training.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -83,7 +84,7 @@ class UnshuffledData(Rule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return f"labels of a classifier at {MIN_BATCHES} recorded steps of training"
 
     @property
@@ -97,7 +98,7 @@ class UnshuffledData(Rule):
         return BATCHES
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select labels, and inputs of the model, which tell samples from labels."""
+        """Select labels, and inputs of the model, which show the number of samples."""
         return tensor.role in ("label", "model_input")
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
@@ -111,7 +112,7 @@ class UnshuffledData(Rule):
                     yield self._judge(table, i)
 
     def _judge(self, table: Table, i: int) -> Evaluation:
-        # A label below zero tells the loss to pass over a sample.
+        # A label below zero tells the loss to skip a sample.
         known = table.known[i] & (table["min"][i] >= 0)
         rows = np.flatnonzero(known)
         n_first = int(np.searchsorted(table.ordinal[i, rows], BATCHES, side="right"))
@@ -119,7 +120,7 @@ class UnshuffledData(Rule):
         severities = np.full(len(table.steps) - table.start, UNKNOWN, dtype=np.int8)
         between = np.full(len(table.steps), np.nan)
         for at, j in enumerate(rows.tolist()):
-            # Later ones tell little that is new, each by itself.
+            # A single later batch adds little.
             is_due = table.ordinal[i, j] <= BATCHES or table.ordinal[i, j] % EVERY == 0
             if j < table.start or not is_due:
                 continue
@@ -136,29 +137,29 @@ class UnshuffledData(Rule):
             lambda j: self._describe(100.0 * float(between[j + table.start])),
         )
 
-    def _describe(self, percent: float) -> Description:
+    def _describe(self, share: float) -> Description:
         return Description(
             message=(
-                f"{percent:.0f} % of the variance of the labels is between batches, "
-                "all along: each batch has few of the classes, and the next ones have "
-                "the same"
+                f"The data is not shuffled: {percent(share)} of the labels' variance "
+                "is between batches, throughout the training. Each batch has only a "
+                "few of the classes, and the next batches have the same ones."
             ),
-            value=percent,
+            value=share,
             threshold=self.between_percent,
             since=0,
-            advice=(
-                "shuffle the training data (DataLoader(..., shuffle=True), or a "
-                "permutation of all samples in each epoch): the model forgets each "
-                "class while it learns the next"
+            advice=lambda words: (
+                f"Shuffle the training data ({words.shuffling}, or permute all samples "
+                "in each epoch). In this order, the model forgets each class while it "
+                "learns the next."
             ),
         )
 
 
 def _labels_of_a_sample(table: Table, i: int) -> float:
-    """How many labels a sample has: those of an image's pixels, of a text's tokens.
+    """Return how many labels a sample has, such as one for each pixel or token.
 
-    The first dimension counts samples: of the labels, or where these were flattened
-    that of an input that came with them.
+    The first dimension counts samples: that of the labels or, where the program
+    flattened these, that of an input of the same step.
     """
     n_labels = math.prod(table.shapes[i])
     begins = np.flatnonzero(table.ordinal[i] == 1)
@@ -172,7 +173,7 @@ def _labels_of_a_sample(table: Table, i: int) -> float:
 
 
 def _parts(samples: Floats) -> Ints:
-    """The first of the batches of each part that has samples enough."""
+    """Return the first batch of each part that has enough samples."""
     if samples.min(initial=np.inf) >= MIN_SAMPLES:
         return np.arange(len(samples))
     part = (np.cumsum(samples) - samples) // MIN_SAMPLES
@@ -180,15 +181,16 @@ def _parts(samples: Floats) -> Ints:
 
 
 def _between(table: Table, i: int, batches: Ints, parts: Ints) -> float:
-    """The part of the variance of the labels that is between batches, from 0 to 1.
+    """Return the share of the labels' variance that is between batches, from 0 to 1.
 
-    In the stretch of batches where it is least.  0 also where two classes take turns.
+    The stretch of batches with the least share counts.  The share is 0 where two
+    classes alternate.
 
     Args:
-        table: Has the labels, in row *i*.
-        i: The row.
-        batches: Their columns.
-        parts: The first ones of those that are taken together.
+        table: Holds the labels.
+        i: Row of the labels.
+        batches: Columns of the batches.
+        parts: Index of the first batch of each part.
     """
     counts, means = table["count"][i, batches], table["mean"][i, batches]
     sums, squares = counts * means, table["m2"][i, batches] + counts * means**2
@@ -203,7 +205,7 @@ def _between(table: Table, i: int, batches: Ints, parts: Ints) -> float:
         if stays.mean() < STAYS:
             return 0.0
     length = max(MIN_STRETCH, len(parts) // STRETCHES)
-    # What is left at the end belongs to the last stretch.
+    # The remaining batches belong to the last stretch.
     stretches = np.arange(0, len(parts) - length + 1, length)
     within = np.add.reduceat(squares - sums * mean, stretches)
     widest = float((within / np.add.reduceat(n, stretches)).max())

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import affected, number, times
 from tdbg.modes import TRAINING
 from tdbg.rules.columns import MAD_TO_DEVIATION, KnownRows, median
 from tdbg.rules.registry import register
@@ -26,15 +27,15 @@ from tdbg.run.findings import Evidence, Severity, Stage
 __all__ = ["ExplodingGradient"]
 
 
-# The square of such a number is infinite in float32, as is the state of Adam.
+# The square of this number is infinite in float32, and so is the state of Adam.
 OVERFLOW = 1e18
-# The least share of the squared norm of all gradients that must have exploded.
+# Least share of the squared norm of all gradients that must have exploded.
 SHARE = 0.5
-# A norm is as near as that to the number to which gradients were clipped.
+# Largest relative distance of the norm from the number to which gradients were clipped.
 CHOSEN = 2e-5
 CLIPPED = (
-    "nothing, if it is rare: the norm of all gradients is {:.2g}, to which the program "
-    "clips them; look at the batch of this step for outliers"
+    "Nothing, if this is rare: the program clips the norm of all gradients to {}. "
+    "Otherwise, look for outliers in the batch of this step."
 )
 
 
@@ -43,20 +44,22 @@ CLIPPED = (
 class ExplodingGradient(Rule):
     """Report gradients that have grown by orders of magnitude, before they are NaN.
 
-    The norm of each gradient is compared with its own past: the median of its last
-    rows, and that of its first ones, so that a spike late in a good training, when
-    all gradients are small, is none.  Information, where the norm of all shows that
-    they are clipped: the step is no longer than it is meant to be.
+    The rule compares the norm of each gradient with the medians of its last rows and of
+    its first rows.  The first rows count so that a spike late in a good training, when
+    all gradients are small, raises no alarm.  Where the norm of all gradients shows
+    that the program clips them, the finding is an info: the step is no longer than
+    intended.
 
     Args:
-        factor: By how much the norm must exceed the median of the last rows.
-        first_factor: By how much it must exceed the median of the first rows, and
-            that of the first ``min_rows``.
-        deviations: How many deviations it must be above the last rows, as logarithms.
-        error_factor: Beyond this many times both medians it is an error; and beyond
-            this many times the highest of fewer rows than ``min_rows`` a warning.
-        window: How many last rows; and how many first ones.
-        min_rows: Rows before, at least, to speak of a median.
+        factor: Times the median of the last rows that the norm must exceed.
+        first_factor: Times the median of the first rows, and of the first ``min_rows``,
+            that the norm must exceed.
+        deviations: Deviations that the logarithm of the norm must be above the last
+            rows.
+        error_factor: Times both medians at which the finding is an error; and times the
+            highest of fewer rows than ``min_rows`` at which it is a warning.
+        window: Number of last rows, and of first rows.
+        min_rows: Least number of previous rows for a median.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -87,12 +90,12 @@ class ExplodingGradient(Rule):
 
     @property
     def lookback(self) -> int:
-        """The rows that a new one is compared with."""
+        """The rows to compare a new one with."""
         return self.window
 
     @property
     def head_rows(self) -> int:
-        """The first rows, which new ones are compared with."""
+        """The first rows, to compare new ones with."""
         return self.window
 
     def selects(self, tensor: TensorInfo) -> bool:
@@ -115,7 +118,7 @@ class ExplodingGradient(Rule):
         grown |= overflows
         squares = np.where(sure, (norm / OVERFLOW) ** 2, 0.0)
         explodes = np.logical_or.reduce(grown, axis=0)
-        # One by one, so that sums do not depend on the other columns.
+        # Sum one by one, so that sums do not depend on other columns.
         total = np.cumsum(squares[:, explodes], axis=0)[-1:]
         carried = np.cumsum(np.where(grown, squares, 0.0)[:, explodes], axis=0)[-1:]
         explodes[explodes] = (carried >= SHARE * total).all(axis=0)
@@ -131,7 +134,7 @@ class ExplodingGradient(Rule):
         for i, j in zip(worst.tolist(), at.tolist(), strict=True):
             if not overflows[:, j].any() and _is_clipped(norm[:, j]):
                 severities[i, j] = Severity.INFO
-        # A gradient that has grown while another is reported, or that does not carry
+        # A gradient that has grown, but is not the one reported or does not dominate
         # the norm, is neither reported nor healthy.
         decided = sure & (~grown | (severities > 0))
 
@@ -145,18 +148,21 @@ class ExplodingGradient(Rule):
                 is_early=bool(np.isnan(first[i, j])),
                 is_clipped=severities[i, j] == Severity.INFO,
                 total=total,
-                grown=f"{np.count_nonzero(grown[:, j])} of "
-                f"{np.count_nonzero(sure[:, j])} gradients",
+                grown=affected(
+                    int(np.count_nonzero(grown[:, j])),
+                    int(np.count_nonzero(sure[:, j])),
+                    "gradient",
+                ),
             )
 
         return table.judge(severities, describe, decided)
 
     def _past(self, table: Table, norm: Floats) -> tuple[Floats, Floats, Floats]:
-        """Medians of the last and first rows, and the limit; NaN: unknown.
+        """Return the medians of the last and first rows, and the limit; NaN: unknown.
 
-        Where there are few rows: their maximum, no median of the first rows, and a
-        limit for few rows.  Only computed where the norm exceeds ``factor`` times some
-        row before, since a median is not less than all of its values.
+        With few rows, their maximum stands for the median of the last, and the limit is
+        higher.  The results are NaN where the norm does not exceed ``factor`` times any
+        previous row, since a median is not less than all of its values.
         """
         usual, first = np.full(norm.shape, np.nan), np.full(norm.shape, np.nan)
         bound = np.full(norm.shape, np.inf)
@@ -171,7 +177,7 @@ class ExplodingGradient(Rule):
         past = KnownRows(norm[rows], table.known[rows])
         last = past.before(inverse, j, self.window)
         n_rows = np.isfinite(last).sum(axis=1)
-        # With few rows, compare with their maximum, and report gross growth only.
+        # With few rows, compare with their maximum, and report only gross growth.
         few = (n_rows > 0) & (n_rows < self.min_rows)
         highest = np.nanmax(last[few], axis=1) if few.any() else np.empty(0)
         usual[i[few], j[few]] = highest
@@ -185,7 +191,7 @@ class ExplodingGradient(Rule):
         early = np.where(table.ordinal <= self.window, norm, np.nan)[rows]
         usual[i, j] = np.nanmedian(last, axis=1)
         first[i, j] = _median_before(early, inverse, j)
-        # What comes back from next to nothing has not exploded.
+        # A gradient that recovers from next to nothing has not exploded.
         opening = np.where(table.ordinal <= self.min_rows, norm, np.nan)[rows]
         at_first = np.fmax(first[i, j], median(opening)[inverse])
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -218,45 +224,47 @@ class ExplodingGradient(Rule):
         if not usual > 0:
             return Description(
                 message=(
-                    f"the gradient's l2 norm is {norm:.1e}: its square overflows "
-                    "float32, and with it the state of Adam and clip_grad_norm_"
+                    f"The gradient has exploded: its L2 norm is {number(norm, 2)}, and "
+                    "the square of that overflows float32. Adam's state and gradient "
+                    "clipping overflow with it."
                 ),
                 value=norm,
                 threshold=OVERFLOW,
                 evidence=Evidence("l2", OVERFLOW),
-                advice="lower the learning rate or the scale of the loss",
+                advice="Lower the learning rate or the scale of the loss.",
             )
         growth = norm / usual
+        clipped = 2 * total / growth
         past = (
-            f"its highest of the few recorded steps before ({usual:.3g})"
+            "its maximum over the few recorded steps before"
             if is_early
-            else f"its median of the last {self.window} recorded steps ({usual:.3g})"
+            else f"its median over the last {self.window:,} recorded steps"
         )
         return Description(
             message=(
-                f"the gradient's l2 norm is {norm:.3g}, {growth:.2g} times {past}; "
-                f"{grown} have grown so"
+                f"The gradient has exploded: its L2 norm is {number(norm)}, "
+                f"{times(growth)} {past} ({number(usual)}). {grown}"
             ),
             value=growth,
             threshold=self.error_factor if is_early else self.factor,
             evidence=Evidence("l2", bound),
-            advice=CLIPPED.format(total)
+            advice=CLIPPED.format(number(total, 2))
             if is_clipped
-            else (
-                f"clip gradients (the norm of all is {total:.2g} now and was about "
-                f"{total / growth:.2g}: torch.nn.utils.clip_grad_norm_ with "
-                f"max_norm={2 * total / growth:.1g}), lower the learning rate or warm "
-                "it up; in recurrent networks initialize orthogonally or unroll less; "
-                "look at the batch of this step for outliers"
+            else lambda words: (
+                f"Clip gradients: {words.clipping_at.format(number(clipped, 1))}. The "
+                f"norm of all gradients is {number(total, 2)} now and was about "
+                f"{number(total / growth, 2)}. Or lower the learning rate or warm it "
+                "up. In recurrent networks, initialize orthogonally or unroll fewer "
+                "steps. Look for outliers in the batch of this step."
             ),
         )
 
 
 def _is_clipped(norms: Floats) -> bool:
-    """Whether gradients of these norms were scaled to have one that somebody chose.
+    """Return whether the program has scaled gradients to a norm that somebody chose.
 
-    By chance a number is as near to one of two digits once in 600 times; that of one
-    gradient, which is next to all of them, says nothing.
+    By chance, one number in 600 is this close to a number of two digits.  If a single
+    gradient makes up nearly all of the norm, the number shows nothing.
     """
     total = float(np.sqrt(np.nansum(norms**2)))
     is_chosen = abs(total - float(f"{total:.1e}")) <= CHOSEN * total
@@ -264,7 +272,7 @@ def _is_clipped(norms: Floats) -> bool:
 
 
 def _median_before(values: Floats, i: NDArray[np.intp], j: NDArray[np.intp]) -> Floats:
-    """For each entry, the median of the entries before it in its row."""
+    """Return, for each entry, the median of the entries before it in its row."""
     columns = np.flatnonzero(np.isfinite(values).any(axis=0))
     before = np.where(columns[np.newaxis, :] < j[:, np.newaxis], 1.0, np.nan)
     return median(values[i][:, columns] * before)

@@ -1,4 +1,4 @@
-"""GradientsNotCleared: gradients that grow as a sum from step to step."""
+"""GradientsNotCleared: gradients that add up from step to step."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["GradientsNotCleared"]
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientsNotCleared(ModelStateRule):
-    """Report optimizers whose gradients are the sum of all since the beginning.
+    """Report optimizers whose gradients add up over all steps since the beginning.
 
     Args:
-        num_steps: Steps for which it must have been known.
+        num_steps: Steps for which this must have been known.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -29,26 +29,26 @@ class GradientsNotCleared(ModelStateRule):
     stage = Stage.SETUP
 
     def holds(self, model_info: ModelInfo) -> bool:
-        """Whether gradients are kept."""
+        """Return whether the program keeps gradients."""
         return model_info.keeps_gradients
 
     def describe(self, model_info: ModelInfo, since: int) -> Description:
-        """Say what happens, and which call is missing."""
+        """Describe the sum, and name the missing call."""
         optimizers = ", ".join(model_info.optimizers)
         step = f"step of the optimizer ({optimizers})" if optimizers else "update"
         return Description(
             message=(
-                f"gradients are not cleared between steps: until step {since} every "
-                f"{step} used the sum of the gradients of all steps so far"
+                "The program does not clear gradients between steps: up to step "
+                f"{since:,}, every {step} used the sum of all gradients so far."
             ),
             value=1.0,
             threshold=0.0,
             advice=(
-                "call optimizer.zero_grad() once in each step, before loss.backward() "
-                "(in the closure, if there is one); with gradient accumulation, after "
-                "each optimizer.step()"
+                "Call optimizer.zero_grad() once in each step, before loss.backward() "
+                "(in the closure, if you use one). With gradient accumulation, call it "
+                "after each optimizer.step()."
                 if optimizers
-                else "call model.zero_grad(), or set the .grad of each parameter to "
-                "None, after each update"
+                else "Call model.zero_grad(), or set each parameter's .grad to None, "
+                "after each update."
             ),
         )

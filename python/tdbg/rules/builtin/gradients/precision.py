@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import affected, percent, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.columns import GRADIENT, UPDATE
 from tdbg.rules.registry import register
@@ -31,9 +32,9 @@ __all__ = ["PrecisionLoss"]
 
 # bfloat16 has the range of float32: gradients do not vanish in it.
 SHORT_RANGE = tuple(name for name in NARROW_TYPES if name != "bfloat16")
-# Numbers with at most two digits left are close to being rounded to zero.
+# Numbers with at most two digits left are close to zero in this type.
 BRINK = 8.0
-# Steps for which updates must be lost: the first steps of a warm-up lose them too.
+# Steps for which updates must be lost: the first steps of a warm-up also lose them.
 LOST_FOR = 20
 BRINKS = np.array([*(BRINK * borders_of(t).vanishing for t in SHORT_RANGE), np.nan])
 NO_TYPE = np.int8(-1)
@@ -46,16 +47,15 @@ NONE = 1e-6
 class PrecisionLoss(Rule):
     """Report gradients and updates that a narrow float type rounds to nothing.
 
-    Judged are trainings whose parameters, gradients or activations are float16,
+    The rule judges trainings whose parameters, gradients or activations are float16,
     bfloat16 or float8.
 
     Args:
-        threshold: A gradient is reported if at least this percentage of what is not
-            zero in it is next to the least number of the type: as much again, or
-            more, has become zero.
-        update_threshold: A weight is reported if at least this percentage of the
-            elements that have a gradient did not change.
-        patience: Recorded steps in a row at which updates must be lost.
+        threshold: Least percentage of a gradient's nonzero elements that must be next
+            to the type's least number; at least as many more have become zero.
+        update_threshold: Least percentage of a weight's elements with a gradient that
+            must not have changed.
+        patience: Consecutive recorded steps at which updates must be lost.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -72,7 +72,7 @@ class PrecisionLoss(Rule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return "gradients or weights in float16, bfloat16 or float8"
 
     @property
@@ -99,7 +99,7 @@ class PrecisionLoss(Rule):
 
     @property
     def head_rows(self) -> int:
-        """The first row of each output: its type is that of the computation."""
+        """The first row of each output, whose type is that of the computation."""
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
@@ -141,20 +141,20 @@ class PrecisionLoss(Rule):
         def describe(i: int, j: int) -> Description:
             lasted = int(weights.streak(bad, known)[i, j])
             first = np.flatnonzero(bad[i, : j + 1])[-lasted]
-            affected = int(np.count_nonzero(lasting[:, j] & known[:, j]))
+            n_lost = int(np.count_nonzero(lasting[:, j] & known[:, j]))
             return Description(
                 message=(
-                    f"{lost[i, j]:.3g} % of the elements that have a gradient did not "
-                    f"change, at {self.patience} recorded steps in a row: their "
-                    f"updates are rounded away in {weights.dtypes[i]}"
+                    f"{weights.dtypes[i]} rounds updates of this weight away: "
+                    f"{percent(lost[i, j])} of its elements with a gradient did not "
+                    f"change at {plural(self.patience, 'recorded step')} in a row. "
+                    f"{affected(n_lost, len(weights.names), 'weight')}"
                 ),
                 value=float(lost[i, j]),
                 threshold=self.update_threshold,
-                advice=(
-                    f"{affected} of {len(weights.names)} weights lose most of their "
-                    "updates: keep float32 weights and compute in the narrow type "
-                    "(torch.autocast), or round stochastically; a learning rate that "
-                    "is zero looks the same"
+                advice=lambda words: (
+                    "Keep float32 weights and compute in the narrow type "
+                    f"({words.mixed_precision}), or round stochastically. A learning "
+                    "rate of zero looks the same."
                 ),
                 since=int(weights.steps[first]),
                 stage=Stage.STANDSTILL,
@@ -170,7 +170,7 @@ class PrecisionLoss(Rule):
         smallest = table["abs_min"]
         far = (smallest > BRINKS[types]) & (smallest < np.inf)
         known[:, : table.start] = False
-        # Read no histogram if the row shows that there are no such numbers.
+        # Read no histogram if the row shows that no number is so small.
         near = known & ~far
         known &= far
         severities = np.full(known.shape, OK, dtype=np.int8)
@@ -190,15 +190,16 @@ class PrecisionLoss(Rule):
         def describe(i: int, j: int) -> Description:
             return Description(
                 message=(
-                    f"{shares[i, j]:.3g} % of the gradient's elements other than zero "
-                    f"are next to the least number of {SHORT_RANGE[types[i, j]]}, with "
-                    "two digits or less: what is smaller has become zero"
+                    f"The gradient underflows in {SHORT_RANGE[types[i, j]]}: "
+                    f"{percent(shares[i, j])} of its nonzero elements are next to the "
+                    "least number of the type and have two binary digits left. "
+                    "Anything smaller has become zero."
                 ),
                 value=shares[i, j],
                 threshold=self.threshold,
-                advice=(
-                    "scale the loss (torch.amp.GradScaler), or use bfloat16, which "
-                    "has the range of float32"
+                advice=lambda words: (
+                    f"Scale the loss ({words.loss_scaling}), or use bfloat16, which "
+                    "has the range of float32."
                 ),
             )
 
@@ -206,10 +207,10 @@ class PrecisionLoss(Rule):
 
 
 def _share_at_brink(histogram: Histogram, dtype: str) -> float:
-    """The percentage of nonzero elements close to the least number of a type.
+    """Return the percentage of nonzero elements close to the least number of a type.
 
-    0 if there are numbers that the type cannot hold: it was not computed in it, or
-    the loss was scaled.
+    0 if there are numbers that the type cannot hold: the program computed in another
+    type, or scaled the loss.
     """
     if _least(histogram) > BRINK * borders_of(dtype).vanishing:
         return 0.0
@@ -219,18 +220,18 @@ def _share_at_brink(histogram: Histogram, dtype: str) -> float:
 
 
 def _least(histogram: Histogram) -> float:
-    """A lower bound of the magnitudes of nonzero finite elements."""
+    """Return a lower bound of the magnitudes of nonzero finite elements."""
     magnitude = histogram.keys & ~np.uint16(SIGN)
     magnitude = magnitude[(magnitude != ZERO) & (magnitude < INFINITY)]
     least = magnitude.min(initial=INFINITY).astype(np.uint32)
-    # The first bin also holds everything below it.
+    # The first bin also holds all smaller numbers.
     return 0.0 if least == 1 else float((least << np.uint32(16)).view(np.float32))
 
 
 def _types(table: Table) -> NDArray[np.int8]:
-    """Names x steps: the number of a gradient's type of short range.
+    """Return, names x steps, the number of a gradient's type of short range.
 
-    It is the own type of the gradient, or else that of the outputs so far.
+    It is the type of the gradient itself or, failing that, of the outputs so far.
     """
     computed = np.full(len(table.steps), NO_TYPE)
     for number, dtype in enumerate(SHORT_RANGE):
@@ -246,5 +247,5 @@ def _types(table: Table) -> NDArray[np.int8]:
 
 
 def _kinds(table: Table) -> Iterator[tuple[str, str]]:
-    """The role and element type of each tensor."""
+    """Yield the role and element type of each tensor."""
     return zip(table.roles, table.dtypes, strict=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import affected, exact, number, plural, times
 from tdbg.rules.columns import is_bias
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number, check_switch
@@ -26,54 +27,55 @@ from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["VanishingGradient"]
 
-# A gradient below this share of the largest is what float32 leaves of a zero.
+# A gradient below this share of the largest is a zero that float32 has rounded.
 ROUNDING = float(np.finfo(np.float32).eps)
 DEPTH = (
-    "{} do not learn: use ReLU or GELU in place of sigmoid or tanh, add normalization "
-    "or residual connections between the layers, initialize for the activation in use "
-    "(He, Glorot), or make the network shallower"
+    "Use ReLU or GELU instead of sigmoid or tanh, add normalization or residual "
+    "connections between the layers, initialize for the activation (He, Glorot), or "
+    "make the network shallower."
 )
 NO_EFFECT = (
-    "the layers before it and behind it are well: this is what rounding leaves of "
-    "zero, and the loss does not depend on this weight.  So it is where the weight "
-    "adds the same to all that a softmax compares, or to all that a normalization "
-    "centres; it can be left out.  Otherwise see what saturates behind it"
+    "The neighboring layers are fine, and this gradient is a zero with rounding "
+    "errors: the loss does not depend on this weight. If the weight adds the same to "
+    "all inputs of a softmax or of a normalization, you can remove it. Otherwise, "
+    "check what saturates behind it."
 )
-# The recurrent weights of the reverse direction of a layer of PyTorch's.
+# The recurrent weights of the reverse direction of PyTorch's layers.
 REVERSE = re.compile(r"weight_hh_l\d+_reverse$")
 LAST_PLACE = (
-    "of a bidirectional layer the program seems to use the last place only (out[:, "
-    "-1]): there the reverse direction has read one element.  Use its final state (h_n "
-    "of both directions), its output at the first place, or a mean over all places"
+    "The program seems to use only the last position of a bidirectional layer (out[:, "
+    "-1]), where the reverse direction has read a single element. Use its final state "
+    "(h_n of both directions), its output at the first position, or a mean over all "
+    "positions."
 )
 LITTLE_EFFECT = (
-    "the layers before it and behind it are well, so it is not for the depth: the loss "
-    "hardly depends on this weight.  If it should, see what scales down what it adds, "
-    "or saturates behind it; if not, nothing"
+    "The neighboring layers are fine, so depth is not the reason: the loss hardly "
+    "depends on this weight. If it should, check what scales its output down or "
+    "saturates behind it. Otherwise, do nothing."
 )
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VanishingGradient(Rule):
-    """Report layers whose gradient is next to nothing while others' is not.
+    """Report layers whose gradient is next to nothing while that of others is not.
 
-    The mean of |g| is taken over the elements that are not zero, so that embeddings
-    and other sparse gradients are judged by the rows that were used.
+    The mean of |g| leaves out zeros, so that the rule judges embeddings and other
+    sparse gradients by the rows in use.
 
-    What vanishes with depth is small for several layers in a row, up to the first.  One
-    weight between two that are well is not told as an error, unless nothing at all
-    reaches it: the loss hardly depends on it, as on a few keys that attention has
-    beside many, or not at all, as on what adds the same to all that a softmax compares.
+    A gradient that vanishes with depth is small in several consecutive layers, down to
+    the first.  One weight between two healthy ones is an info, unless nothing at all
+    reaches it: the loss hardly depends on it, as on a few keys among many of an
+    attention, or not at all, as on a weight that adds the same to all inputs of a
+    softmax.
 
     Args:
         threshold: A mean of |g| below this has vanished.
-        relative: It must also be below this share of the largest mean of |g| of all
-            layers at that step: late in a good training all gradients are small
-            together, and that is no fault.  None: do not compare.
-        patience: Recorded steps in a row at which this must hold.
-        biases: Judge biases too.  The gradient of a bias in front of a normalization
-            is zero by construction, so they are left out by default.
+        relative: Share of the step's largest mean of |g| that it must also be below:
+            late in a good training, all gradients are small.  None: do not compare.
+        patience: Consecutive recorded steps at which this must hold.
+        biases: Judge biases too.  By default the rule leaves them out, since the
+            gradient of a bias before a normalization is zero by construction.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -120,8 +122,8 @@ class VanishingGradient(Rule):
     def _judge(self, table: Table) -> Evaluation:
         used = table["count"] - table["zero"]
         mean = np.where(used > 0, table["l1"] / np.maximum(used, 1.0), 0.0)
-        # Skipped steps, and gradients with NaN or Inf, say nothing about small ones;
-        # ExplodingTensor reports them.
+        # Skipped steps and gradients with NaN or Inf, which ExplodingTensor reports,
+        # say nothing about small ones.
         known = table.known & (table.not_finite == 0) & ~table.skipped[np.newaxis, :]
         largest = np.max(np.where(known, mean, 0.0), axis=0, initial=0.0)
         small = mean < self.threshold
@@ -134,13 +136,13 @@ class VanishingGradient(Rule):
 
         def describe(i: int, j: int) -> Description:
             top = int(np.argmax(np.where(known[:, j], mean[:, j], -1.0)))
-            affected = int(np.count_nonzero(lasting[:, j]))
+            n_small = int(np.count_nonzero(lasting[:, j]))
             present = int(np.count_nonzero(known[:, j]))
             return self._describe(
                 mean=float(mean[i, j]),
                 largest=float(mean[top, j]),
                 largest_name=table.names[top],
-                affected=f"{affected} of {present} layers",
+                layers=affected(n_small, present, "layer"),
                 is_alone=bool(is_alone[i, j]),
                 is_reverse=REVERSE.search(table.names[i]) is not None,
             )
@@ -157,38 +159,37 @@ class VanishingGradient(Rule):
         mean: float,
         largest: float,
         largest_name: str,
-        affected: str,
+        layers: str,
         is_alone: bool,
         is_reverse: bool,
     ) -> Description:
         if mean == 0:
             return Description(
                 message=(
-                    "every element of the gradient was exactly zero at "
-                    f"{self.patience} recorded steps in a row"
+                    "No gradient reaches this layer: every element was exactly zero at "
+                    f"{plural(self.patience, 'recorded step')} in a row. {layers}"
                 ),
                 value=mean,
                 threshold=self.threshold,
                 evidence=self._evidence,
                 advice=LAST_PLACE
                 if is_reverse
-                else (
-                    f"nothing reaches this layer ({affected} are affected): see "
-                    "whether it is used in the forward, whether a detach() cuts it "
-                    "off, whether all ReLUs behind it are dead, and whether float16 "
-                    "underflows without a loss scale"
+                else lambda words: (
+                    "Check that the forward pass uses this layer, that no "
+                    f"{words.detaching} cuts it off, that not all ReLUs behind it are "
+                    "dead, and that float16 does not underflow without a loss scale."
                 ),
             )
-        advice = DEPTH.format(affected)
+        advice = DEPTH
         if is_alone:
             advice = NO_EFFECT if mean < ROUNDING * largest else LITTLE_EFFECT
-        less = f", {largest / mean:.2g} times less than {largest_name}"
+        other = f" and {times(largest / mean)} smaller than {largest_name}"
         return Description(
             message=(
-                f"mean |gradient| is {mean:.1e}, {self.threshold / mean:.2g} times "
-                f"below the threshold {self.threshold:g}"
-                f"{less if largest > mean else ''}, for {self.patience} recorded "
-                "steps in a row"
+                f"The gradient has vanished: its mean magnitude is {number(mean, 2)} "
+                f"at {plural(self.patience, 'recorded step')} in a row, "
+                f"{times(self.threshold / mean)} smaller than the limit of "
+                f"{exact(self.threshold)}{other if largest > mean else ''}. {layers}"
             ),
             value=mean,
             threshold=self.threshold,
@@ -198,7 +199,7 @@ class VanishingGradient(Rule):
 
 
 def _between(sound: Bools) -> Bools:
-    """Where the weight before is sound, and the one behind, if there is any."""
+    """Find weights between two healthy ones; the last needs none behind it."""
     before, behind = np.zeros_like(sound), np.ones_like(sound)
     before[1:], behind[:-1] = sound[:-1], sound[1:]
     return before & behind

@@ -1,4 +1,4 @@
-"""Losses whose inputs are wrong: their values, axes or shapes."""
+"""Checks of the inputs of losses: their values, axes and shapes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.kinds import REGRESSIONS, Kind
+from tdbg.config.quantities import number
 from tdbg.rules.builtin.loss.loss_series import FIRST
 from tdbg.rules.columns import kind_of
 from tdbg.rules.table import min_span, nothing_to_describe, streak_spans
@@ -49,18 +50,18 @@ def broadcast_shape(
     return both if math.prod(both) > larger else None
 
 
-# How far a sum may be from one: numbers in half precision are rounded.
+# Largest distance of a sum from one: numbers in half precision are rounded.
 NORMALIZED_WITHIN = 0.01
-# How far the sum over the classes must be from one, to be wrong.
+# Least distance from one at which a sum over the classes is wrong.
 OFF = 0.1
 
 
 def wrong_axis(logarithms: NDArray[np.generic]) -> int | None:
     """Return the wrong axis over which probabilities add up to one, or None.
 
-    None also if they add up to one over the classes as well, and if the axes have the
-    same size.  With as many samples as classes either may be meant: a loss on pairs
-    compares them in both directions.
+    Also None if they add up to one over the classes too, or if the axes have the same
+    size: with as many samples as classes either axis may be right, since a loss on
+    pairs compares them in both directions.
 
     Example:
         >>> scores = np.log([[0.2, 0.9, 0.5], [0.8, 0.1, 0.5]])
@@ -69,7 +70,7 @@ def wrong_axis(logarithms: NDArray[np.generic]) -> int | None:
     """
     if logarithms.ndim < 2 or 1 in logarithms.shape:
         return None
-    # Values above the logarithm of one are reported elsewhere.
+    # Another check reports values above the logarithm of one.
     given = np.minimum(logarithms.astype(np.float64), 1.0)
     probabilities = np.exp(given)
     if np.abs(probabilities.sum(axis=1) - 1.0).max(initial=0.0) <= OFF:
@@ -82,16 +83,17 @@ def wrong_axis(logarithms: NDArray[np.generic]) -> int | None:
     return None
 
 
-# Least rows in a row, and numbers in each: few scores may be within 0 and 1 by chance.
+# Least number of consecutive rows, and of numbers in each: a few scores may lie between
+# 0 and 1 by chance.
 PATIENCE = 3
 LEAST = 32
-# Relative distance that the mean probability of n classes may have from 1 / n.
+# Largest relative distance of the mean probability of n classes from 1 / n.
 ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """The result of a check: the steps at which the input of a loss is wrong.
+    """The steps at which a check finds the input of a loss wrong.
 
     Steps in ``certain`` are findings at once; others must last.
     """
@@ -103,15 +105,14 @@ class _Given:
 
 
 def wrong_inputs(table: Table, model_info: ModelInfo | None) -> Iterator[Evaluation]:
-    """Judge the inputs of the losses of a known kind.
+    """Judge the inputs of losses of a known kind.
 
-    Softmax of probabilities is nearly even, and sigmoid of them above one half, so the
-    loss cannot come below a floor however well the model does.  A logarithm of a
-    probability is not above zero: a loss that is given scores in its place falls
-    without end as they grow, and probabilities are not pushed to one as hard as they
-    should be.  After a softmax over the samples it is these that compete, not the
-    classes.  Shapes that are broadcast to more elements than either has hold each
-    output against all targets.
+    The softmax of probabilities is nearly even, and their sigmoid above one half, so
+    the loss has a floor however good the model is.  The logarithm of a probability is
+    never positive: a loss that gets scores instead falls without end as they grow, and
+    one that gets probabilities does not push them to one hard enough.  After a softmax
+    over the samples, samples compete instead of classes.  If broadcasting yields more
+    elements than outputs or targets have, it compares each output with all targets.
     """
     labels = {
         name: i for i, name in enumerate(table.names) if table.roles[i] == "label"
@@ -130,7 +131,7 @@ def wrong_inputs(table: Table, model_info: ModelInfo | None) -> Iterator[Evaluat
         elif kind == Kind.NLL:
             yield _judge(table, i, _of_logarithms(table, i, over_classes=True))
         elif kind == Kind.KL_DIV:
-            # It compares distributions over any axis.
+            # A KL divergence compares distributions over any axis.
             yield _judge(table, i, _of_logarithms(table, i, over_classes=False))
 
 
@@ -138,7 +139,7 @@ def _of_classes(table: Table, i: int, label: int) -> _Given:
     known = table.known[i] & table.known[label] & (table.not_finite[i] == 0)
     known &= table["count"][i] >= LEAST
     with np.errstate(divide="ignore", invalid="ignore"):
-        # Labels are class numbers, or a probability for each class.
+        # A label is a class number, or has a probability for each class.
         classes = table["count"][i] / table["count"][label]
         classes = np.where(classes == 1.0, 1.0 / table["mean"][label], classes)
         off = np.abs(table["mean"][i] * classes - 1.0)
@@ -162,15 +163,15 @@ def _of_bits(table: Table, i: int) -> _Given:
     known &= table["count"][i] >= LEAST
     # Zeros come from a ReLU, or from a layer that starts at zero.
     is_squashed = known & (table["min"][i] > 0.0) & (table["max"][i] <= 1.0)
-    # Scores may end up in this range, for example those of a critic; outputs of a
-    # sigmoid are in it from the beginning.
+    # Scores, such as a critic's, may end up in this range; outputs of a sigmoid are
+    # in it from the beginning.
     began = known & (table.ordinal[i] <= FIRST)
     is_squashed &= ~np.logical_or.accumulate(began & ~is_squashed)
     return _Given(known, is_squashed, lambda j: _squashed(table, i, j, 1))
 
 
 def _of_elements(table: Table, i: int, label: int) -> _Given:
-    # Shapes come from the code and do not change: the first batch is enough.
+    # Shapes follow from the code, so the first batch is enough.
     first = table.known[i] & (table.ordinal[i] == 1)
     certain: dict[int, Description] = {}
     for j in np.flatnonzero(first[table.start :]) + table.start:
@@ -222,21 +223,21 @@ def _judge(table: Table, i: int, given: _Given) -> Evaluation:
 
 
 def _squashed(table: Table, i: int, j: int, classes: int) -> Description:
-    what = f"softmax, of {classes} classes" if classes > 1 else "sigmoid"
+    function = f"softmax over {classes:,} classes" if classes > 1 else "sigmoid"
     # The loss of a model that is right and certain.
     floor = (
         math.log(math.e + classes - 1) - 1 if classes > 1 else math.log1p(1 / math.e)
     )
     return Description(
         message=(
-            f"{_numbers(table, i, j)} are what a {what} gives; the loss takes it once "
-            f"more and cannot come below {floor:.3g}"
+            f"This loss gets the result of a {function} ({_numbers(table, i, j)}) and "
+            f"applies it once more, so it cannot fall below {number(floor)}."
         ),
         value=float(floor),
         threshold=0.0,
-        advice=(
-            "give the loss what comes before the softmax or sigmoid, which it "
-            "does itself (torch.nn.CrossEntropyLoss, BCEWithLogitsLoss)"
+        advice=lambda words: (
+            "Give the loss the values from before the softmax or sigmoid. It applies "
+            f"that itself ({words.logit_losses})."
         ),
     )
 
@@ -246,15 +247,15 @@ def _compared(
 ) -> Description:
     return Description(
         message=(
-            f"outputs of shape {outputs} and targets of shape {targets} are broadcast "
-            f"to {both}: each output is compared with the targets of all samples, and "
-            "the best that the model can answer is their mean"
+            f"Outputs of shape {outputs} and targets of shape {targets} broadcast to "
+            f"{both}. The loss compares each output with the targets of all samples, "
+            "so the model learns to predict their mean."
         ),
         value=float(np.prod(both)),
         threshold=float(max(np.prod(outputs), np.prod(targets))),
         advice=(
-            "give both the same shape: targets.unsqueeze(1), or outputs.squeeze(1); "
-            "to assert outputs.shape == targets.shape before the loss keeps it so"
+            "Give both the same shape: targets.unsqueeze(1) or outputs.squeeze(1). "
+            "Before the loss, assert outputs.shape == targets.shape."
         ),
     )
 
@@ -264,14 +265,15 @@ def _no_logarithms(table: Table, i: int, j: int) -> Description:
     are = "probabilities" if most <= 1.0 and table["min"][i, j] >= 0.0 else "scores"
     return Description(
         message=(
-            f"{_numbers(table, i, j)} are {are} and no logarithms of probabilities, "
-            "which are not above zero: the loss does not measure a likelihood"
+            f"This loss needs logarithms of probabilities, which are never positive, "
+            f"but gets {are} ({_numbers(table, i, j)}), so it does not measure a "
+            "likelihood."
         ),
         value=most,
         threshold=0.0,
-        advice=(
-            "give scores to torch.nn.CrossEntropyLoss, or put a log_softmax over the "
-            "classes before this loss"
+        advice=lambda words: (
+            f"Give scores to {words.cross_entropy}, or apply log_softmax over the "
+            "classes before this loss."
         ),
     )
 
@@ -281,16 +283,16 @@ def _over_samples(
 ) -> Description:
     return Description(
         message=(
-            f"{_numbers(table, i, j)} are what a softmax over the {samples} samples "
-            f"of a batch gives: those of a class add up to 1, and those of a sample "
-            f"to {classes / samples:.3g} on average; so the samples compete, and not "
-            f"the {classes} classes"
+            f"This loss gets the result of a softmax over the {samples:,} samples of a "
+            f"batch instead of the {classes:,} classes ({_numbers(table, i, j)}): the "
+            "numbers of a class add up to 1, those of a sample to "
+            f"{number(classes / samples)} on average."
         ),
         value=classes / samples,
         threshold=1.0,
-        advice=(
-            "leave the softmax out: this loss takes one over the classes itself "
-            "(torch.nn.CrossEntropyLoss)"
+        advice=lambda words: (
+            "Remove the softmax: this loss applies one over the classes itself "
+            f"({words.cross_entropy})."
         ),
     )
 
@@ -300,28 +302,27 @@ def _over_wrong_axis(table: Table, i: int, j: int) -> Description | None:
     axis = None if values is None else wrong_axis(values)
     if values is None or axis is None:
         return None
-    over = f"the {values.shape[axis]} samples of the batch"
+    over = f"the {values.shape[axis]:,} samples of the batch"
     if axis:
-        over = f"axis {axis}, of {values.shape[axis]},"
+        over = f"axis {axis} (of size {values.shape[axis]:,})"
     sums = float(np.exp(values.astype(np.float64)).sum(axis=1).mean())
     return Description(
         message=(
-            f"the probabilities of which this loss is given logarithms add up to 1 "
-            f"over {over} and not over the {values.shape[1]} classes: there they add "
-            f"up to {sums:.3g} on average; so it is not the classes that compete"
+            f"The log_softmax before this loss is over the wrong axis: probabilities "
+            f"add up to 1 over {over}, and to {number(sums)} on average over the "
+            f"{values.shape[1]:,} classes."
         ),
         value=sums,
         threshold=1.0,
-        advice=(
-            "take the log_softmax over the axis of the classes, which is the second "
-            "(dim=1; without a dim another one may be taken), or give the scores to "
-            "torch.nn.CrossEntropyLoss"
+        advice=lambda words: (
+            f"Give the scores to {words.cross_entropy}, or apply log_softmax over the "
+            f"axis of the classes: {words.class_axis}."
         ),
     )
 
 
 def _numbers(table: Table, i: int, j: int) -> str:
     return (
-        f"{table['count'][i, j]:.0f} numbers within {table['min'][i, j]:.3g} and "
-        f"{table['max'][i, j]:.3g}, for {PATIENCE} recorded steps in a row,"
+        f"{table['count'][i, j]:,.0f} numbers from {number(table['min'][i, j])} to "
+        f"{number(table['max'][i, j])}, at {PATIENCE} recorded steps in a row"
     )

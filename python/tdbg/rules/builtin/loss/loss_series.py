@@ -1,4 +1,4 @@
-"""LossRule and PassesRule: the bases of rules about losses; trends and passes."""
+"""LossRule and PassesRule, base classes for losses; trends and passes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = [
 class LossRule(Rule):
     """Base class of rules about losses.
 
-    Their tables have what losses are given as labels, too, if it was captured.
+    Their tables also hold the labels of the losses, if these were captured.
     """
 
     __slots__ = ()
@@ -56,7 +56,7 @@ class LossRule(Rule):
         return Needs(collections=frozenset({"losses"}))
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select losses, and the labels that they are given."""
+        """Select losses and their labels."""
         return tensor.role in {"loss", "label"}
 
 
@@ -66,11 +66,11 @@ def losses_of(table: Table, i: int) -> Floats:
     return np.where(known, table["mean"][i], np.nan)
 
 
-# Losses that define the start: few, or early progress would not count as
-# learned.
+# Number of losses that define the start: few, so that early progress counts as
+# learning.
 FIRST = 10
 
-# Ratio of the standard errors of median and mean of a normal sample.
+# Ratio of the standard errors of the median and the mean of a normal sample.
 MEDIAN_SPREAD = 1.2533
 
 
@@ -85,8 +85,8 @@ class Trend:
         now: Median of the last stretch.
         error: Standard error of their difference.
         start: Median of the very first losses.
-        fell: Whether the loss has surely been below the first *n* losses: over both
-            stretches together, or over the first of them.
+        fell: Whether the loss has surely been below the first *n* losses, over both
+            stretches together or over the first of them.
     """
 
     n: int
@@ -128,7 +128,7 @@ def trend_of(table: Table, i: int, n: int) -> Trend | None:
         if len(first) == n:
             origin, of_origin = _sure_median(first[np.newaxis])
             middle, of_middle = _sure_median(both)
-            # Comparisons with NaN are false: of what is unknown nothing is sure.
+            # Comparisons with NaN are false, so nothing unknown counts as sure.
             fell[full] = (
                 origin - middle > _CERTAINTY * np.hypot(of_origin, of_middle)
             ) | (origin - before[full] > _CERTAINTY * np.hypot(of_origin, before_error))
@@ -140,8 +140,8 @@ def rise_of(table: Table, i: int, least: float) -> Floats:
     """Return the median of the last losses where they have surely risen, else NaN.
 
     Surely: each of the last ``FIRST`` losses is above each of the first ``FIRST``, a
-    permutation test without a model of the noise, and their median by the share
-    *least* of that of the first.
+    permutation test that needs no model of the noise, and their median exceeds that of
+    the first by the share *least*.
 
     REQUIRES: the table looks back as many rows, and has the first ones.
 
@@ -169,15 +169,15 @@ def rise_of(table: Table, i: int, least: float) -> Floats:
     return result
 
 
-# A loss that is surely less than this share below its first ones stands still.
+# A loss stands still if it is surely less than this share below its first ones.
 STILL = 0.05
 _CERTAINTY = 2.0
 
 
 def stands_still(table: Table, i: int, j: int, n: int) -> bool:
-    """Whether the loss in row *i* is surely where it began, by its last *n* rows.
+    """Return whether the loss in row *i* is surely still where it began.
 
-    Surely: even if it is lower than its median by two standard errors.
+    Surely: even two standard errors below the median of its last *n* rows.
 
     Args:
         table: Has the first ``FIRST`` rows of the loss, and the last *n*.
@@ -198,11 +198,11 @@ def stands_still(table: Table, i: int, j: int, n: int) -> bool:
 
 
 def _sure_median(stretches: Floats) -> tuple[Floats, Floats]:
-    """The median of each row, and its standard error.
+    """Return the median of each row, and its standard error.
 
-    The error is that of a normal sample; or, where losses come in two kinds, half of
-    the distance of the order statistics that are half of sqrt(n) away from the median
-    on either side, which holds for any sample.
+    The error is the larger of two: that of a normal sample, and half the distance
+    between the order statistics sqrt(n) / 2 on either side of the median.  The second
+    holds for any sample, even if losses come in two kinds.
     """
     middle, deviation = median_and_deviation(stretches)
     n = stretches.shape[1]
@@ -214,10 +214,10 @@ def _sure_median(stretches: Floats) -> tuple[Floats, Floats]:
 
 # Recorded steps of each mode to look back at: losses are small.
 LOOKBACK = 2000
-# Training steps whose median is the loss before a pass; at least so many.
+# Training steps whose median is the loss before a pass: the most, and the fewest.
 N_TRAIN = 50
 FEW_TRAIN = 5
-# Training steps whose median is the start of the loss.
+# Training steps whose median is the first loss.
 N_START = 10
 
 
@@ -292,7 +292,8 @@ def judge_passes(
 def trained_loss(window: Window, evaluated: Table, name: str) -> str:
     """Return the loss of training that a loss of evaluation is compared with.
 
-    It has the same name, unless the model info pairs them, as that of boosted trees.
+    It has the same name, unless the model info pairs them, as it does for boosted
+    trees.
     """
     info = window.model_info_at(int(evaluated.steps[-1]))
     return name if info is None else info.evaluates.get(name, name)
@@ -321,11 +322,11 @@ def _passes(
     train = _Training(trained, trained.names.index(counterpart), steps[begins])
     new = int(np.searchsorted(rows, table.start))
     for k in range(1, len(begins)):
-        # A pass is complete as soon as it is as long as the one before.
+        # A pass is complete once it is as long as the one before.
         at = int(begins[k] + sizes[k - 1]) - 1
         if at < new or at >= begins[k] + sizes[k]:
             continue
-        # The first pass within the lookback may be cut off.
+        # The lookback may cut off its first pass.
         first = int(np.searchsorted(begins, max(0, at + 1 - LOOKBACK)))
         if k - 1 < first:
             continue
@@ -366,7 +367,7 @@ class _Training:
         ends = self._ends[first:last]
         result = self._whole[first:last].copy()
         result[ends - FEW_TRAIN < oldest] = np.nan
-        # The stretches of some passes are cut off.
+        # The lookback cuts off the stretches of some passes.
         for k in np.flatnonzero(np.isfinite(result) & (ends - N_TRAIN < oldest)):
             result[k] = median(self._loss[oldest : ends[k]])
         return result

@@ -1,4 +1,4 @@
-"""LossMisuse: losses that are given, or used as, something they are not made for."""
+"""LossMisuse: losses with inputs, or in a use, that they are not made for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, with_beginning
+from tdbg.config.quantities import number
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_inputs import wrong_inputs
 from tdbg.rules.builtin.loss.loss_series import FIRST, LossRule, losses_of
@@ -32,21 +33,21 @@ from tdbg.run.model_info import ModelInfo
 
 __all__ = ["LossMisuse"]
 
-# A sum of the losses of a batch has failed when it is so many times the first one, or
-# if after so many steps it is not below this share of the first ones.
+# A loss summed over the batch has failed when it is this many times the first one, or
+# if after this many steps it is not below this share of the first ones.
 RISEN = 2.0
 ENOUGH_STEPS = 50
 FALLEN = 0.95
-# A loss that falls below zero has no bound if it comes to so many times what it was, or
-# one, at first: negative likelihoods of densities come to some times that.
+# A loss below zero has no bound if it reaches this many times its first size, or 1:
+# negative likelihoods of densities reach a few times that.
 NO_BOUND = 1000.0
-# The last and the first losses whose medians are compared: it may soon be not finite.
+# Number of last and first losses to compare: the loss may soon stop being finite.
 SOON = 3
-# What to do where cross_entropy cannot take the place of the loss.
+# Advice where cross_entropy cannot replace the loss.
 _WITH_LOG_SOFTMAX = {
     "ctc_loss": (
-        "give it scores.log_softmax(-1), over the classes and the blank, as the last "
-        "axis of what CTCLoss is given has them"
+        "Give it scores.log_softmax(-1): the last axis of the input of CTCLoss holds "
+        "the classes and the blank."
     )
 }
 
@@ -54,17 +55,20 @@ _WITH_LOG_SOFTMAX = {
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossMisuse(LossRule):
-    """Report losses that cannot measure what they are meant to.
+    """Report losses that cannot measure what they should.
 
-    A softmax or sigmoid is taken twice, over the samples, or of a single class; a
-    likelihood is given scores or probabilities in place of logarithms; outputs and
-    targets are broadcast against each other; a distance is maximized; a sum over the
-    batch takes the place of the mean; nothing bounds the loss below; or it has no
-    graph.
+    The rule finds
+
+    - a softmax or sigmoid applied twice, over the samples, or to a single class;
+    - a likelihood of scores or probabilities instead of logarithms;
+    - outputs and targets that broadcast against each other;
+    - a distance that the training maximizes;
+    - a sum over the batch in place of a mean;
+    - a loss without a lower bound, or without a graph.
 
     Args:
-        risen: A loss that is summed up over the batch is a warning when it is so many
-            times what it was at first.
+        risen: A loss summed over the batch is a warning once it is this many times as
+            large as at first.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -99,7 +103,7 @@ class LossMisuse(LossRule):
 
     @property
     def lookback(self) -> int:
-        """The last losses, of which the median is taken."""
+        """The last losses, whose median the rule takes."""
         return FIRST - 1
 
     @property
@@ -108,7 +112,7 @@ class LossMisuse(LossRule):
         return FIRST
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
-        """Judge by what the graphs of the losses say; else by their inputs."""
+        """Judge losses by their graphs or, where these are unknown, by their inputs."""
         for table in window.tables(*TRAINING):
             losses = [i for i, role in enumerate(table.roles) if role == "loss"]
             for model_info, steps in model_info_of_steps(window, table):
@@ -120,7 +124,7 @@ class LossMisuse(LossRule):
             if info is None or not info.is_surrogate:
                 yield from (_falling_without_end(table, i) for i in losses)
             for evaluation in wrong_inputs(table, info):
-                # The graph tells everything else for certain.
+                # The graph shows everything else for certain.
                 kind = kind_of(info, evaluation.names[0])
                 if info is None or not info.is_loss_open or kind == Kind.KL_DIV:
                     yield evaluation
@@ -142,7 +146,7 @@ class LossMisuse(LossRule):
                 has_failed = self._failed(table, i)[new]
             severities[known & ~has_failed] = Severity.INFO
         described = [_describe(fact) for fact in facts]
-        message = "; moreover, ".join(each.message for each in described)
+        message = " ".join(each.message for each in described)
         found = Description(
             message=message,
             value=described[0].value,
@@ -154,13 +158,13 @@ class LossMisuse(LossRule):
         )
 
     def _failed(self, table: Table, i: int) -> Bools:
-        """Where the loss is not finite, far above its start, or late not below it."""
+        """Find where the loss is not finite, far above its start, or late not below."""
         known = np.flatnonzero(table.known[i])
         loss = np.where(table.known[i], table["mean"][i], np.nan)
         finite = losses_of(table, i)
         beginning = finite[known][table.ordinal[i, known] <= FIRST]
         start = float(median(beginning))
-        # The first losses of a training that learns at once are far above the others.
+        # If the model learns at once, the first losses are far above the others.
         highest = max(abs(start), *np.abs(beginning[:1]))
         failed: Bools = table.known[i] & ~(np.abs(loss) <= self.risen * highest)
         if len(known) >= FIRST:
@@ -172,9 +176,9 @@ class LossMisuse(LossRule):
 
 
 def _falling_without_end(table: Table, i: int) -> Evaluation:
-    """Where the last losses are far below zero, by orders of magnitude from the first.
+    """Judge whether the loss is below zero by orders of magnitude of its first size.
 
-    It is said to be so from the first one on.
+    The finding begins at the first loss.
     """
     known = np.flatnonzero(table.known[i])
     loss = losses_of(table, i)[known]
@@ -192,16 +196,16 @@ def _falling_without_end(table: Table, i: int) -> Evaluation:
         low = float(last[np.searchsorted(known, j + table.start)])
         return Description(
             message=(
-                f"the loss falls without end: to {low:.3g} by now, where it was "
-                f"{start:.3g} or so (its size) at first; nothing bounds it below"
+                f"The loss falls without end because nothing bounds it from below. It "
+                f"is {number(low)} now; its size was about {number(start)} at first."
             ),
             value=low,
             threshold=-NO_BOUND * max(start, 1.0),
             advice=(
-                "see whether it has the right sign: optimizers minimize, so of a "
-                "likelihood or a reward take the negative (loss = -log_prob.mean()); "
-                "with the right sign, a density that collapses onto single points "
-                "falls so, too: bound its scale from below, or add noise to the data"
+                "Check the sign. Optimizers minimize, so use the negative of a "
+                "likelihood or a reward (loss = -log_prob.mean()). If the sign is "
+                "right, a density may have collapsed onto single points: bound its "
+                "scale from below, or add noise to the data."
             ),
             since=began,
             stage=Stage.NUMBERS,
@@ -211,7 +215,7 @@ def _falling_without_end(table: Table, i: int) -> Evaluation:
 
 
 def _certain(model_info: ModelInfo) -> Sequence[LossFact]:
-    """The faults, the worst first; with adversaries one side may maximize a loss."""
+    """Return the faults, the worst first; an adversary may maximize a loss."""
     order = list(_DESCRIBED)
     facts = [
         fact
@@ -222,7 +226,7 @@ def _certain(model_info: ModelInfo) -> Sequence[LossFact]:
 
 
 def _uses_size_of_gradients(model_info: ModelInfo | None) -> bool:
-    """Whether a gradient that is larger makes a larger step: not with Adam's kind."""
+    """Return whether a larger gradient makes a larger step, unlike in Adam."""
     optimizers = () if model_info is None else model_info.optimizers
     return not optimizers or any("SGD" in name for name in optimizers)
 
@@ -237,14 +241,14 @@ def _softmax_twice(fact: LossFact) -> Description:
     floor = math.log(math.e + classes - 1.0) - 1.0
     return Description(
         message=(
-            f"{fact.operation} is given the result of a softmax{_of(fact)} and takes "
-            f"a softmax of it once more: the loss cannot come below {floor:.3g}"
+            f"{fact.operation} gets the result of a softmax{_of(fact)} and applies a "
+            f"softmax once more, so the loss cannot fall below {number(floor)}."
         ),
         value=floor,
         threshold=0.0,
         advice=(
-            "give the loss what comes before the softmax, which it does itself "
-            "(torch.nn.CrossEntropyLoss)"
+            "Give the loss the scores from before the softmax. It applies a softmax "
+            "itself (torch.nn.CrossEntropyLoss)."
         ),
     )
 
@@ -253,14 +257,14 @@ def _sigmoid_twice(fact: LossFact) -> Description:
     floor = math.log1p(1 / math.e)
     return Description(
         message=(
-            f"{fact.operation} is given the result of a sigmoid{_of(fact)} and takes "
-            f"a sigmoid of it once more: the loss cannot come below {floor:.3g}"
+            f"{fact.operation} gets the result of a sigmoid{_of(fact)} and applies a "
+            f"sigmoid once more, so the loss cannot fall below {number(floor)}."
         ),
         value=floor,
         threshold=0.0,
         advice=(
-            "give the loss what comes before the sigmoid, which it does itself, or "
-            "call binary_cross_entropy in its place"
+            "Give the loss the scores from before the sigmoid. It applies a sigmoid "
+            "itself. Or call binary_cross_entropy instead."
         ),
     )
 
@@ -268,16 +272,16 @@ def _sigmoid_twice(fact: LossFact) -> Description:
 def _of_scores(fact: LossFact) -> Description:
     return Description(
         message=(
-            f"{fact.operation} is given scores{_of(fact)}, and no logarithms of "
-            "probabilities: it falls without end as they grow, and does not measure a "
-            "likelihood"
+            f"{fact.operation} gets scores{_of(fact)} instead of logarithms of "
+            "probabilities. It does not measure a likelihood, and falls without end as "
+            "the scores grow."
         ),
         value=1.0,
         threshold=0.0,
         advice=_WITH_LOG_SOFTMAX.get(
             fact.operation,
-            "call cross_entropy in its place (torch.nn.CrossEntropyLoss), or put a "
-            "log_softmax over the classes before this loss",
+            "Call cross_entropy instead (torch.nn.CrossEntropyLoss), or apply "
+            "log_softmax over the classes before this loss.",
         ),
     )
 
@@ -285,16 +289,16 @@ def _of_scores(fact: LossFact) -> Description:
 def _of_probabilities(fact: LossFact) -> Description:
     return Description(
         message=(
-            f"{fact.operation} is given probabilities, the result of a softmax"
-            f"{_of(fact)}, and no logarithms of them: the loss does not measure a "
-            "likelihood, and its gradient is weak where the model is wrong"
+            f"{fact.operation} gets probabilities, the result of a softmax{_of(fact)}, "
+            "instead of their logarithms. It does not measure a likelihood, and its "
+            "gradient is weak where the model is wrong."
         ),
         value=1.0,
         threshold=0.0,
         advice=_WITH_LOG_SOFTMAX.get(
             fact.operation,
-            "take log_softmax in place of softmax, or give what comes before it to "
-            "cross_entropy (torch.nn.CrossEntropyLoss)",
+            "Apply log_softmax instead of softmax, or give the scores from before it "
+            "to cross_entropy (torch.nn.CrossEntropyLoss).",
         ),
     )
 
@@ -303,27 +307,27 @@ def _over_samples(fact: LossFact) -> Description:
     samples, classes = _size(fact, 0), _size(fact, 1)
     return Description(
         message=(
-            f"the log_softmax before {fact.operation} is taken over the {samples} "
-            f"samples of a batch and not over the {classes} classes: the samples "
-            "compete with each other, and a prediction depends on the others"
+            f"The log_softmax before {fact.operation} is over the {samples:,} samples "
+            f"of a batch instead of the {classes:,} classes, so each prediction "
+            "depends on the other samples of its batch."
         ),
         value=float(samples),
         threshold=1.0,
-        advice="take it over the classes: log_softmax(..., dim=1)",
+        advice="Apply it over the classes: log_softmax(..., dim=1).",
     )
 
 
 def _of_one(fact: LossFact) -> Description:
     return Description(
         message=(
-            f"a softmax is taken of a single number{_of(fact)}: it is 1 whatever the "
-            "model gives, so that nothing can be learned"
+            f"The softmax has a single input for each sample{_of(fact)}. Its result is "
+            "always 1, whatever the model outputs, so the model cannot learn."
         ),
         value=1.0,
         threshold=1.0,
         advice=(
-            "with one output use binary_cross_entropy_with_logits, or give the model "
-            "an output for each class"
+            "Use binary_cross_entropy_with_logits for a single output, or give the "
+            "model one output for each class."
         ),
     )
 
@@ -332,15 +336,15 @@ def _broadcast(fact: LossFact) -> Description:
     outputs, both = fact.shapes if len(fact.shapes) == 2 else ((), ())
     return Description(
         message=(
-            f"outputs of shape {outputs} and targets of another shape are broadcast to "
-            f"{both} by {fact.operation}: each output is compared with the targets of "
-            "all samples, and the best that the model can answer is their mean"
+            f"In {fact.operation}, outputs of shape {outputs} and targets of another "
+            f"shape broadcast to {both}. The loss compares each output with the "
+            "targets of all samples, so the model learns to predict their mean."
         ),
         value=float(math.prod(both)),
         threshold=float(math.prod(outputs)),
         advice=(
-            "give both the same shape: targets.unsqueeze(1), or outputs.squeeze(1); "
-            "to assert outputs.shape == targets.shape before the loss keeps it so"
+            "Give both the same shape: targets.unsqueeze(1) or outputs.squeeze(1). "
+            "Before the loss, assert outputs.shape == targets.shape."
         ),
     )
 
@@ -348,26 +352,26 @@ def _broadcast(fact: LossFact) -> Description:
 def _negated(fact: LossFact) -> Description:
     return Description(
         message=(
-            f"the loss is the negative of {fact.operation}: the training makes the "
-            "distance between outputs and targets as large as it can"
+            f"The loss is the negative of {fact.operation}, so the training makes the "
+            "distance between outputs and targets as large as it can."
         ),
         value=-1.0,
         threshold=0.0,
-        advice="take the minus away: optimizers minimize",
+        advice="Remove the minus sign: optimizers minimize the loss.",
     )
 
 
 def _no_graph(fact: LossFact) -> Description:
     return Description(
         message=(
-            f"backward() is called on a {fact.operation} that no operation has made: "
-            "it has no graph, and no parameter gets a gradient"
+            f"The program calls backward() on a {fact.operation} without a graph, so "
+            "no parameter gets a gradient."
         ),
         value=0.0,
         threshold=0.0,
         advice=(
-            "call backward() on the loss itself, and not on a copy of its value "
-            "(torch.tensor(loss), loss.item(), loss.detach())"
+            "Call backward() on the loss itself instead of a copy of its value "
+            "(torch.tensor(loss), loss.item(), loss.detach())."
         ),
     )
 
@@ -376,16 +380,16 @@ def _summed(fact: LossFact) -> Description:
     samples = _size(fact, 0)
     return Description(
         message=(
-            f"{fact.operation} is the sum over the batch and not the mean "
-            f'(reduction="sum"{_of(fact)}): loss and gradients are in proportion to '
-            f"the batch, about {samples} times as large"
+            f"{fact.operation} is a sum over the batch instead of a mean "
+            f'(reduction="sum"{_of(fact)}). Loss and gradients grow with the batch and '
+            f"are about {samples:,} times as large."
         ),
         value=float(samples),
         threshold=1.0,
         advice=(
-            'take the mean (reduction="mean"), or divide the loss by the size of the '
-            "batch: learning rates are meant for means, and a batch of another size "
-            "would need another one"
+            'Use the mean (reduction="mean"), or divide the loss by the batch size. '
+            "Usual learning rates are for means, and with a sum, every batch size "
+            "needs its own."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Losses that need not fall, though the training succeeds: what tells them.
+"""Losses that need not fall although the training succeeds.
 
 Thread safety: pure functions.
 """
@@ -18,12 +18,12 @@ from tdbg.rules.window import Bools, Floats, Table, Window
 
 __all__ = ["has_moved_to", "need_not_fall"]
 
-# The number that a backward begins at, if it is no loss that was called.
+# The name of the number at which a backward pass begins, if no loss returned it.
 TOTAL = "loss_output_0"
-# A loss has both signs if this share of its values at least has the other one.
+# A loss has both signs if at least this share of its values has the rarer sign.
 OTHER_SIGN = 0.1
-# Targets have moved if their mean did by so many standard errors, and by this share of
-# their deviation.
+# Targets have moved if their mean has, by this many standard errors and by this share
+# of their deviation.
 CERTAINTY = 6.0
 MOVED = 0.25
 
@@ -33,21 +33,20 @@ def need_not_fall(
 ) -> Bools:
     """Return at which of some columns the loss in row *i* need not fall.
 
-    - Several optimizers train for several losses, which may be adversaries: as the loss
-      of one falls that of the other rises.
-    - A policy gradient is no measure of success: its loss is a means to a gradient.
-    - What is above and below zero in turn is no distance.
-    - Of several losses that are added up only the total must fall.
-    - Targets that move, as those that a model makes itself, move the loss: copies of
-      it make them, or their statistics have changed.
+    - Several optimizers train for several losses, which may be adversaries: as one loss
+      falls, the other rises.
+    - The loss of a policy gradient yields a gradient and does not measure success.
+    - A loss that changes its sign again and again is no distance.
+    - If the program adds several losses, only their sum must fall.
+    - Moving targets move the loss: a copy of the model produces them, or their
+      statistics have changed.
 
     Args:
         window: Has the model info.
         table: The losses, and their labels if there are any.
         i: Row of the loss.
         n: How many of its last rows count, besides the first.
-        among: The columns, of known rows of the loss: those with a finding, which are
-            few.
+        among: The columns of known rows of the loss that have a finding, which are few.
 
     REQUIRES: the table looks back as many rows, and has the first ones.
     """
@@ -68,7 +67,7 @@ def need_not_fall(
             continue
         if len(last) >= FIRST:
             result[j] |= _have_moved(table, at, last[-FIRST:])
-        # Statistics of the targets may be rarer than losses, or end before.
+        # The targets may have fewer rows than the loss, or end earlier.
         known = np.flatnonzero(table.known[at, : j + 1])
         if not result[j] and len(known) and "float" in table.dtypes[at]:
             mean = float(table["mean"][at, known[-1]])
@@ -80,7 +79,7 @@ def _by_model(window: Window, table: Table) -> Bools:
     result = np.zeros(len(table.steps), dtype=bool)
     has_several = np.full(len(table.steps), table.roles.count("loss") > 1)
     if TOTAL in table.names:
-        # Backward passes that begin at one place, in a function, for each optimizer.
+        # One place in a function may begin the backward passes of all optimizers.
         has_several |= table["count"][table.names.index(TOTAL)] > 1
     for model_info, steps in model_info_of_steps(window, table):
         if model_info is not None:
@@ -97,9 +96,9 @@ def _has_both_signs(loss: Floats) -> bool:
 
 
 def has_moved_to(table: Table, label: int, mean: float, column: int) -> bool:
-    """Whether targets have another mean at a column than at first, beyond chance.
+    """Return whether the mean of targets has moved since the beginning, beyond chance.
 
-    Unlike for a loss, one batch may be all that is known of now.
+    Unlike for a loss, a single batch may show the present mean.
 
     Args:
         table: Has the first ``FIRST`` rows of the targets.
@@ -112,7 +111,7 @@ def has_moved_to(table: Table, label: int, mean: float, column: int) -> bool:
     if len(first) < FIRST or first[-1] >= column:
         return False
     means = table["mean"][label, first]
-    # Of one batch and the next: the targets may have begun to move.
+    # Compare neighboring batches: the targets may have begun to move.
     noise = MAD_TO_DEVIATION * float(np.median(np.abs(np.diff(means)))) / np.sqrt(2.0)
     spreads = table["m2"][label, first] / table["count"][label, first]
     deviation = float(np.sqrt(np.median(spreads)))
@@ -121,7 +120,7 @@ def has_moved_to(table: Table, label: int, mean: float, column: int) -> bool:
 
 
 def _have_moved(table: Table, label: int, last: NDArray[np.intp]) -> bool:
-    """Whether targets are other ones than at the beginning: a model makes them itself.
+    """Return whether targets have changed since the beginning: a model makes them.
 
     Args:
         table: Has the first ``FIRST`` rows of the targets.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.quantities import exact, number, percent
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.rules.builtin.loss.loss_series import (
     FIRST,
@@ -32,18 +33,19 @@ from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["LossNotDecreasing"]
 
-# Significance, in standard errors: of a loss at its start; of one by two
-# short windows; and of one that has come down.  The test is repeated at every step:
-# in 500 steps of a level loss with normal noise two standard errors are exceeded in 85
-# of 100 trainings, three in 23 and four in 1.  What is where it began need not rise to
-# be sick, but of what has shown that it can learn that would be a false alarm.
+# Significance, in standard errors: for a loss at its start, for one judged by two
+# short windows, and for one that has fallen.  The rule repeats the test at every
+# step.  In 500 steps of a level loss with normal noise, 85 of 100 trainings exceed two
+# standard errors, 23 exceed three and 1 exceeds four.  A loss at its start is sick
+# without a rise; for a model that has shown that it can learn, that would be a false
+# alarm.
 CERTAINTY = 2.0
 OF_SHORT = 3.5
 OF_LEARNED = 4.0
-# A loss that is less than this share below its first ones is where it began.
+# A loss less than this share below its first ones is where it began.
 NEAR = 0.1
-# A loss has risen when each of its last ones is above each of its first, FIRST of both,
-# and their median by this share.  By chance alone that is one case in 184,756.
+# A loss has risen when each of its last FIRST values is above each of its first
+# FIRST, and their median by this share.  Chance alone does that once in 184,756 cases.
 RISEN = 0.1
 
 
@@ -52,20 +54,20 @@ RISEN = 0.1
 class LossNotDecreasing(LossRule):
     """Report losses that do not fall, beyond the noise of their batches.
 
-    The medians of two windows of ``window`` recorded steps, one after the other,
-    are compared; before there are so many, of two half as long, if the loss is where
-    it began.  Nothing is reported while the difference could be noise, nor while the
-    loss is well below where it began: what has fallen may be flat.  A loss of which
-    the last 10 are all above the first 10 is reported as soon as that is so.
+    The rule compares the medians of two consecutive windows of ``window`` recorded
+    steps or, for a loss that is where it began, of two windows half as long.  It
+    reports nothing while the difference could be noise, or while the loss is well below
+    its start: a loss that has fallen may be flat.  It reports a loss at once when its
+    last 10 values are all above its first 10.
 
     Args:
         window: Recorded steps in each of the two windows.
-        fall_percent: The loss must fall by at least this percentage from one window
-            to the next.
-        learned_percent: A loss that is this percentage below its first ones has
-            learned, and is not reported for being flat.  100: always report.
+        fall_percent: Least percentage by which the loss must fall from one window to
+            the next.
+        learned_percent: A model whose loss is this percentage below its first values
+            has learned, and its loss may be flat.  100: always report.
         mode: The mode to judge, or its name; None: training.
-        tensor_regex: Judge losses of such names only.
+        tensor_regex: Judge only losses with matching names.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -88,8 +90,8 @@ class LossNotDecreasing(LossRule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
-        return f"a loss at {self.window} recorded steps of training or more"
+        """The data that a first verdict needs."""
+        return f"a loss at {self.window:,} or more recorded steps of training"
 
     @property
     def lookback(self) -> int:
@@ -127,7 +129,7 @@ class LossNotDecreasing(LossRule):
         trends = [trend] * len(severities)
         half = trend_of(table, i, self.window // 2)
         if half is not None and half.n >= FIRST:
-            # Short windows count until there are two long ones.
+            # Short windows count until two long ones are full.
             early = np.isnan(trend.now) & self._stays(half)
             severities[early] = Severity.WARNING
             trends = [half if k else trend for k in early.tolist()]
@@ -153,9 +155,9 @@ class LossNotDecreasing(LossRule):
         # Comparisons with NaN are false: unknown stays unknown.
         requested = self.fall_percent / 100.0 * np.abs(trend.before)
         has_learned = trend.now <= start - self.learned_percent / 100.0 * abs(start)
-        # Only a significant fall is OK, so that noise does not end an episode.
+        # A fall is OK only if it is significant, so that noise does not end an episode.
         falls = (fall >= requested) & (fall > CERTAINTY * error)
-        # What has fallen, and is back where it began, may be so by its noise.
+        # A loss that fell and is back where it began may be there by its noise.
         is_level = _is_near(trend) & ~trend.fell
         sure = np.where(is_level, CERTAINTY, OF_LEARNED)
         severities = np.full(len(fall), UNKNOWN, dtype=np.int8)
@@ -164,7 +166,7 @@ class LossNotDecreasing(LossRule):
         return severities
 
     def _stays(self, trend: Trend) -> NDArray[np.bool_]:
-        """Where the loss surely stays at its start, by windows of half the length."""
+        """Find where the loss surely stays at its start, by half windows."""
         # Half of the steps require half of the fall.
         requested = self.fall_percent / 200.0 * np.abs(trend.before)
         surely_not = trend.before - trend.now + OF_SHORT * trend.error < requested
@@ -175,8 +177,9 @@ class LossNotDecreasing(LossRule):
         change = 100.0 * (start - now) / abs(start) if start else 0.0
         return Description(
             message=(
-                f"each of the last {FIRST} losses is above each of the first {FIRST}: "
-                f"their median rose from {start:.4g} to {now:.4g}"
+                f"The loss rises: its last {FIRST} values are all above its first "
+                f"{FIRST}, and their median rose from {number(start, 4)} to "
+                f"{number(now, 4)}."
             ),
             value=change,
             threshold=self.fall_percent,
@@ -189,7 +192,7 @@ class LossNotDecreasing(LossRule):
         error, start = float(trend.error[j]), trend.start
         change = 100.0 * (before - now) / abs(before) if before else 0.0
         since = 100.0 * (start - now) / abs(start) if start else 0.0
-        size = f"{abs(change):.2g} %"
+        size = percent(abs(change))
         if not change:
             moved = "stayed the same"
         elif abs(before - now) > CERTAINTY * error:
@@ -197,18 +200,18 @@ class LossNotDecreasing(LossRule):
         else:
             # A change within the noise has no direction.
             noise = 100.0 * CERTAINTY * error / abs(before)
-            side = "below" if change > 0 else "above"
-            moved = f"stayed about the same ({size} {side}, give or take {noise:.2g} %)"
-        rising = now > start
+            side = "lower" if change > 0 else "higher"
+            moved = f"stayed about the same ({size} {side}, ±{percent(noise)})"
+        side = "above" if now > start else "below"
         requested = self.fall_percent * trend.n / self.window
         # A smaller number may be noise, and points to no cause.
         has_risen = now - start > self.fall_percent / 100.0 * abs(start)
         return Description(
             message=(
-                f"the median loss of {trend.n} recorded steps {moved}, from "
-                f"{before:.4g} to {now:.4g}, where a fall of {requested:g} % "
-                f"is asked for; {abs(since):.2g} % {'above' if rising else 'below'} "
-                "where it began"
+                f"The loss does not fall: its median over {trend.n:,} recorded steps "
+                f"{moved}, from {number(before, 4)} to {number(now, 4)}, instead of "
+                f"falling by at least {exact(requested)}%. It is {percent(abs(since))} "
+                f"{side} its start."
             ),
             value=change,
             threshold=requested,
@@ -216,21 +219,21 @@ class LossNotDecreasing(LossRule):
             advice=(
                 _RISES
                 if has_risen
-                else "the training does not learn: try a learning rate 10 times "
-                "higher and 10 times lower, check that labels belong to their inputs "
-                "and that the optimizer holds the parameters, and see whether it can "
-                "learn a single batch by heart"
+                else "The model does not learn. Try a learning rate 10 times as high "
+                "and one 10 times as low. Check that labels belong to their inputs and "
+                "that the optimizer holds the parameters. Check whether the model can "
+                "overfit a single batch."
             ),
         )
 
 
 _RISES = (
-    "the loss rises: lower the learning rate, and check the sign of the loss and the "
-    "labels"
+    "The loss rises: lower the learning rate, and check the labels and the sign of the "
+    "loss."
 )
 
 
 def _is_near(trend: Trend) -> NDArray[np.bool_]:
-    """Where the loss is close to its start, or above."""
+    """Find where the loss is close to its start, or above."""
     near: NDArray[np.bool_] = trend.now > trend.start - NEAR * abs(trend.start)
     return near

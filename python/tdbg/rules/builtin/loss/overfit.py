@@ -1,4 +1,4 @@
-"""Overfit: models that learn their training data by heart."""
+"""Overfit: models that memorize their training data."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tdbg.config.quantities import number, percent, plural
 from tdbg.rules.builtin.loss.loss_series import Passes, PassesRule, judge_passes
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
@@ -19,26 +20,28 @@ __all__ = ["Overfit"]
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overfit(PassesRule):
-    """Report models that learn their training data by heart.
+    """Report models that memorize their training data.
 
-    Either the validation loss has risen from its best while the training loss fell, or
-    training has come far and little of it holds in validation, or nothing is left to
-    learn from while a good part of the loss is left in validation.
+    One of three things must hold.  The validation loss has risen from its best while
+    the training loss fell.  Or the training loss has fallen far, and little of that
+    fall shows in validation.  Or the training loss is next to nothing, while a good
+    part of the loss is left in validation.
 
     Args:
-        rise: The validation loss may rise by this share of its best.
-        rise_of_start: And by this share of the loss at which training began.
-        ratio_threshold: Only if validation is above training by this share of it.
-        learned: Training has come far when its loss fell by this share of where it
-            began.
-        carried_over: So much of that fall must be found in validation.
-        by_heart: Nothing is left to learn from at a training loss of this share of
-            where it began.
-        times: Then the validation loss may be so many times the training loss.
-        left: Or this share of where training began.
-        improvement: Or be falling by this share of itself from pass to pass.
-        passes: Passes in a row at which this must hold.
-        start_step: Nothing is said before this global step.
+        rise: Share of its best by which the validation loss may rise.
+        rise_of_start: Share of the first training loss by which it may also rise.
+        ratio_threshold: Share of the training loss by which the validation loss must
+            exceed it.
+        learned: The training loss has fallen far once it fell by this share of its
+            start.
+        carried_over: Share of that fall that validation must show.
+        by_heart: The model has memorized its data at a training loss of this share of
+            its start.
+        times: The validation loss may then be this many times the training loss.
+        left: Or this share of the first training loss.
+        improvement: Or it may fall by this share of itself from pass to pass.
+        passes: Consecutive passes at which this must hold.
+        start_step: The rule says nothing before this global step.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -73,10 +76,10 @@ class Overfit(PassesRule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return (
-            f"a loss of training, and of {self.passes} passes over validation data or "
-            "more (steps of mode EVAL)"
+            f"a training loss, and the loss of {self.passes:,} or more passes over "
+            "validation data (steps of mode EVAL)"
         )
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
@@ -134,9 +137,10 @@ class Overfit(PassesRule):
         if self._rises(passes, len(passes.validation) - 1):
             return Description(
                 message=(
-                    f"the validation loss has risen from {low:.4g} to {now:.4g} in "
-                    f"{ago} passes, while the training loss fell from "
-                    f"{passes.training[best]:.4g} to {training:.4g}"
+                    "The model overfits: the validation loss has risen from "
+                    f"{number(low, 4)} to {number(now, 4)} in {plural(ago, 'pass')}, "
+                    "while the training loss fell from "
+                    f"{number(passes.training[best], 4)} to {number(training, 4)}."
                 ),
                 value=(now - low) / abs(low) if low else now - low,
                 threshold=self.rise,
@@ -147,10 +151,11 @@ class Overfit(PassesRule):
         if not self._stays_behind(passes, len(passes.validation) - 1):
             return Description(
                 message=(
-                    f"training knows its data by heart, with a loss of {training:.4g} "
-                    f"where it began at {passes.start:.4g}; in validation it is "
-                    f"{now:.4g} and hardly falls any more: "
-                    f"{now / passes.start:.0%} of that beginning are left"
+                    "The model has memorized its training data: the training loss is "
+                    f"{number(training, 4)}, down from {number(passes.start, 4)}. The "
+                    f"validation loss is {number(now, 4)}, "
+                    f"{percent(100 * now / passes.start)} of that start, and hardly "
+                    "falls any more."
                 ),
                 value=now / passes.start,
                 threshold=self.left,
@@ -159,9 +164,10 @@ class Overfit(PassesRule):
             )
         return Description(
             message=(
-                f"training has brought the loss from {passes.start:.4g} to "
-                f"{training:.4g}, but in validation it is {now:.4g}: "
-                f"{max(held, 0.0) / fell:.0%} of the fall hold there"
+                f"The model overfits: the training loss fell from "
+                f"{number(passes.start, 4)} to {number(training, 4)}, but the "
+                f"validation loss is {number(now, 4)}. Validation shows only "
+                f"{percent(100 * max(held, 0.0) / fell)} of the fall."
             ),
             value=held / fell,
             threshold=self.carried_over,
@@ -171,7 +177,7 @@ class Overfit(PassesRule):
 
 
 _OVERFIT = (
-    "go back to the checkpoint of the best validation; then: more data or "
-    "augmentation, weight decay, dropout, a smaller model, or early stopping; and see "
-    "whether validation data are like training data"
+    "Go back to the checkpoint with the best validation loss. Then use more data or "
+    "augmentation, weight decay, dropout, a smaller model, or early stopping. Check "
+    "that the validation data resemble the training data."
 )

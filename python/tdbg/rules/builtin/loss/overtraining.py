@@ -1,4 +1,4 @@
-"""Overtraining: models that are trained for too long."""
+"""Overtraining: trainings that go on for too long."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tdbg.config.quantities import number, plural
 from tdbg.rules.builtin.loss.loss_series import Passes, PassesRule, judge_passes
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
@@ -19,16 +20,17 @@ __all__ = ["Overtraining"]
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overtraining(PassesRule):
-    """Report trainings that go on though validation has long stopped to improve.
+    """Report trainings that go on long after validation has stopped improving.
 
-    An information once there was no new best in ``passes_validation`` passes; a
-    warning if by then validation is worse than its best by ``worse``.
+    The finding is an info once ``passes_validation`` passes had no new best, and a
+    warning if validation is then worse than its best by ``worse``.
 
     Args:
-        passes_validation: Passes without a new best of validation.
-        passes_train: And without one of training: 0 does not ask for it.
-        improvement: A new best is better than the last by this share of it, at least.
-        worse: Share of the best by which validation may be above it.
+        passes_validation: Passes without a new best of the validation loss.
+        passes_train: Passes without a new best of the training loss; 0: do not require
+            any.
+        improvement: Least share by which a new best must be below the last one.
+        worse: Share of the best by which the validation loss may be above it.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -50,10 +52,10 @@ class Overtraining(PassesRule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return (
-            f"a loss of more than {self.passes_validation} passes over validation data "
-            "(steps of mode EVAL)"
+            f"a loss of more than {plural(self.passes_validation, 'pass')} over "
+            "validation data (steps of mode EVAL)"
         )
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
@@ -71,7 +73,7 @@ class Overtraining(PassesRule):
         return int(Severity.WARNING if worse else Severity.INFO)
 
     def _since_best(self, loss: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
-        """How many passes ago the last new minimum was."""
+        """Return how many passes ago the last new minimum was."""
         best, at = float(loss[0]), 0
         for k, value in enumerate(loss.tolist()):
             if value < best - self.improvement * abs(best):
@@ -84,14 +86,16 @@ class Overtraining(PassesRule):
         ago = self._since_best(passes.validation)
         return Description(
             message=(
-                f"no new best of the validation loss in {ago} passes: it was {low:.4g} "
-                f"and is {now:.4g}; the training loss went from "
-                f"{passes.training[best]:.4g} to {passes.training[-1]:.4g} meanwhile"
+                f"The validation loss has not improved for {plural(ago, 'pass')}: its "
+                f"best was {number(low, 4)} and it is {number(now, 4)} now. Meanwhile, "
+                "the training loss went from "
+                f"{number(passes.training[best], 4)} to "
+                f"{number(passes.training[-1], 4)}."
             ),
             value=float(ago),
             threshold=float(self.passes_validation),
             advice=(
-                "stop here and keep the checkpoint of the best validation; or lower "
-                "the learning rate, if it was never lowered"
+                "Stop the training and keep the checkpoint with the best validation "
+                "loss; or lower the learning rate, if you never have."
             ),
         )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from tdbg.config.needs import Needs
+from tdbg.config.quantities import number
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import LossRule, losses_of
 from tdbg.rules.builtin.loss.moving_goals import need_not_fall
@@ -30,40 +31,41 @@ from tdbg.run.findings import Evidence, Severity, Stage
 __all__ = ["LossSpike"]
 
 
-# Rows whose median is the start of the loss.
+# Rows whose median is the first loss.
 N_START = 10
-# A learning rate has been searched for if it is so many times the first one, was so
-# many times that so many rows ago, and grew faster since than with the square of the
-# steps: a warm-up is linear.
+# The program searches for a learning rate if the rate is RANGE times the first one,
+# was EARLY times the first one LATEST rows ago, and has since grown faster than the
+# square of the steps: a warm-up is linear.
 RANGE = 100.0
 EARLY = 10.0
 LATEST = 25
 POWER = 2.0
 OF_SEARCH = (
-    "nothing, if this is a search for the learning rate (a range test): it rose from "
-    "{:.2g} to {:.2g}; take a tenth of that, or less"
+    "Nothing, if this is a search for the learning rate (a range test). The rate rose "
+    "from {} to {}; use a tenth of that, or less."
 )
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSpike(LossRule):
-    """Report losses that jump far above what they had come to.
+    """Report losses that jump far above their recent level.
 
-    Information, where the learning rate grows faster than a warm-up does: a search for
-    the highest one ends so.
+    The level is the median of the last steps.  Where the learning rate grows faster
+    than in a warm-up, the finding is an info: a search for the highest rate ends that
+    way.
 
     Args:
-        num_steps: Recorded steps before, whose median the loss is compared with.
-        deviations: It must be above it by so many robust standard deviations
-            (1.4826 times the median absolute deviation),
-        of_way: by this share of the way that the loss had come down from its start,
-        of_level: by this share of that median itself,
-        of_tails: and, at the last step that patience asks for, by so many standard
-            deviations of the steps before the first, which single high losses widen.
-        patience: Recorded steps in a row at which this must hold.
-        at_once: One step is enough where the loss is so many times the highest of
-            those steps and of the first ones.
+        num_steps: Number of previous recorded steps that make up the level.
+        deviations: Least distance above the level, in robust standard deviations
+            (1.4826 times the median absolute deviation).
+        of_way: Least distance, as a share of the fall from the first loss to the level.
+        of_level: Least distance, as a share of the level.
+        of_tails: Least distance at the last of the ``patience`` steps, in standard
+            deviations of the previous steps, which single high losses widen.
+        patience: Consecutive recorded steps at which this must hold.
+        at_once: One step is enough if the loss is this many times the highest previous
+            and first losses.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -81,7 +83,7 @@ class LossSpike(LossRule):
     at_once: float = 5.0
 
     def __post_init__(self) -> None:
-        # With fewer, the start of the loss would be unknown at the first verdicts.
+        # With fewer, the first verdicts would not know the first loss.
         check_number(self, "num_steps", least=N_START, whole=True)
         check_number(self, "deviations", above=0.0)
         check_number(self, "of_way", least=0.0)
@@ -103,8 +105,8 @@ class LossSpike(LossRule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
-        return f"a loss at more than {self.num_steps} recorded steps of training"
+        """The data that a first verdict needs."""
+        return f"a loss at more than {self.num_steps:,} recorded steps of training"
 
     @property
     def lookback(self) -> int:
@@ -156,8 +158,8 @@ class LossSpike(LossRule):
         streak = streak_of_known(high, np.ones_like(high))
         severities = np.full(len(table.steps), UNKNOWN, dtype=np.int8)
         severities[rows] = np.where(np.isnan(excess), UNKNOWN, OK)
-        # High, but not for long enough yet, or as high as single losses before: neither
-        # a finding nor OK.
+        # A high loss that has not lasted, or only matches single losses before, is
+        # neither a finding nor OK.
         severities[rows[high]] = UNKNOWN
         jumps = (streak >= self.patience) & (excess > tails)
         jumps |= high & (highest > 0) & (loss > self.at_once * highest)
@@ -175,21 +177,22 @@ class LossSpike(LossRule):
             k = int(np.searchsorted(rows, j + table.start))
             return Description(
                 message=(
-                    f"the loss has jumped to {loss[k]:.4g} from {level[k]:.4g}, the "
-                    f"median of {n} steps before; it began at {start:.4g}"
+                    f"The loss has jumped from {number(level[k], 4)}, its median over "
+                    f"the {n:,} recorded steps before, to {number(loss[k], 4)}. It "
+                    f"started at {number(start, 4)}."
                 ),
                 value=float(excess[k]),
                 threshold=float(np.fmax(limit[k], tails[k])),
                 evidence=Evidence(
                     "mean", float(level[k] + np.fmax(limit[k], tails[k]))
                 ),
-                advice=OF_SEARCH.format(*rates)
+                advice=OF_SEARCH.format(*(number(rate, 2) for rate in rates))
                 if rates is not None
                 else (
-                    "look at the batches of these steps; go back to a checkpoint "
-                    "before and skip them, clip gradients, lower the learning rate or "
-                    "warm it up longer, and with Adam lower beta2 (0.95) or raise "
-                    "epsilon"
+                    "Look at the batches of these steps. Go back to an earlier "
+                    "checkpoint and skip them, clip gradients, or lower the learning "
+                    "rate or warm it up for longer. With Adam, lower beta2 (to 0.95) "
+                    "or raise epsilon."
                 ),
             )
 
@@ -197,10 +200,10 @@ class LossSpike(LossRule):
 
 
 def _searched_from(table: Table, j: int) -> tuple[float, float] | None:
-    """The first learning rate and that at a column, if it grew as in a range test.
+    """Return the first learning rate and the one at a column, if this is a range test.
 
-    Such a test multiplies the rate at each step, over decades, as those of fastai and
-    of Lightning do; None: it does not.
+    A range test, such as fastai's or Lightning's, multiplies the rate at each step,
+    over decades.  None: this is none.
     """
     for i, name in enumerate(table.names):
         if not RATE.match(name):

@@ -1,4 +1,4 @@
-"""Underfitting: models that have learned too little and learn no more."""
+"""Underfitting: models that have learned too little and no longer learn."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.quantities import number, percent
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.rules.builtin.loss.loss_series import (
     FIRST,
@@ -37,7 +38,7 @@ __all__ = ["Underfitting"]
 
 # Significance, in standard errors.
 CERTAINTY = 2.0
-# Means and deviations of normal numbers are surely as near to 0 and 1, in standard
+# Largest distance of the mean and deviation of normal numbers from 0 and 1, in standard
 # errors.
 NORMAL = 5.0
 
@@ -45,18 +46,16 @@ NORMAL = 5.0
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Underfitting(LossRule):
-    """Report models whose losses of training and validation stay high, and flat.
+    """Report models whose training and validation losses stay high and flat.
 
-    A denoiser is not judged: how much of the noise can be told from the rest is in the
-    data.
+    The rule skips denoisers: the data limit how much noise a model can recognize.
 
     Args:
-        num_steps: Recorded steps in each of the two stretches of training that are
-            compared.
+        num_steps: Recorded steps in each of the two stretches of training to compare.
         flat_percent: A loss that falls by less than this percentage from one stretch
             to the next is flat.
-        learned_percent: A loss that fell by this percentage of where it began, in
-            training or in validation, is not high.
+        learned_percent: A loss that fell by this percentage of its start, in training
+            or in validation, is not high.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -75,8 +74,8 @@ class Underfitting(LossRule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
-        return f"a loss at {2 * self.num_steps} recorded steps of training"
+        """The data that a first verdict needs."""
+        return f"a loss at {2 * self.num_steps:,} recorded steps of training"
 
     @property
     def lookback(self) -> int:
@@ -89,7 +88,7 @@ class Underfitting(LossRule):
         return FIRST
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select losses, labels, and inputs, which tell a denoiser."""
+        """Select losses, labels, and inputs, by which the rule knows a denoiser."""
         return LossRule.selects(self, tensor) or tensor.role == "model_input"
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
@@ -120,7 +119,7 @@ class Underfitting(LossRule):
         name: str,
         steps: NDArray[np.int64],
     ) -> NDArray[np.float64]:
-        """The median of the last losses of evaluation before each step; NaN: none."""
+        """Return the median of the last evaluation losses before each step, or NaN."""
         result = np.full(len(steps), np.nan)
         if table is None or not len(table.steps):
             return result
@@ -155,7 +154,7 @@ class Underfitting(LossRule):
         sure = CERTAINTY * trend.error
         surely_flat = (before - now + sure < flat) & (now - before < flat + sure)
         severities = np.full(len(steps), UNKNOWN, dtype=np.int8)
-        # The start of the loss is unknown before there are two stretches.
+        # The first loss is unknown before two stretches are full.
         sound = (before - now > flat) | (now <= limit) | (held <= limit)
         severities[sound & ~np.isnan(now)] = OK
         high = (now > limit) & ~(held <= limit)
@@ -163,20 +162,22 @@ class Underfitting(LossRule):
 
         def describe(j: int) -> Description:
             learned = 100.0 * (start - now[j]) / abs(start) if start else 0.0
-            held_out = "" if np.isnan(held[j]) else f", and {held[j]:.4g} in validation"
-            below = f"only {learned:.2g} % below" if learned > 0 else "not below"
+            held_out = ""
+            if not np.isnan(held[j]):
+                held_out = f" ({number(float(held[j]), 4)} in validation)"
+            below = f"only {percent(learned)} below" if learned > 0 else "not below"
             return Description(
                 message=(
-                    f"the loss is flat at {now[j]:.4g}{held_out}: {below} "
-                    f"{start:.4g}, where it began"
+                    f"The model underfits: its loss is flat at {number(now[j], 4)}"
+                    f"{held_out}, {below} its start of {number(start, 4)}."
                 ),
                 value=float(learned),
                 threshold=self.learned_percent,
                 advice=(
-                    "the model cannot do better as it is: check that labels belong to "
-                    "their inputs and see whether it can learn a single batch by "
-                    "heart; then more layers or units, better features, less weight "
-                    "decay and dropout, a higher learning rate"
+                    "Check that labels belong to their inputs, and whether the model "
+                    "can overfit a single batch. If it can, use more layers or units, "
+                    "better features, less weight decay and dropout, or a higher "
+                    "learning rate."
                 ),
             )
 
@@ -184,10 +185,10 @@ class Underfitting(LossRule):
 
 
 def _are_of_noise(table: Table, loss: int) -> bool:
-    """Whether the loss is of a model that tells noise from what it was added to.
+    """Return whether the loss belongs to a denoiser.
 
-    Such a model is given what is noisy, and one number for each sample, which is how
-    much, or a time; its targets have the shape of the first and are normal.
+    A denoiser gets a noisy input, and one number for each sample, which is the amount
+    of noise or a time.  Its targets have the shape of the input and are normal.
 
     REQUIRES: the table has the first ``FIRST`` rows.
     """

@@ -1,1 +1,1 @@
-"""Rules about a run as a whole: whether it goes on, and whether it is like others."""
+"""Rules about a run as a whole: whether it stalls, and whether it repeats another."""

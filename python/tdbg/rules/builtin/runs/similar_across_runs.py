@@ -1,4 +1,4 @@
-"""SimilarAcrossRuns: runs that should be the same, and are not."""
+"""SimilarAcrossRuns: runs that should be the same but differ."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.quantities import plural
 from tdbg.errors import ConfigurationError
 from tdbg.rules.builtin.tensors.tensor_rule import TensorRule
 from tdbg.rules.registry import register
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SimilarAcrossRuns"]
 
-# How many trials stay open between windows.
+# Number of trials that stay open between windows.
 OPEN_RUNS = 16
 
 
@@ -33,14 +34,14 @@ OPEN_RUNS = 16
 class SimilarAcrossRuns(TensorRule):
     """Report tensors that differ from those of another run at the same step.
 
-    Compared are the rows of statistics, field by field.  What the other run does not
-    have at a step is unknown.
+    The rule compares rows of statistics, field by field.  A row that the other run
+    lacks is unknown.
 
     Args:
-        other_runs: Directories of the runs to compare with; one at least.
-        collections: What to compare.
-        rtol: Fields may differ by this share of them.
-        atol: And by this much.
+        other_runs: Directories of the runs to compare with; at least one.
+        collections: Collections to compare.
+        rtol: Largest relative difference of a field.
+        atol: Largest absolute difference of a field, in addition.
 
     Raises:
         ConfigurationError: If a parameter is not of its kind.
@@ -97,17 +98,17 @@ class SimilarAcrossRuns(TensorRule):
             same = int(np.count_nonzero(known[:, j] & ~differs[:, j]))
             return Description(
                 message=(
-                    f"differs from {run}: {field} is {ours:.9g} and not {other:.9g}; "
-                    f"{same} of {np.count_nonzero(known[:, j])} tensors are the same "
-                    "at this step"
+                    f"This tensor differs from {run}: {field} is {ours:.9g} instead of "
+                    f"{other:.9g}. At this step, {same:,} of "
+                    f"{plural(int(np.count_nonzero(known[:, j])), 'tensor')} "
+                    f"{'is' if same == 1 else 'are'} the same."
                 ),
                 value=abs(ours - other),
                 threshold=self.atol + self.rtol * abs(other),
-                advice=(
-                    "if the runs should be the same: seeds (torch.manual_seed, of "
-                    "loaders and workers too), torch.use_deterministic_algorithms("
-                    "True), the order of files, versions and hardware; the first "
-                    "tensor that differs tells where to look"
+                advice=lambda words: (
+                    f"If the runs should be the same, check {words.reproducing}, the "
+                    "order of files, versions, and hardware. The first tensor that "
+                    "differs shows where to look."
                 ),
             )
 
@@ -122,7 +123,7 @@ def _open(run: str) -> Trial:
 
 
 def _rows_of(trial: Trial, table: Table) -> dict[str, NDArray[np.float64]]:
-    """The rows of another run, arranged as in the table; NaN: no row."""
+    """Return the rows of another run, arranged as in the table; NaN: no row."""
     shape = table.present.shape
     result = {field: np.full(shape, np.nan) for field in FIELDS}
     there = set(trial.tensor_names())

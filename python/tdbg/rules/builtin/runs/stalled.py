@@ -1,4 +1,4 @@
-"""StalledTraining: trainings that stand still."""
+"""StalledTraining: trainings that stall."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ NAME = "training"
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledTraining(Rule):
-    """Report trainings that record no step for long.
+    """Report trainings that record no step for a long time.
 
     Args:
         threshold: Seconds without a step.
-        times_usual: They must also be so many times the longest of the last pauses
-            between two steps.
-        num_steps: How many of these pauses are remembered.
+        times_usual: Times the longest of the last pauses between two steps that the
+            pause must also exceed.
+        num_steps: Number of last pauses to consider.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -69,9 +69,9 @@ class StalledTraining(Rule):
 
         def describe() -> Description:
             gone = {
-                True: "its process is alive",
-                False: "its process is gone",
-                None: "whether its process lives is not known",
+                True: "Its process is alive.",
+                False: "Its process is gone.",
+                None: "Nobody knows whether its process is alive.",
             }
             return self._describe(idle.seconds, self.threshold, gone[idle.alive])
 
@@ -93,7 +93,7 @@ class StalledTraining(Rule):
         order = np.argsort(steps)
         steps, wall, generation = steps[order], wall[order], generation[order]
         pause = np.diff(wall, prepend=wall[:1]) * NANOSECONDS
-        # The time between two attempts is no pause.
+        # The time between two attempts does not count as a pause.
         pause[np.diff(generation, prepend=generation[:1]) != 0] = 0.0
         for table in window.tables():
             rows = table.present[:, table.start :].any(axis=0)
@@ -104,7 +104,7 @@ class StalledTraining(Rule):
             yield self._of_pauses(new, table.mode, pause[at], limit)
 
     def _usual(self, pause: NDArray[np.float64], k: int) -> float:
-        """The longest pause before each one; the time before the first step is none."""
+        """Return the longest previous pause, without the time before the first step."""
         before = pause[max(1, k - self.num_steps) : k]
         return float(before.max()) if len(before) else 0.0
 
@@ -122,18 +122,21 @@ class StalledTraining(Rule):
             mode,
             severities,
             lambda j: self._describe(
-                float(pause[j]), float(limit[j]), "then it went on"
+                float(pause[j]), float(limit[j]), "Then the training went on."
             ),
         )
 
     def _describe(self, seconds: float, limit: float, what: str) -> Description:
         return Description(
-            message=f"no step was recorded for {seconds:.0f} s: {what}",
+            message=(
+                "The training stalled: it recorded no step for "
+                f"{seconds:,.0f} s. {what}"
+            ),
             value=seconds,
             threshold=limit,
             advice=(
-                "see what it waits for (py-spy dump --pid, a hung collective, a loader "
-                "or a file system that does not answer, a full disk), and set timeouts "
-                "on loaders and process groups"
+                "Find out what it waits for (py-spy dump --pid PID): a hung "
+                "collective, a loader or file system that does not respond, or a full "
+                "disk. Set timeouts on loaders and process groups."
             ),
         )

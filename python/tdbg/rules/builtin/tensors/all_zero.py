@@ -1,4 +1,4 @@
-"""AllZero: tensors of which all elements are zero."""
+"""AllZero: tensors whose elements are all zero."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.kinds import Kind
+from tdbg.config.quantities import percent, plural
 from tdbg.rules.builtin.tensors.tensor_rule import INPUTS, LastingRule
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
@@ -18,22 +19,22 @@ from tdbg.run.model_info import ModelInfo
 
 __all__ = ["AllZero"]
 
-# The name of an output, its number, and the call that it is of, after the first.
+# The name of an output, its number, and its call if that is not the first.
 PARTS = re.compile(r"(.*_output_)(\d+)(?:@\d+)?")
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllZero(LastingRule):
-    """Report tensors of which all elements are zero.
+    """Report tensors whose elements are all zero.
 
-    A further output of a module, as a mask, a bias of positions or a state, is none
-    while the first one is not zero: something passes there.  Nor is that of one call
-    of a module, as of a step in time, while another call gives something; ReLUs apart,
-    of which one may stand for several layers.
+    The rule skips a further output of a module, such as a mask, a position bias or a
+    state, while the first output is not zero.  It also skips one call of a module, such
+    as a step in time, while another call returns something.  This does not hold for
+    ReLUs, since one module may stand for several layers.
 
     Args:
-        threshold: Percentage of zeros from which on a tensor is reported.
+        threshold: Least percentage of zeros in a tensor to report.
 
     Raises:
         ConfigurationError: If a parameter is out of its range or not of its kind.
@@ -61,23 +62,28 @@ class AllZero(LastingRule):
 
         def describe(i: int, j: int) -> Description:
             share = 100.0 * table["zero"][i, j] / count[i, j]
-            affected = int(np.count_nonzero(lasting[:, j]))
+            n = int(np.count_nonzero(lasting[:, j]))
+            n_elements = int(count[i, j])
+            what = f"{percent(share)} of the {n_elements:,} elements"
+            if share == 100.0:
+                what = f"All {n_elements:,} elements"
+            others = f" {plural(n - 1, 'other tensor')} too." if n > 1 else ""
             return Description(
                 message=(
-                    f"{share:.4g} % of {count[i, j]:.0f} elements are zero, at "
-                    f"{self.patience} recorded steps in a row"
+                    f"{what} of this {table.roles[i].replace('_', ' ')} were zero at "
+                    f"{plural(self.patience, 'recorded step')} in a row.{others}"
                 ),
                 value=float(share),
                 threshold=self.threshold,
                 evidence=Evidence("zero_share", self.threshold / 100.0),
-                advice=_zero_advice(table.roles[i], affected),
+                advice=_zero_advice(table.roles[i]),
             )
 
         return table.judge_lasting(zero, lasting, Severity.WARNING, describe, judged)
 
 
 def _others(table: Table, model_info: ModelInfo | None) -> dict[int, list[int]]:
-    """Of outputs: the rows of other calls, and of the first outputs of the module."""
+    """Return, for outputs, the rows of other calls and of the first output."""
     calls: dict[str, list[int]] = {}
     parts: dict[int, tuple[str, str]] = {}
     for i, name in enumerate(table.names):
@@ -97,16 +103,12 @@ def _others(table: Table, model_info: ModelInfo | None) -> dict[int, list[int]]:
     return result
 
 
-def _zero_advice(role: str, affected: int) -> str:
+def _zero_advice(role: str) -> str:
     if role in INPUTS:
-        return "the data holds nothing: see how it is loaded and normalized"
+        return "The data is empty: check how you load and normalize it."
     if role == "output":
         return (
-            f"nothing passes this layer ({affected} tensors are affected): look for "
-            "dead ReLUs, weights that are all zero, a mask that hides everything, or "
-            "inputs that are zero"
+            "Nothing passes this layer. Look for dead ReLUs, weights that are all "
+            "zero, a mask that hides everything, or inputs that are zero."
         )
-    return (
-        f"{affected} tensors are affected: see how it is initialized, and whether "
-        "anything reaches it"
-    )
+    return "Check how you initialize it, and whether anything reaches it."

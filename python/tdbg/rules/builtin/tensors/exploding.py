@@ -1,21 +1,26 @@
-"""ExplodingTensor: the first tensor that holds NaN or infinities."""
+"""ExplodingTensor: the first tensor with NaN or infinity."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import join_names
 from tdbg.rules.builtin.tensors.tensor_rule import TensorRule
-from tdbg.rules.columns import held_before, join_names
+from tdbg.rules.columns import held_before
 from tdbg.rules.registry import register
 from tdbg.rules.rule import ROLES, built_in, check_switch
 from tdbg.rules.window import Description, Evaluation, Table, Window
 from tdbg.run.findings import Evidence, Severity, Stage
 from tdbg.stats.row_fields import NOT_FINITE_COUNTS
+
+if TYPE_CHECKING:
+    from tdbg.rules.vocabulary import Vocabulary
 
 __all__ = ["ExplodingTensor"]
 
@@ -27,27 +32,27 @@ GRADIENT_ROLES = {
     "gradient_local",
     "output_gradient",
 }
-# The advice if only losses were recorded.
+# The advice for steps at which the hook recorded only losses.
 ALONE = (
-    "nothing but losses was recorded at this step: SaveConfig(statistics_interval=1) "
-    "tells which tensor is the first; as a rule the learning rate is too high, so "
-    "lower it or clip gradients; else look for log or a division at zero in the loss, "
-    "and for labels out of range"
+    "At this step the hook recorded only losses. Set SaveConfig(statistics_interval=1) "
+    "to find the first tensor. Usually the learning rate is too high: lower it or clip "
+    "gradients. Otherwise, look in the loss for log or a division at zero, and for "
+    "labels out of range."
 )
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplodingTensor(TensorRule):
-    """Report the first tensor that holds NaN or infinities, in order of execution.
+    """Report the first tensor with NaN or infinity, in order of execution.
 
-    Where one tensor is not finite all that follow from it are soon; only the one that
-    came first is reported, with where it was and how many others there were.  The
-    next report comes when all were finite again in between.
+    A tensor that is not finite soon spoils all that depend on it.  The rule reports
+    only the first one, with its place and the number of others, and reports again
+    after all tensors have been finite.
 
     Args:
         only_nan: Report NaN only.
-        collections: Where to look.
+        collections: Collections to look in.
 
     Raises:
         ConfigurationError: If a parameter is not of its kind.
@@ -72,7 +77,7 @@ class ExplodingTensor(TensorRule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of the collections; of inputs only those of the model."""
+        """Rows of the collections; among inputs, only those of the model."""
         requested = built_in(self.collections)
         if "inputs" in requested:
             requested = requested - {"inputs"} | {"model_inputs"}
@@ -80,11 +85,11 @@ class ExplodingTensor(TensorRule):
 
     @property
     def lookback(self) -> int:
-        """The row before, which shows whether the tensor was finite then."""
+        """The previous row, which shows whether the tensor was finite then."""
         return 1
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
-        """Find the steps at which tensors stop being finite; name the first tensor."""
+        """Find the steps at which tensors stop being finite, and the first tensor."""
         for table in window.tables():
             yield self._judge(table, window)
 
@@ -94,7 +99,7 @@ class ExplodingTensor(TensorRule):
         if bad.any():
             already = held_before(bad, table.known).any(axis=0)
             begins = np.flatnonzero(bad.any(axis=0) & ~already)
-            # The weights of a step existed before its forward pass.
+            # The weights of a step exist before its forward pass.
             order = np.array([role not in STATE_ROLES for role in table.roles])
             by_time = np.argsort(order, kind="stable")
             first = by_time[np.argmax(bad[by_time][:, begins], axis=0)]
@@ -103,12 +108,12 @@ class ExplodingTensor(TensorRule):
         def describe(i: int, j: int) -> Description:
             return self._describe(table, window, i, j, np.flatnonzero(bad[:, j]))
 
-        # What came first may be finite again while what it has spoiled is not.
+        # The first tensor may be finite again while those that it spoiled are not.
         decided = (severities > 0) | ~np.logical_or.reduce(bad, axis=0)
         return table.judge(severities, describe, decided)
 
     def _bad(self, table: Table) -> NDArray[np.bool_]:
-        """The rows that are not finite, except for infinities on purpose."""
+        """Find the rows that are not finite, except for deliberate infinities."""
         roles = table.roles
         wrong = table["nan"]
         possible = table["negative_infinity"]
@@ -116,14 +121,14 @@ class ExplodingTensor(TensorRule):
             state = np.array([role not in ACTIVATIONS for role in roles], dtype=bool)
             minus = np.where(state[:, np.newaxis], possible, 0.0)
             wrong = wrong + table["positive_infinity"] + minus
-        # The loss scaler skips a step because its gradients are not finite, and
-        # lowers the scale: that is how mixed precision works.
+        # In mixed precision, the loss scaler skips a step whose gradients are not
+        # finite, and lowers the scale.
         gradients = np.array([role in GRADIENT_ROLES for role in roles], dtype=bool)
         by_design = gradients[:, np.newaxis] & table.skipped[np.newaxis, :]
         bad: NDArray[np.bool_] = np.asarray((wrong > 0) & table.known & ~by_design)
         if not self.only_nan and bad.any():
-            # Attention masks are -Inf on purpose.  An output of a module counts only
-            # where it is new and another tensor of that step shows harm.
+            # Attention masks are -Inf on purpose.  In an output, -Inf counts only if
+            # it is new and another tensor of the step shows harm.
             outputs = np.array([role == "output" for role in roles], dtype=bool)
             minus = (possible > 0) & outputs[:, np.newaxis] & table.known
             minus &= ~held_before(minus, table.known)
@@ -143,30 +148,31 @@ class ExplodingTensor(TensorRule):
         owner = None if model_info is None else model_info.module_of(name)
         of = f" of a {owner}" if owner else ""
         rest = [table.names[k] for k in bad if k != i]
-        besides = f"; after it {join_names(rest)}" if rest else ""
-        # Losses are recorded at every step, other tensors less often.
+        besides = f" It spread to {join_names(rest)}." if rest else ""
+        # The hook records losses at every step, other tensors less often.
         present = np.flatnonzero(table.present[:, j])
         is_alone = all(table.roles[k] == "loss" for k in present)
         n_bad = sum(table[field][i, j] for field in NOT_FINITE_COUNTS)
         return Description(
             message=(
-                f"the first that is not finite: {table['nan'][i, j]:.0f} NaN, "
-                f"{table['positive_infinity'][i, j]:.0f} +Inf and "
-                f"{table['negative_infinity'][i, j]:.0f} -Inf among "
-                f"{table['count'][i, j]:.0f} elements of this {table.roles[i]}{of}"
-                f"{_where(table, window, name, step)}{besides}"
+                f"This {table.roles[i].replace('_', ' ')}{of} is the first tensor that "
+                f"is not finite{_where(table, window, name, step)}: "
+                f"{table['nan'][i, j]:,.0f} NaN, "
+                f"{table['positive_infinity'][i, j]:,.0f} +Inf and "
+                f"{table['negative_infinity'][i, j]:,.0f} -Inf among "
+                f"{table['count'][i, j]:,.0f} elements.{besides}"
             ),
             value=float(n_bad),
             threshold=0.0,
             evidence=Evidence("abs_max"),
             advice=ALONE if is_alone else _exploding_advice(table.roles[i]),
-            # What the model is given is not of its own making.
+            # The model does not make its own input.
             stage=Stage.SETUP if table.roles[i] == "model_input" else None,
         )
 
 
 def _where(table: Table, window: Window, name: str, step: int) -> str:
-    """Name the workers on which a tensor was not finite, if there are several."""
+    """Name the workers with a tensor that is not finite, if there are several."""
     if window.n_workers < 2:
         return ""
     rows = table.by_worker(name, step)
@@ -180,33 +186,33 @@ def _where(table: Table, window: Window, name: str, step: int) -> str:
     return f", on {join_names(hit)} of {len(rows)} workers"
 
 
-def _exploding_advice(role: str) -> str:
-    """The advice, by the kind of the first tensor."""
+def _exploding_advice(role: str) -> str | Callable[[Vocabulary], str]:
+    """Return the advice for the role of the first tensor."""
     if role in ROLES["inputs"]:
         return (
-            "the data holds it already: check its loading and normalization, and "
-            "leave out or repair such samples"
+            "The data already contains it: check loading and normalization, and leave "
+            "out or repair these samples."
         )
     if role in STATE_ROLES:
-        return (
-            "the update of the step before made it so: lower the learning rate or "
-            "clip gradients (torch.nn.utils.clip_grad_norm_), then go back to the "
-            "last checkpoint before this step"
+        return lambda words: (
+            "The update of the previous step caused it. Lower the learning rate or "
+            f"clip gradients ({words.clipping}), then go back to the last checkpoint "
+            "before this step."
         )
     if role in GRADIENT_ROLES:
-        return (
-            "the forward was finite, its gradient is not: lower the learning rate or "
-            "clip gradients (torch.nn.utils.clip_grad_norm_), and look for sqrt, log "
-            "or a division at zero"
+        return lambda words: (
+            "The forward pass was finite, but its gradient is not. Lower the learning "
+            f"rate or clip gradients ({words.clipping}), and look for sqrt, log or a "
+            "division at zero."
         )
     if role == "loss":
         return (
-            "what went into the loss is finite, or was not captured: look for log or "
-            "a division at zero in it, for labels out of range or all ignored, and "
-            "compute it in float32"
+            "The inputs of the loss are finite, or not captured. Look in the loss for "
+            "log or a division at zero, and for labels that are out of range or all "
+            "ignored. Compute the loss in float32."
         )
     return (
-        "lower the learning rate, warm it up or clip gradients; look for log, exp or "
-        "a division that overflows, and in float16 use a loss scale or bfloat16; then "
-        "go back to the last checkpoint before this step"
+        "Lower the learning rate, warm it up, or clip gradients. Look for log, exp or "
+        "a division that overflows. In float16, use a loss scale or bfloat16. Then go "
+        "back to the last checkpoint before this step."
     )

@@ -1,4 +1,4 @@
-"""TensorRule and LastingRule: the bases of rules about tensors by name."""
+"""TensorRule and LastingRule: base classes of rules about tensors by name."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class TensorRule(Rule):
     """Base class of rules about tensors that the user may choose.
 
     Args:
-        collections: Where to look.
-        tensor_regex: Look at tensors of such names too.
+        collections: Collections to look in.
+        tensor_regex: Look at tensors with matching names too.
 
     Raises:
         ConfigurationError: If a parameter is not of its kind.
@@ -53,7 +53,7 @@ class TensorRule(Rule):
 
     @property
     def needs(self) -> Needs | tuple[Needs, ...]:
-        """Rows of the collections; the expression alone captures nothing."""
+        """Rows of the collections; the expression by itself captures nothing."""
         return Needs(collections=built_in(self.collections))
 
     def selects(self, tensor: TensorInfo) -> bool:
@@ -75,9 +75,9 @@ class LastingRule(TensorRule):
     """Base class of rules about rows that are bad for *patience* steps in a row.
 
     Args:
-        patience: Recorded steps in a row at which this must hold.
-        min_count: Smaller tensors are not judged.
-        collections: Where to look.
+        patience: Consecutive recorded steps at which this must hold.
+        min_count: Least number of elements of a tensor to judge.
+        collections: Collections to look in.
 
     Raises:
         ConfigurationError: If a parameter is out of its range or not of its kind.
@@ -117,15 +117,15 @@ class LastingRule(TensorRule):
         """Judge the rows that are *judged*."""
 
     def is_chosen(self, name: str) -> bool:
-        """Whether the expression matches a name: then it is judged in any case."""
+        """Return whether the expression matches a name that the rule always judges."""
         return self.tensor_regex is not None and finds(self.tensor_regex, name)
 
 
 def _are_judged(table: Table, regex: str | None) -> Bools:
-    """The tensors to judge: no masks, no indices, no states that begin at zero.
+    """Find the tensors to judge: no masks, no indices, no states that start at zero.
 
-    Of the inputs of a model only the first: the others are masks and states of
-    recurrent layers.  Tensors that the expression matches are always judged.
+    Among inputs of a model, only the first counts, since the others are masks and
+    states of recurrent layers.  Tensors that the expression matches always count.
     """
     tensors = zip(table.names, table.roles, table.dtypes, strict=True)
     judged = [

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import affected, number, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.tensors.tensor_rule import TensorRule
 from tdbg.rules.columns import GRADIENT, model_info_of_steps, parameter_of
@@ -30,22 +31,20 @@ from tdbg.rules.window import (
 from tdbg.run.findings import Severity, Stage
 from tdbg.stats.row_fields import FIELDS
 
+if TYPE_CHECKING:
+    from tdbg.rules.vocabulary import Vocabulary
+
 __all__ = ["UnchangedTensor"]
 
 Value = TypeVar("Value", bound=np.generic)
 
-# A training has arrived where the gradient's norm is this share of the weight's, and
-# of what the gradient was at first.
+# A training has converged when the gradient's norm is this share of the weight's, and
+# this share of the first gradient's.
 NEXT_TO_NOTHING, FALLEN = 1e-5, 1e-2
 NO_UPDATE = (
-    "see that the optimizer was given these parameters, that its learning rate is not "
-    "zero, and that updates are not below the precision of the weights (bfloat16: "
-    "0.4 %)"
-)
-NO_GRADIENT = (
-    "the optimizer steps, and no parameter has a gradient: see that backward() is "
-    "called on the loss that the model gave (not on a copy: detach(), item(), "
-    "torch.tensor(loss)), and that zero_grad() comes before it and not after"
+    "Check that the optimizer has these parameters, that its learning rate is not "
+    "zero, and that updates are not below the precision of the weights (0.4% in "
+    "bfloat16)."
 )
 
 
@@ -54,17 +53,17 @@ NO_GRADIENT = (
 class UnchangedTensor(TensorRule):
     """Report tensors that stay the same over several recorded steps.
 
-    All fields of the row must be equal; where values were captured too, these.  A
-    weight or bias is judged only at steps at which it received a gradient, so that
-    frozen parameters are not reported, and which has not fallen to next to nothing, as
-    at the end of a training by LBFGS; or where its optimizer steps and no parameter
-    has received any.
+    All fields of the row must be equal, and the values where the hook captured them.
+    The rule judges a weight or bias only at steps with a gradient, so that it does not
+    report frozen parameters, and only while that gradient is not next to nothing, as at
+    the end of a training by LBFGS.  It also judges weights whose optimizer steps while
+    no parameter gets a gradient.
 
     Args:
-        num_steps: How many recorded steps must be equal.
+        num_steps: Number of recorded steps that must be equal.
         rtol: Relative difference that counts as equal.
         atol: Absolute difference that counts as equal.
-        collections: Where to look.
+        collections: Collections to look in.
 
     Raises:
         ConfigurationError: If a parameter is out of its range or not of its kind.
@@ -93,12 +92,12 @@ class UnchangedTensor(TensorRule):
 
     @property
     def lookback(self) -> int:
-        """The rows that a new one is compared with."""
+        """The rows to compare a new one with."""
         return rows_of_lasting(self.num_steps)
 
     @property
     def head_rows(self) -> int:
-        """The first gradient, which later ones are compared with."""
+        """The first gradient, to compare later ones with."""
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
@@ -117,9 +116,9 @@ class UnchangedTensor(TensorRule):
                 yield self._judge(judged, trained | without, without)
 
     def _judged(self, table: Table) -> NDArray[np.intp]:
-        """The tensors to judge; gradients are only read for their parameters."""
+        """Return the tensors to judge; gradients only serve to judge parameters."""
         if self.tensor_regex is None:
-            # The answer is the same for all of them, and there are many.
+            # The answer is the same for all gradients, and there are many.
             every = self.is_named(TensorInfo(name="", role="gradient"))
             judged = [every or role != "gradient" for role in table.roles]
         else:
@@ -130,7 +129,7 @@ class UnchangedTensor(TensorRule):
         return np.flatnonzero(judged)
 
     def _without_gradients(self, window: Window, table: Table, judged: Table) -> Bools:
-        """The steps at which an optimizer stepped and no parameter had a gradient."""
+        """Find the steps at which an optimizer stepped without any gradient."""
         result = np.zeros(judged.present.shape, dtype=bool)
         if table.mode not in TRAINING:
             return result
@@ -150,7 +149,7 @@ class UnchangedTensor(TensorRule):
         return result
 
     def _judge(self, table: Table, trained: Bools, without: Bools) -> Evaluation:
-        # A skipped step rightly leaves the weights as they are.
+        # A skipped step leaves the weights as they are, by design.
         known = table.known & trained & ~table.skipped[np.newaxis, :]
         # Tensors full of NaN stay so; ExplodingTensor reports them.
         known &= (table.not_finite < table["count"]) | (table["count"] == 0)
@@ -160,7 +159,7 @@ class UnchangedTensor(TensorRule):
         fires = streak >= self.num_steps - 1
         fires &= streak_spans(table.steps, streak, table.steps[before]) >= LASTING
         fires[:, : table.start] = False
-        # Without captured gradients, changes of other parameters show them.
+        # If gradients were not captured, changes of other parameters show them.
         fires &= ~(without & (without & compared & ~same).any(axis=0))
         differs = self._values_differ(table, fires)
         fires &= ~differs
@@ -170,20 +169,21 @@ class UnchangedTensor(TensorRule):
         def describe(i: int, j: int) -> Description:
             unchanged = int(np.count_nonzero(fires[:, j]))
             judged = int(np.count_nonzero(known[:, j]))
-            within = f", within rtol {self.rtol:g} and atol {self.atol:g}"
-            exactly = self.rtol == self.atol == 0
+            within = f" within rtol {self.rtol:g} and atol {self.atol:g}"
+            is_exact = self.rtol == self.atol == 0
             return Description(
                 message=(
-                    f"{'exactly ' if exactly else ''}the same at {self.num_steps} "
-                    f"recorded steps in a row{'' if exactly else within} "
-                    f"(mean {table['mean'][i, j]:.6g}, l2 {table['l2'][i, j]:.6g})"
+                    "The training does not change this tensor: it was "
+                    f"{'exactly ' if is_exact else ''}the same at "
+                    f"{plural(self.num_steps, 'recorded step')} in a row"
+                    f"{'' if is_exact else within} (mean "
+                    f"{number(table['mean'][i, j], 6)}, L2 norm "
+                    f"{number(table['l2'][i, j], 6)}). "
+                    f"{affected(unchanged, judged, 'tensor')}"
                 ),
                 value=0.0,
                 threshold=self.rtol,
-                advice=(
-                    f"{unchanged} of {judged} tensors do not change: "
-                    f"{NO_GRADIENT if without[i, j] else NO_UPDATE}"
-                ),
+                advice=_no_gradient if without[i, j] else NO_UPDATE,
             )
 
         return table.judge(severities, describe, known & compared & (fires | ~same))
@@ -191,15 +191,16 @@ class UnchangedTensor(TensorRule):
     def _same_as_before(
         self, table: Table, known: Bools, before: NDArray[np.intp]
     ) -> tuple[Bools, Bools]:
-        """Whether each row equals the row before it, and whether there is one."""
+        """Return whether each row equals the previous one, and whether there is one."""
         at = np.arange(len(table.steps))
         broken = ~table.usable | table.skipped
         wall = np.maximum.accumulate(np.where(broken, at, -1))
         compared = known & (before > wall)
         compared &= _at_row_before(known, before)
-        # The first row is kept for longer than those that follow.
+        # The table keeps the first row for longer than later ones.
         compared &= _at_row_before(table.ordinal, before) == table.ordinal - 1
-        # Compare norms first: they nearly always differ, so few other fields are read.
+        # Compare norms first: they nearly always differ, which saves reading other
+        # fields.
         norm = table["l2"]
         old = _at_row_before(norm, before)
         i, j = np.nonzero(compared & self._near(norm, old))
@@ -265,8 +266,14 @@ def _trained(table: Table, chosen: NDArray[np.intp]) -> Bools:
     return result
 
 
+def _no_gradient(words: Vocabulary) -> str:
+    return (
+        f"The optimizer steps, but no parameter has a gradient. {words.backward_check}"
+    )
+
+
 def _leave_out_absent(window: Window, table: Table, trained: Bools) -> None:
-    """The parameters to judge: NotInOptimizer judges those in no optimizer."""
+    """Leave out parameters in no optimizer, which NotInOptimizer judges."""
     for model_info, steps in model_info_of_steps(window, table):
         if model_info is None or not model_info.complete:
             continue
@@ -276,7 +283,7 @@ def _leave_out_absent(window: Window, table: Table, trained: Bools) -> None:
 
 
 def _row_before(table: Table) -> NDArray[np.intp]:
-    """The column of the row before each row; -1: there is none."""
+    """Return the column of the row before each row; -1: there is none."""
     at = np.arange(len(table.steps))
     last = np.maximum.accumulate(np.where(table.present, at, -1), axis=1)
     before = np.full_like(last, -1)
@@ -285,10 +292,10 @@ def _row_before(table: Table) -> NDArray[np.intp]:
 
 
 def _at_row_before(values: NDArray[Value], before: NDArray[np.intp]) -> NDArray[Value]:
-    """The value at the row before each row; arbitrary where there is none."""
+    """Return the value at the row before each row; arbitrary if there is none."""
     result = np.empty_like(values)
     result[:, :1], result[:, 1:] = values[:, :1], values[:, :-1]
-    # It is nearly always the previous column.
+    # That row is nearly always in the previous column.
     i, j = np.nonzero(before != np.arange(values.shape[1]) - 1)
     result[i, j] = values[i, before[i, j]]
     return result

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import exact, number, percent, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.tensors.tensor_rule import INPUTS, LastingRule
 from tdbg.rules.registry import register
@@ -31,19 +32,19 @@ from tdbg.run.model_info import ModelInfo
 __all__ = ["TensorVariance", "judge_collapse", "spread_of"]
 
 
-# Samples to judge by, at least; and at most, for the sake of time.
+# Least number of samples to judge by, and the most, to save time.
 FEW_SAMPLES = 8
 MANY_SAMPLES = 64
-# Numbers of each sample to use, at most: a map of scores has millions.
+# Most numbers of a sample to use: a map of scores has millions.
 MANY_NUMBERS = 4096
-# A collapsed batch had this many times the spread at first.
+# The first batch had at least this many times the spread of a collapsed one.
 FALL = 10.0
-# A smaller spread is rounding of float32: the samples have no influence.
+# A smaller spread is a rounding error of float32: the samples have no influence.
 ROUNDING = 1e-6
 
 
 def spread_of(values: NDArray[np.generic]) -> float | None:
-    """Return how far the directions of a batch's samples differ; None: unknown.
+    """Return how much the directions of a batch's samples differ; None: unknown.
 
     Example:
         >>> spread_of(np.ones((8, 4)))
@@ -57,7 +58,7 @@ def spread_of(values: NDArray[np.generic]) -> float | None:
     if rows.shape[1] < 2 or not np.isfinite(rows).all():
         return None
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    # Zeros have no direction; AllZero reports them.
+    # Zeros have no direction, and AllZero reports them.
     rows = rows[lengths[:, 0] > 0] / lengths[lengths[:, 0] > 0]
     if len(rows) < FEW_SAMPLES:
         return None
@@ -72,12 +73,12 @@ def judge_collapse(
     Args:
         table: Holds the first row of the tensor, and *lookback* older ones.
         i: Row of the tensor.
-        limit: A batch with less spread has collapsed, if the spread was ten times this
-            or more at the first batch.  Otherwise all samples must be the same but for
-            rounding, which no model does that depends on its samples; unless the loss
-            is called again: the first answers to a sequence need not depend on it yet.
-        patience: Steps in a row at which this must hold.
-        lookback: Rows before each step that count.
+        limit: A batch with less spread has collapsed, if the first batch had at least
+            ten times this spread.  Otherwise, all samples must be equal except for
+            rounding, and the program must call the loss once only: the first answers to
+            a sequence need not depend on it yet.
+        patience: Consecutive steps at which this must hold.
+        lookback: Number of previous rows that count.
     """
     name = table.names[i]
     rows = np.flatnonzero(table.present[i])
@@ -125,19 +126,19 @@ def judge_collapse(
         now = spread(table.start + j) or 0.0
         return Description(
             message=(
-                f"what the loss is given is the same for all samples, at {patience} "
-                f"steps in a row: directions spread by {now:.2g} of what independent "
-                f"ones do, and did by {began:.2g} at the first batch"
+                "The model gives the same answer for all samples: at "
+                f"{plural(patience, 'step')} in a row, the directions of its "
+                f"predictions spread by only {percent(100 * now)} of what independent "
+                f"ones would, down from {percent(100 * began)} at the first batch."
             ),
             value=now,
             threshold=limit,
             advice=(
-                "the model answers the same whatever it is shown. An embedding that "
-                "is learned by likeness alone collapses so: stop the gradient of one "
-                "side, add a predictor, negatives, or a term for the variance. In a "
-                "classifier: see dead and saturated units, and lower the learning "
-                "rate; where it was so from the beginning, look for a mean or softmax "
-                "over the batch in place of the features, and for inputs cut off"
+                "In self-supervised learning, stop the gradient of one side, or add a "
+                "predictor, negatives, or a variance term. In a classifier, look for "
+                "dead and saturated units, and lower the learning rate. If predictions "
+                "were alike from the start, look for a mean or softmax over the batch "
+                "instead of the features, and for inputs that do not reach the model."
             ),
         )
 
@@ -145,15 +146,15 @@ def judge_collapse(
 
 
 def _is_called_again(table: Table, name: str) -> bool:
-    """Whether there is a tensor of the next call of the same loss."""
+    """Return whether the program calls the same loss again in a step."""
     base, _, call = name.partition("@")
     return f"{base}@{int(call or 1) + 1}" in table.names
 
 
 def _is_of_one_row(name: str, model_info: ModelInfo | None) -> bool:
-    """Whether all weights of a module are embeddings with a single row.
+    """Return whether all weights of a module are embeddings with a single row.
 
-    Of a feature with one category: what it gives is the same for all samples.
+    They embed a feature with one category, and return the same for all samples.
     """
     path, is_output, _ = name.rpartition("_output_")
     if model_info is None or not is_output:
@@ -169,7 +170,7 @@ def _is_of_one_row(name: str, model_info: ModelInfo | None) -> bool:
     )
 
 
-# Interval of the values of predictions, the same as that of ClassifierRule.
+# Interval at which to capture values of predictions, as in ClassifierRule.
 INTERVAL = 5
 
 
@@ -178,20 +179,19 @@ INTERVAL = 5
 class TensorVariance(LastingRule):
     """Report tensors whose variance is out of bounds, or next to nothing.
 
-    Without bounds, a tensor is reported whose elements are all alike: whose standard
-    deviation is less than ``relative`` times their root mean square, but for inputs of
-    ones only, as nodes of a graph have that have no features, and but for what is made
-    of embeddings with a single row.  So are predictions that have become the same for
-    all samples.
+    Without bounds, the rule reports a tensor whose elements are all alike: their
+    standard deviation is below ``relative`` times their root mean square.  It skips
+    inputs of ones only, which graph nodes without features have, and outputs of
+    embeddings with a single row.  It also reports predictions that have become the same
+    for all samples.
 
     Args:
-        max_threshold: A variance above this is reported; None: no bound.
-        min_threshold: A variance below this is reported; None: no bound.
-        relative: A standard deviation below this share of the root mean square is
-            reported; None: do not compare.
-        collapsed: Predictions, as a loss is given them, whose directions spread by
-            less than this share of what independent ones do are reported; None: do
-            not look.
+        max_threshold: Largest variance; None: no bound.
+        min_threshold: Least variance; None: no bound.
+        relative: Least standard deviation, as a share of the root mean square; None: do
+            not compare.
+        collapsed: Least spread of the directions of a loss's predictions, as a share of
+            that of independent ones; None: do not look.
 
     Raises:
         ConfigurationError: If a parameter is out of its range or not of its kind.
@@ -214,7 +214,7 @@ class TensorVariance(LastingRule):
         if self.collapsed is not None:
             check_number(self, "collapsed", above=0.0, most=0.1)
         LastingRule.__post_init__(self)
-        # One element alone does not vary.
+        # A single element does not vary.
         check_number(self, "min_count", least=2, whole=True)
 
     @property
@@ -232,7 +232,7 @@ class TensorVariance(LastingRule):
 
     @property
     def head_rows(self) -> int:
-        """The first batch, which predictions are compared with."""
+        """The first batch, to compare predictions with."""
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
@@ -257,7 +257,7 @@ class TensorVariance(LastingRule):
                 )
 
     def _named(self, table: Table) -> Bools:
-        """The tensors whose rows are judged."""
+        """Find the tensors whose rows the rule judges."""
         infos = zip(table.names, table.roles, strict=True)
         return np.array(
             [self.is_named(TensorInfo(name=name, role=role)) for name, role in infos],
@@ -303,36 +303,37 @@ class TensorVariance(LastingRule):
     def _describe(
         self, *, variance: float, root: float, mean: float, role: str
     ) -> Description:
-        lasting = f"at {self.patience} recorded steps in a row"
+        lasting = f"at {plural(self.patience, 'recorded step')} in a row"
         if self.max_threshold is not None and variance > self.max_threshold:
             return Description(
                 message=(
-                    f"the variance is {variance:.3g}, above {self.max_threshold:g}, "
-                    f"{lasting} (mean {mean:.3g})"
+                    f"The variance is too large: {number(variance)}, above the limit "
+                    f"of {exact(self.max_threshold)}, {lasting} (mean {number(mean)})."
                 ),
                 value=variance,
                 threshold=self.max_threshold,
                 evidence=Evidence("std", float(np.sqrt(self.max_threshold))),
                 advice=(
-                    "normalize what goes in, initialize for the layer's width (He, "
-                    "Glorot), or lower the learning rate"
+                    "Normalize the inputs, initialize for the width of the layer (He, "
+                    "Glorot), or lower the learning rate."
                 ),
             )
-        what = "the data is" if role in INPUTS else "what this layer gives is"
+        what = "The data is" if role in INPUTS else "The output of this layer is"
         threshold = (self.relative or 0.0) ** 2 * root**2
         if self.min_threshold is not None:
             threshold = max(threshold, self.min_threshold)
         return Description(
             message=(
-                f"the variance is {variance:.3g}, below {threshold:.2g}, {lasting}: "
-                f"all elements are close to {mean:.4g}"
+                f"All elements are close to {number(mean, 4)}: the variance was "
+                f"{number(variance)}, below the limit of {number(threshold, 2)}, "
+                f"{lasting}."
             ),
             value=variance,
             threshold=threshold,
             evidence=Evidence("std", float(np.sqrt(threshold))),
             advice=(
-                f"{what} the same for all samples and units: look for a constant "
-                "input, dead or saturated units before it, weights that are all "
-                "alike, or a bias that outweighs everything else"
+                f"{what} the same for all samples and units. Look for a constant "
+                "input, dead or saturated units before it, weights that are all equal, "
+                "or a bias that outweighs everything else."
             ),
         )

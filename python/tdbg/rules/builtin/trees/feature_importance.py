@@ -1,4 +1,4 @@
-"""FeatureImportance: boosted trees that rest on a few features."""
+"""FeatureImportance: boosted trees that depend on a few features."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.needs import Needs
-from tdbg.rules.columns import join_names, streak_of_known
+from tdbg.config.quantities import join_names, percent, plural
+from tdbg.rules.columns import streak_of_known
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_choice, check_number
 from tdbg.rules.window import (
@@ -28,31 +29,30 @@ __all__ = ["FeatureImportance"]
 
 PREFIX = "feature_importance/"
 KINDS = ("weight", "gain", "cover", "total_gain", "total_cover")
-# What a feature that gives the answer away takes all of: however good it is, trees
-# still split by others, but there is nothing left for these to gain.
+# A feature that leaks the label takes all of this: trees still split by other
+# features, but nothing is left for these to gain.
 LEAK_KIND = "total_gain"
-# The most important features must be less than this share of all features: if there
-# are few, it is no wonder that each of them matters.
+# The most important features must be less than this share of all features; of a few
+# features, each naturally matters.
 FEW = 0.25
-# Splits for each of the most important features before their share means anything.
+# Splits for each of the most important features before their share is meaningful.
 SPLITS = 10
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureImportance(Rule):
-    """Report boosted trees that rest on a few features, and features of no use.
+    """Report boosted trees that depend on a few features, and useless features.
 
     Args:
-        threshold: If the most important features have more than this share of all
-            importance together, it is reported.
-        nfeatures: How many those are.
-        leak: If a single feature has more than this share of the gain of all splits,
-            it is reported for giving the answer away.
-        low: Features with less than this share of what each would have if all had
-            the same are of no use.
-        kind: Which importance: weight, gain, cover, total_gain or total_cover.
-        patience: Recorded steps in a row at which this must hold.
+        threshold: Largest share of all importance that the most important features may
+            have together.
+        nfeatures: Number of most important features.
+        leak: Largest share of the gain of all splits that a single feature may have
+            before the rule suspects that it leaks the label.
+        low: A feature with less than this share of an even distribution is useless.
+        kind: The importance: weight, gain, cover, total_gain or total_cover.
+        patience: Consecutive recorded steps at which this must hold.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -121,14 +121,14 @@ class FeatureImportance(Rule):
     def _judge_kind(self, table: Table, found: _Shares) -> Iterator[Evaluation]:
         top = _sums(np.sort(found.share, axis=0)[::-1][: self.nfeatures])
         many = self.nfeatures < FEW * found.features.sum(axis=0)
-        # Importances of other kinds do not say how many splits there are.
+        # Only the weight shows the number of splits.
         counts = self.kind == "weight"
         enough = found.total >= SPLITS * self.nfeatures * counts
         over = found.judged & many & enough & (top > self.threshold)
         useless = self._useless(found)
         least = found.judged & useless.any(axis=0)
         if counts:
-            # A share of a few splits is no smaller than one of them.
+            # A share of a few splits is at least one split.
             least &= found.total * self.low >= found.features.sum(axis=0)
         name = f"{PREFIX}{self.kind}"
         yield self._lasting(
@@ -149,25 +149,27 @@ class FeatureImportance(Rule):
         )
 
     def _useless(self, found: _Shares) -> Bools:
-        """Features x steps: features that have next to no importance."""
+        """Find, features x steps, features with next to no importance."""
         n_features = np.maximum(found.features.sum(axis=0), 1)
         return np.asarray(found.features & (found.share < self.low / n_features))
 
     def _describe_top(self, found: _Shares, top: float, j: int) -> Description:
         share = found.share[:, j]
         best = np.argsort(-share, kind="stable")[: self.nfeatures]
-        shown = ", ".join(f"{found.names[i]} ({share[i]:.2f})" for i in best)
+        shown = ", ".join(f"{found.names[i]} ({percent(100 * share[i])})" for i in best)
+        n_features = int(found.features[:, j].sum())
         return Description(
             message=(
-                f"{self.nfeatures} of {found.features[:, j].sum()} features have "
-                f"{top:.2f} of the importance ({self.kind}): {shown}"
+                f"The trees depend on {self.nfeatures:,} of "
+                f"{plural(n_features, 'feature')}, which have {percent(100 * top)} of "
+                f"the importance ({self.kind}): {shown}."
             ),
             value=top,
             threshold=self.threshold,
-            advice=(
-                "see whether one of them gives the answer away (it is made from the "
-                "label, or known only afterwards); otherwise colsample_bytree below 1 "
-                "gives others a chance"
+            advice=lambda words: (
+                "Check whether one of them leaks the label: it is derived from the "
+                "label, or known only afterwards. Otherwise, set "
+                f"{words.column_sampling} below 1 to give other features a chance."
             ),
         )
 
@@ -176,16 +178,17 @@ class FeatureImportance(Rule):
         share = float(gains.share[best, j])
         return Description(
             message=(
-                f"one of {gains.features[:, j].sum()} features, {gains.names[best]}, "
-                f"has {share:.2f} of all that splits gain: next to nothing is left "
-                "for the others"
+                f"{gains.names[best]}, one of "
+                f"{plural(int(gains.features[:, j].sum()), 'feature')}, has "
+                f"{percent(100 * share)} of the gain of all splits. It probably leaks "
+                "the label."
             ),
             value=share,
             threshold=self.leak,
             advice=(
-                f"see what {gains.names[best]} is made of: a feature that decides "
-                "alone is mostly made from the label, or known only after it; train "
-                "without it and compare"
+                f"Check where {gains.names[best]} comes from. A feature that decides "
+                "alone is usually derived from the label, or known only after it. "
+                "Train without it and compare."
             ),
         )
 
@@ -193,12 +196,14 @@ class FeatureImportance(Rule):
         names = [found.names[i] for i in np.flatnonzero(useless)]
         return Description(
             message=(
-                f"{len(names)} of {found.features[:, j].sum()} features have next to "
-                f"no importance ({self.kind}): {join_names(names, 5)}"
+                f"{len(names):,} of "
+                f"{plural(int(found.features[:, j].sum()), 'feature')} "
+                f"{'has' if len(names) == 1 else 'have'} next to no importance "
+                f"({self.kind}): {join_names(names, 5)}."
             ),
             value=float(len(names)),
             threshold=self.low,
-            advice="without them training is faster and overfits less",
+            advice="Remove them: training is then faster and overfits less.",
         )
 
     def _lasting(
@@ -221,7 +226,7 @@ class FeatureImportance(Rule):
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """The share of each feature in all importance.
+    """The share of each feature in the total importance.
 
     Attributes:
         names: The features.
@@ -254,7 +259,7 @@ def _shares(table: Table, kind: str) -> _Shares | None:
     return _Shares(
         names=[table.names[i].removeprefix(prefix) for i in rows],
         share=importance / np.where(judged, total, 1.0),
-        # A feature has no row once no tree uses it any more.
+        # A feature that no tree uses any more has no row.
         features=np.logical_or.accumulate(table.present[rows], axis=1),
         judged=judged,
         known=np.asarray(table.known[rows].any(axis=0)),
@@ -263,5 +268,5 @@ def _shares(table: Table, kind: str) -> _Shares | None:
 
 
 def _sums(values: Floats) -> Floats:
-    """The sum of each column; to the last bit independent of the other columns."""
+    """Return the sum of each column, independent of other columns to the last bit."""
     return np.asarray(np.cumsum(values, axis=0)[-1])

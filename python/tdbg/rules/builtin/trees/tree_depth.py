@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs
+from tdbg.config.quantities import plural
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.window import (
@@ -34,10 +35,10 @@ class TreeDepth(Rule):
     """Report boosted trees that are too deep.
 
     Args:
-        depth: A tree with more levels of splits than this is reported.
-        leaves: A tree with no more leaves than this is not, however deep it is: trees
-            that grow leaf by leaf, as LightGBM's do, are deep where they are narrow.
-            The default is LightGBM's own limit.
+        depth: Largest number of levels of splits.
+        leaves: The rule accepts a tree with no more leaves than this at any depth:
+            trees that grow leaf by leaf, as LightGBM's do, are deep where they are
+            narrow.  The default is LightGBM's own limit.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -60,7 +61,7 @@ class TreeDepth(Rule):
         return tensor.name == NODE
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
-        """Judge the trees of each step by the deepest that has so many leaves."""
+        """Judge the trees of each step by the deepest one with enough leaves."""
         for table in window.tables():
             if NODE in table.names:
                 yield self._judge(table)
@@ -81,20 +82,23 @@ class TreeDepth(Rule):
         def describe(j: int) -> Description:
             depth, n_nodes = depths[j]
             return Description(
-                message=f"the tree is {depth} levels deep, with {n_nodes} nodes",
+                message=(
+                    f"A tree is {plural(depth, 'level')} deep, with "
+                    f"{plural(n_nodes, 'node')}; the limit is {self.depth:,}."
+                ),
                 value=float(depth),
                 threshold=float(self.depth),
-                advice=(
-                    f"deep trees learn single samples by heart: set max_depth to "
-                    f"{self.depth} or less, or raise min_child_weight or gamma; see "
-                    "whether the validation error still falls"
+                advice=lambda words: (
+                    "Deep trees memorize single samples: "
+                    f"{words.simpler_trees.format(self.depth)}. Check that the "
+                    "validation error still falls."
                 ),
             )
 
         return table.judge_one(NODE, levels, describe)
 
     def _depth(self, table: Table, step: int) -> tuple[int, int] | None:
-        """The number of levels of splits, and of nodes, of the deepest wide tree."""
+        """Return the levels of splits, and the nodes, of the deepest wide tree."""
         nodes = _numbers(table.value(NODE, step))
         if nodes is None or not len(nodes) or nodes.min() < 0:
             return None
@@ -117,24 +121,24 @@ class TreeDepth(Rule):
         return max(found, key=lambda each: (self._is_wide(each[1]), each))
 
     def _is_wide(self, n_nodes: int) -> bool:
-        """Whether a tree of so many nodes, each of none or two children, is judged."""
+        """Return whether a tree of so many nodes has enough leaves to be judged."""
         return (n_nodes + 1) // 2 > self.leaves
 
 
 def _depth_of_heap(nodes: NDArray[np.int64]) -> tuple[int, int]:
-    """The levels of a tree in which the children of n are 2n + 1 and 2n + 2."""
+    """Return the levels of a tree in which n has the children 2n + 1 and 2n + 2."""
     return math.floor(math.log2(int(nodes.max()) + 1)), len(nodes)
 
 
 def _depth_of_tree(
     nodes: NDArray[np.int64], children: list[NDArray[np.int64]]
 ) -> tuple[int, int] | None:
-    """The levels of a tree by the children of its nodes; None if they go in circles."""
+    """Return the levels of a tree by its nodes' children; None for a circle."""
     below = {
         int(node): [int(child[k]) for child in children] for k, node in enumerate(nodes)
     }
     depth, level = 0, {int(nodes[0])}
-    # Bounded by the number of nodes, so that damaged data ends too.
+    # The number of nodes bounds the loop, so that it ends for damaged data too.
     while depth <= len(nodes):
         level = {c for node in level for c in below[node] if c in below and c > 0}
         if not level:

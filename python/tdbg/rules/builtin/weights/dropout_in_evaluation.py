@@ -1,13 +1,13 @@
-"""DropoutInEvaluation: models that drop units although they are evaluated."""
+"""DropoutInEvaluation: models that drop units in evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tdbg.config.quantities import join_names
 from tdbg.modes import EVALUATION, ModeKeys
 from tdbg.rules.builtin.weights.model_state_rule import ModelStateRule
-from tdbg.rules.columns import join_names
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity, Stage
@@ -19,10 +19,10 @@ __all__ = ["DropoutInEvaluation"]
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropoutInEvaluation(ModelStateRule):
-    """Report models in eval() that call a dropout function, which drops all the same.
+    """Report models in eval() that call a dropout function, which still drops units.
 
     Args:
-        num_steps: Steps for which it must have been so.
+        num_steps: Steps for which this must have held.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -33,7 +33,7 @@ class DropoutInEvaluation(ModelStateRule):
     modes: ClassVar[frozenset[ModeKeys]] = EVALUATION
 
     def holds(self, model_info: ModelInfo) -> bool:
-        """Whether a module has done so."""
+        """Return whether a module drops units in evaluation."""
         return bool(model_info.dropping)
 
     def describe(self, model_info: ModelInfo, since: int) -> Description:
@@ -41,15 +41,15 @@ class DropoutInEvaluation(ModelStateRule):
         found = model_info.dropping
         return Description(
             message=(
-                "the model is in eval() and drops units as in training, since step "
-                f"{since}: {join_names(found)} calls a dropout function of "
-                "torch.nn.functional, which drops unless it is told not to"
+                f"The model drops units in evaluation, since step {since:,}: "
+                f"{join_names(found)} {'calls' if len(found) == 1 else 'call'} a "
+                "dropout function of torch.nn.functional, which ignores eval()."
             ),
             value=float(len(found)),
             threshold=0.0,
             advice=(
-                "say whether the model trains: F.dropout(x, p, training=self.training)"
-                "; or use the module torch.nn.Dropout, which knows.  To drop on "
-                "purpose (Monte Carlo dropout), say training=True"
+                "Pass the mode: F.dropout(x, p, training=self.training). Or use the "
+                "module torch.nn.Dropout, which follows eval(). To drop units on "
+                "purpose (Monte Carlo dropout), pass training=True."
             ),
         )

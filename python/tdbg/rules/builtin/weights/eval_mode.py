@@ -1,12 +1,12 @@
-"""TrainedInEvalMode: models that are trained in evaluation mode."""
+"""TrainedInEvalMode: models that train in evaluation mode."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 
+from tdbg.config.quantities import join_names
 from tdbg.rules.builtin.weights.model_state_rule import ModelStateRule
-from tdbg.rules.columns import join_names
 from tdbg.rules.registry import register
 from tdbg.rules.window import LASTING, Description
 from tdbg.run.findings import Severity, Stage
@@ -18,10 +18,10 @@ __all__ = ["TrainedInEvalMode"]
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedInEvalMode(ModelStateRule):
-    """Report models that are trained in eval(), though layers of theirs mind.
+    """Report models that train in eval() although some layers depend on the mode.
 
     Args:
-        num_steps: Steps for which it must have been so.
+        num_steps: Steps for which this must have held.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -33,7 +33,7 @@ class TrainedInEvalMode(ModelStateRule):
     num_steps: int = LASTING
 
     def holds(self, model_info: ModelInfo) -> bool:
-        """Whether layers are evaluating that should train."""
+        """Return whether layers evaluate that should train."""
         return bool(model_info.evaluating)
 
     def describe(self, model_info: ModelInfo, since: int) -> Description:
@@ -43,16 +43,16 @@ class TrainedInEvalMode(ModelStateRule):
         kinds = ", ".join(f"{n} {kind}" for kind, n in classes.most_common(3))
         return Description(
             message=(
-                f"the model is trained in eval(): since step {since} the optimizer "
-                f"uses gradients of forwards that it made in evaluation mode, in which "
-                f"{kinds} work otherwise than in training: {join_names(found)}"
+                f"The model is trained in eval(): since step {since:,}, the optimizer "
+                "uses gradients of forward passes in evaluation mode, in which "
+                f"{kinds} behave differently ({join_names(found)})."
             ),
             value=float(len(found)),
             threshold=0.0,
             advice=(
-                "call model.train() before the training loop, and again after each "
-                "validation: dropout does nothing in evaluation mode, and "
-                "normalization uses running statistics that nobody updates. If that "
-                "is meant, say so by hook.set_mode(ModeKeys.TRAIN)"
+                "Call model.train() before the training loop and again after each "
+                "validation. In evaluation mode, dropout does nothing, and "
+                "normalization uses running statistics without updating them. If you "
+                "want that, call hook.set_mode(ModeKeys.TRAIN)."
             ),
         )

@@ -1,4 +1,4 @@
-"""A step before the first update, and checks of its initial weights.
+"""A step before the first update, and checks of initial weights.
 
 Thread safety: read-only.
 """
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
-from tdbg.rules.columns import GRADIENT, by_unit, is_matrix, join_names
+from tdbg.config.quantities import affected, number, plural, times
+from tdbg.rules.columns import GRADIENT, by_unit, is_matrix
 from tdbg.rules.window import Description, Table
 from tdbg.run.findings import Severity
 from tdbg.run.model_info import ModelInfo, owner_of
@@ -30,12 +31,12 @@ __all__ = [
 ]
 
 
-# Modules that multiply by weights, and whose outputs are compared.
+# Modules that multiply by weights, and whose outputs the checks compare.
 WEIGHTED = frozenset({Kind.LINEAR, Kind.BILINEAR, Kind.CONV, Kind.CONV_TRANSPOSE})
 
 
 class Found(NamedTuple):
-    """A finding of a check: the tensor, the severity, and the description."""
+    """A finding of a check: tensor, severity, and description."""
 
     name: str
     severity: Severity
@@ -43,7 +44,7 @@ class Found(NamedTuple):
 
 
 class FirstStep:
-    """The rows of a step at which the weights are still the initial ones.
+    """The rows of a step at which the weights still have their initial values.
 
     Args:
         table: The table of the step.
@@ -57,7 +58,7 @@ class FirstStep:
         self._index: Mapping[str, int] = {
             table.names[i]: int(i) for i in np.flatnonzero(known)
         }
-        # Rows of an embedding are no units: only zeros are judged there.
+        # Rows of an embedding are no units: checks look for zeros there, nothing else.
         self.factors = [
             name
             for name, parameter in model_info.parameters.items()
@@ -89,7 +90,7 @@ class FirstStep:
         return self.field(name, "l2") / math.sqrt(self.field(name, "count") or 1.0)
 
     def offset(self, name: str) -> float:
-        """Return how many standard deviations the mean is away from zero."""
+        """Return the distance of the mean from zero, in standard deviations."""
         deviation = math.sqrt(self.field(name, "m2") / (self.field(name, "count") or 1))
         mean = abs(self.field(name, "mean"))
         return mean / deviation if deviation > 0 else 0.0
@@ -117,7 +118,7 @@ class FirstStep:
         """Return a number for each unit of a layer; units with equal weights share it.
 
         Empty if no values were captured.  If the first weight alone distinguishes most
-        units, all of them count as different.
+        units, all units count as different.
         """
         values = self._values(name)
         if values is None:
@@ -142,9 +143,9 @@ class FirstStep:
         return bool((values == values[:, first[kind]]).all())
 
     def _values(self, name: str) -> NDArray[np.generic] | None:
-        """The values of a matrix, units and inputs first; None if not captured."""
+        """Return the values of a matrix, units and inputs first; None: not captured."""
         if self.table.roles[self._index[name]] != "weight":
-            return None  # Values are only captured of these.
+            return None  # The hook captures values of weights only.
         values = self.table.value(name, int(self.table.steps[self.j]))
         parameter = self.model_info.parameters.get(name)
         if values is None or values.ndim < 2:
@@ -154,14 +155,14 @@ class FirstStep:
 
 # Units of these modules sum over all dimensions of their weights but the first.
 SUMMING = frozenset({Kind.LINEAR, Kind.CONV})
-# The gain of He's initialization for ReLU: the largest usual one.
+# The gain of He's initialization for ReLU, the largest common one.
 HE = math.sqrt(2.0)
-# With fewer inputs the scale of a unit's weights scatters too much.
+# With fewer inputs, the scale of a unit's weights scatters too much.
 MIN_INPUTS = 16
 
 
 def units_alike(step: FirstStep) -> Found | None:
-    """Check for layers whose units all have equal weights: they learn the same."""
+    """Check for layers whose units all have equal weights and learn the same."""
     alike = [
         name
         for name in step.matrices
@@ -171,7 +172,7 @@ def units_alike(step: FirstStep) -> Found | None:
     if not nonzero:
         return None
     first = nonzero[0]
-    # Only between two such layers do units stay alike for ever.
+    # Units stay alike forever only between two such layers.
     order = {name: i for i, name in enumerate(step.matrices)}
     places = sorted(order[name] for name in alike)
     adjacent = any(b - a == 1 for a, b in pairwise(places))
@@ -180,25 +181,25 @@ def units_alike(step: FirstStep) -> Found | None:
         Severity.ERROR if adjacent else Severity.WARNING,
         Description(
             message=(
-                f"all {step.units(first)} units have the same initial weights "
-                f"(mean {step.field(first, 'mean'):.3g}); so it is in {len(alike)} of "
-                f"{len(step.matrices)} layers: {join_names(alike)}"
+                f"All {step.units(first):,} units have the same initial weights (mean "
+                f"{number(step.field(first, 'mean'))}), so they all learn the same. "
+                f"{affected(len(alike), len(step.matrices), 'layer', alike)}"
             ),
             value=float(len(alike)),
             threshold=0.0,
-            advice=(
-                "units that begin alike get the same gradients and stay alike, as if "
-                "there were one: draw weights at random (torch.nn.init."
-                "kaiming_normal_ for ReLU, xavier_normal_ for tanh and sigmoid)"
+            advice=lambda words: (
+                "Units that start equal get equal gradients and stay equal, like a "
+                f"single unit. Draw weights at random ({words.he} for ReLU, "
+                f"{words.glorot} for tanh and sigmoid)."
             ),
         ),
     )
 
 
 def _is_scale(step: FirstStep, name: str) -> bool:
-    """Whether an author's own module has it beside weights that are drawn at random.
+    """Return whether a custom module holds it beside weights drawn at random.
 
-    What that multiplies one by one may begin alike.
+    A weight that multiplies element by element may start with equal values.
     """
     module = step.model_info.parameters[name].module
     return step.model_info.kind_of_class(module) is None and any(
@@ -208,7 +209,7 @@ def _is_scale(step: FirstStep, name: str) -> bool:
 
 
 def units_copied(step: FirstStep) -> Found | None:
-    """Check for units that are copies, with equal weights in the next layer too."""
+    """Check for copied units, with equal weights in the next layer too."""
     for name, following in pairwise(step.matrices):
         kinds = step.unit_kinds(name)
         n_kinds = len(set(kinds))
@@ -219,15 +220,16 @@ def units_copied(step: FirstStep) -> Found | None:
             Severity.WARNING,
             Description(
                 message=(
-                    f"of {len(kinds)} units only {n_kinds} have different initial "
-                    f"weights, and {following} weighs those that are alike alike"
+                    f"Only {n_kinds:,} of {len(kinds):,} units have different initial "
+                    f"weights; the others are copies. {following} weighs the copies "
+                    "of a unit equally, so they all learn the same."
                 ),
                 value=float(n_kinds),
                 threshold=len(kinds) / 2,
                 advice=(
-                    "copies get the same gradients and stay copies, so the layer is as "
-                    "good as one of that few units: add some noise to the copies, to "
-                    "a hundredth of their weights, or draw the new ones at random"
+                    "Copies get equal gradients and stay copies, so the layer is no "
+                    f"better than one of {plural(n_kinds, 'unit')}. Add noise of about "
+                    "1% of the weights to the copies, or draw new units at random."
                 ),
             ),
         )
@@ -235,7 +237,7 @@ def units_copied(step: FirstStep) -> Found | None:
 
 
 def stay_zero(step: FirstStep) -> Found | None:
-    """Check for layers that are zero and get no gradient: they cannot learn."""
+    """Check for layers that are zero, get no gradient and so cannot learn."""
     stuck = [
         name
         for name in step.factors
@@ -248,29 +250,30 @@ def stay_zero(step: FirstStep) -> Found | None:
         Severity.ERROR,
         Description(
             message=(
-                f"all initial weights are zero and so is their gradient, in "
-                f"{len(stuck)} of {len(step.factors)} layers: {join_names(stuck)}"
+                "All initial weights of this layer are zero, and so is their gradient, "
+                "so the layer cannot learn. "
+                f"{affected(len(stuck), len(step.factors), 'layer', stuck)}"
             ),
             value=0.0,
             threshold=0.0,
-            advice=(
-                "they stay zero: of two layers or factors that multiply each other "
-                "only one may begin at zero (as the last one of a residual branch, or "
-                "the second of LoRA); draw the others at random "
-                "(torch.nn.init.kaiming_normal_, for embeddings normal_)"
+            advice=lambda words: (
+                "Of two layers or factors that multiply each other, only one may start "
+                "at zero, such as the last layer of a residual branch or LoRA's second "
+                f"factor. Draw the other at random ({words.he_or_normal})."
             ),
         ),
     )
 
 
 def too_large(step: FirstStep, gain: float) -> Found | None:
-    """Check for weights that are too large for the number of inputs of a unit.
+    """Check for weights that are too large for a unit's number of inputs.
+
+    Half of the layers, and at least two, must exceed the limit.
 
     Args:
         step: The step.
-        gain: Their root mean square times the square root of the number of inputs
-            may be so large; reported if it is larger in half of the layers, and in
-            two at least.
+        gain: The limit of the weights' root mean square times the square root of the
+            number of inputs.
     """
     inputs = {
         name: n
@@ -288,17 +291,17 @@ def too_large(step: FirstStep, gain: float) -> Found | None:
         Severity.WARNING,
         Description(
             message=(
-                f"the initial weights have a root mean square of "
-                f"{step.root(first):.2g}, with {n} inputs to a unit: outputs are "
-                f"{gains[first]:.2g} times their inputs; so it is in {len(found)} of "
-                f"{len(gains)} layers: {join_names(found)}"
+                f"The initial weights are too large: their root mean square is "
+                f"{number(step.root(first), 2)} with {plural(n, 'input')} for each "
+                f"unit, so outputs are {times(gains[first])} as large as inputs. "
+                f"{affected(len(found), len(gains), 'layer', found)}"
             ),
             value=gains[first],
             threshold=gain,
-            advice=(
-                f"draw them with a deviation of {HE / math.sqrt(n):.2g} (He, "
-                "torch.nn.init.kaiming_normal_; Glorot's is smaller still): the "
-                "default of torch.nn.init.normal_ is 1, whatever the width"
+            advice=lambda words: (
+                "Draw them with a standard deviation of "
+                f"{number(HE / math.sqrt(n), 2)} (He, {words.he}; Glorot's is smaller "
+                f"still). {words.normal_default}"
             ),
         ),
     )

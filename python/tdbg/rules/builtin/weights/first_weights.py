@@ -1,10 +1,10 @@
-"""Whether weights are still as a framework draws them before anything is learned.
+"""Detection of weights that still have the values a framework drew for them.
 
-What an initialization draws is known exactly: a distribution with a bound, of a
-deviation that follows from the sizes of the layer.  What training leaves is
-bell-shaped, with tails beyond any bound.  So the first row of a weight tells them
-apart: its largest element, its root mean square, and how much of that the mean of its
-magnitudes is, which says how round the distribution is.
+An initialization draws from a known distribution with a bound, whose deviation follows
+from the sizes of the layer.  Training leaves a bell shape with tails beyond any bound.
+So the first row of a weight tells the two apart: by its largest element, its root mean
+square, and the ratio of the mean magnitude to that, which shows how round the
+distribution is.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 __all__ = ["untrained"]
 
-# How far the largest number may be from the bound of its distribution, and the root
-# mean square from its deviation.
+# Largest relative distance of the largest number from the bound of its distribution,
+# and of the root mean square from the deviation.
 TOLERANCE = 0.1
 LEAST_WEIGHTS = 64
-# So many scales of exactly one are enough evidence, however other weights were drawn.
+# This many scales of exactly one are enough evidence, whatever other weights show.
 ENOUGH_SCALES = 3
-# Rows of weights for each unit.
+# Rows of weights for each unit of a recurrent layer.
 RECURRENT: Mapping[str | None, int] = {Kind.RNN: 1, Kind.GRU: 3, Kind.LSTM: 4}
-# A normal distribution that is cut at two deviations has this one then, and this ratio
-# of the mean magnitude to the root mean square; a uniform one has 0.866.
+# The deviation of a normal distribution cut at two deviations, and its ratio of the
+# mean magnitude to the root mean square, which is 0.866 for a uniform distribution.
 _CUT_AT = 2.0
 _CUT_DEVIATION = 0.87962566103423978
 _CUT_ROUNDNESS = 0.8216
-# What some hundred numbers differ from that, and how near the largest of them is to
-# where the distribution was cut.
+# The scatter of that ratio for a few hundred numbers, and of the largest of them
+# about the cut.
 _CUT_TOLERANCE = 0.02
 _LARGEST_TOLERANCE = 0.25
 
 
 def untrained(table: Table, model_info: ModelInfo, names: Sequence[str]) -> list[str]:
-    """The weights that still have their initial values; none if one of them has not.
+    """Return the weights with their initial values; none if any has learned.
 
-    A weight that is too small, has no first row, or is no weight of a layer is
-    left out.
+    The result leaves out a weight that is too small, has no first row, or belongs to no
+    layer.
 
     Args:
         table: Has the first row of each weight.
@@ -89,7 +89,7 @@ def _is_judged(parameter: ParameterFacts) -> bool:
 def _is_drawn(
     table: Table, i: int, j: int, model_info: ModelInfo, parameter: ParameterFacts
 ) -> bool:
-    """Whether a row fits a distribution that a framework draws such a weight from."""
+    """Return whether a row fits a distribution from which frameworks draw weights."""
     largest = float(max(-table["min"][i, j], table["max"][i, j]))
     count = float(table["count"][i, j])
     root = float(table["l2"][i, j]) / math.sqrt(count)
@@ -105,16 +105,16 @@ def _is_drawn(
 
 
 def _uniform_bounds(shape: tuple[int, ...], rows: int | None) -> Iterator[float]:
-    """The bounds of what PyTorch and Keras draw by default.
+    """Yield the bounds of the default initializations of PyTorch and Keras.
 
-    PyTorch: 1 / sqrt(fan_in), of recurrent layers 1 / sqrt(units). Keras: Glorot's
-    sqrt(6 / (fan_in + fan_out)), which many use elsewhere, too. The sum does not
-    depend on whether a kernel is stored with its units first or last, but for where
-    the window of a convolution stands.
+    PyTorch: 1 / sqrt(fan_in), or 1 / sqrt(units) for recurrent layers.  Keras: Glorot's
+    sqrt(6 / (fan_in + fan_out)), which is common elsewhere too.  The sum does not
+    depend on whether a kernel has its units first or last, but on the axes of a
+    convolution's window.
 
     Args:
         shape: The weight's.
-        rows: Of weights for each unit of a recurrent layer; None: of another one.
+        rows: Rows of weights for each unit of a recurrent layer; None: another layer.
     """
     inputs = math.prod(shape[1:]) if rows is None else shape[0] / rows
     yield 1.0 / math.sqrt(inputs)
@@ -123,7 +123,7 @@ def _uniform_bounds(shape: tuple[int, ...], rows: int | None) -> Iterator[float]
 
 
 def _fan_in(shape: tuple[int, ...]) -> int:
-    """Inputs of a unit, where units are the last dimension."""
+    """Return the inputs of a unit, where units are the last dimension."""
     return math.prod(shape[:-1])
 
 
@@ -134,7 +134,7 @@ def _is_uniform(largest: float, root: float, bound: float) -> bool:
 
 
 def _is_cut_normal(largest: float, root: float, fan_in: int) -> bool:
-    """Whether it is Flax's default: LeCun's, normal and cut at two deviations."""
+    """Return whether this is Flax's default: LeCun's, cut at two deviations."""
     deviation = 1.0 / math.sqrt(fan_in)
     bound = _CUT_AT * deviation / _CUT_DEVIATION
     return (1 - _LARGEST_TOLERANCE) * bound <= largest <= (1 + 1e-6) * bound and abs(

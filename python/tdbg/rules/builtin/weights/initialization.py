@@ -1,4 +1,4 @@
-"""PoorWeightInitialization: initial weights that a training cannot begin well with."""
+"""PoorWeightInitialization: initial weights from which training cannot start well."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tdbg.run.findings import Severity, Stage
 __all__ = ["PoorWeightInitialization"]
 
 ROLES = {"weight", "gradient", "input", "output", "loss", "prediction", "label"}
-# Values only show whether units are alike: captured up to this size, in bytes.
+# Values only show whether units are alike, so the hook captures them up to this size.
 RAW_LIMIT = 1 << 18
 
 
@@ -48,22 +48,25 @@ RAW_LIMIT = 1 << 18
 class PoorWeightInitialization(Rule):
     """Report initial weights that are alike, or let signals explode or die out.
 
-    Judged is what the first forward and backward show, before any update: units of a
-    layer that have equal weights; layers that are zero and get no gradient; weights far
-    too large for the number of inputs; outputs or gradients that grow or shrink from
-    layer to layer; outputs far from zero beside their spread; and a first loss far
-    above that of guessing.
+    The rule judges the first forward and backward pass, before any update.  It finds
+
+    - units of a layer with equal weights;
+    - layers that are zero and get no gradient;
+    - weights far too large for the number of inputs;
+    - outputs or gradients that grow or shrink from layer to layer;
+    - outputs far from zero compared with their spread;
+    - a first loss far above that of guessing.
 
     Args:
-        steps: Recorded steps of training that are judged, at most: those after the
-            first one only while the loss scaler has skipped every update before.
-        output_threshold: By how much the outputs' root mean square may grow or shrink
-            over a chain of layers, each more or less than the one before.
-        gradient_threshold: The same of the gradients of weights.
-        asymmetry: How many standard deviations outputs may be away from zero.
-        gain: How large weights may be: their root mean square times the square root
-            of the number of inputs of a unit.
-        loss_excess: By how much the first cross-entropy may exceed that of guessing.
+        steps: Most recorded steps of training to judge; the second and later ones only
+            while the loss scaler has skipped every update so far.
+        output_threshold: Factor by which the outputs' root mean square may grow or
+            shrink over a chain of layers that changes in one direction.
+        gradient_threshold: The factor for the gradients of weights.
+        asymmetry: Largest distance of outputs from zero, in standard deviations.
+        gain: Largest root mean square of weights, times the square root of a unit's
+            number of inputs.
+        loss_excess: Largest excess of the first cross-entropy over that of guessing.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -115,7 +118,7 @@ class PoorWeightInitialization(Rule):
 
     @property
     def lookback(self) -> int:
-        """The steps before: whether there were any, and whether they were skipped."""
+        """The previous steps, and whether the loss scaler skipped them."""
         return self.steps
 
     def selects(self, tensor: TensorInfo) -> bool:
@@ -131,11 +134,11 @@ class PoorWeightInitialization(Rule):
                     yield self._judge(FirstStep(table, j, model_info))
 
     def _before_updates(self, table: Table) -> Iterator[int]:
-        """Columns of the new steps at which the weights are still the initial ones."""
+        """Yield the columns of new steps at which weights have their initial values."""
         nth = table.ordinal.max(axis=0, initial=0)
         columns = np.flatnonzero(nth > 0)[: self.steps].tolist()
         for n, j in enumerate(columns):
-            # There may be an update between steps that are not recorded completely.
+            # An update may lie between steps that are incomplete.
             follows = table.steps[j] - table.steps[columns[0]] == n
             if nth[j] != n + 1 or not follows or not table.usable[j]:
                 return
@@ -164,7 +167,7 @@ class PoorWeightInitialization(Rule):
         )
 
     def _checks(self, step: FirstStep) -> tuple[Found | None, ...]:
-        """The findings of all checks; for each tensor the first one counts."""
+        """Return the findings of all checks; the first one for each tensor counts."""
         return (
             units_alike(step),
             units_copied(step),

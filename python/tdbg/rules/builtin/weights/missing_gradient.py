@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tdbg.config.quantities import join_names, plural
 from tdbg.rules.builtin.weights.model_info_rule import (
     ModelInfoRule,
     evaluate_first,
     have_lasted,
 )
-from tdbg.rules.columns import GRADIENT, is_bias, join_names
+from tdbg.rules.columns import GRADIENT, is_bias
 from tdbg.rules.registry import register
 from tdbg.rules.table import min_span
 from tdbg.rules.window import Bools, Description, Evaluation, Table
 from tdbg.run.findings import Severity, Stage
-from tdbg.run.model_info import ModelInfo
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+
+if TYPE_CHECKING:
+    from tdbg.rules.vocabulary import Vocabulary
 
 __all__ = ["MissingGradient"]
 
@@ -28,8 +34,8 @@ __all__ = ["MissingGradient"]
 class MissingGradient(ModelInfoRule):
     """Report parameters that require a gradient and never get one, while others do.
 
-    Information, where a model of an installed package leaves a small part of itself
-    unused.
+    Where a model of an installed package leaves a small part of itself unused, the
+    finding is an info.
 
     Args:
         patience: Recorded steps with gradients of others that must have passed.
@@ -44,10 +50,10 @@ class MissingGradient(ModelInfoRule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return (
-            f"a parameter without a gradient, while others had one at {self.patience} "
-            "recorded steps"
+            "a parameter without a gradient, while others had one at "
+            f"{plural(self.patience, 'recorded step')}"
         )
 
     @property
@@ -62,7 +68,7 @@ class MissingGradient(ModelInfoRule):
         thawed: Mapping[str, int],
         steps: slice,
     ) -> Iterator[Evaluation]:
-        """Compare parameters that require gradients with those that had some so far."""
+        """Compare parameters that require gradients with those that have had some."""
         parameters = model_info.parameters
         # NotInOptimizer reports parameters in no optimizer.
         names = [
@@ -112,46 +118,59 @@ class MissingGradient(ModelInfoRule):
     ) -> Description:
         found = [name for name, bad in zip(names, missing, strict=True) if bad]
         first = model_info.parameters[found[0]]
-        what, why = "none", ""
-        advice = (
-            f"see whether the {first.module} of {found[0]} is used in the forward, and "
-            "whether a detach(), .data, .item(), a conversion to NumPy, no_grad() or "
-            "an operation without a gradient (argmax, a comparison) between it and "
-            "the loss cuts it off; what is not to be trained needs no gradient: "
-            "requires_grad_(False)"
-        )
+        what, why = "no gradient", ""
+        advice = _find_cut
         if by_design:
-            why = ", which a model of an installed package leaves unused"
-            advice = (
-                "nothing, if what they compute is not what you want of this model; "
-                "what is not to be trained needs no gradient: requires_grad_(False), "
-                "which data-parallel training may ask for"
-            )
+            why = " A model of an installed package leaves them unused."
+            advice = _leave_unused
         if first.cut_by is not None:
-            what, why = "none but zeros", f", behind {first.cut_by}"
-            advice = (
-                f"the gradient of {first.cut_by} is zero everywhere: let it pass "
-                f"straight through, as x + ({first.cut_by}(x) - x).detach() does, or "
-                "take a function with a slope in its place"
-            )
+            what = "only zero gradients"
+            why = f" They lie behind {first.cut_by}, whose gradient is zero everywhere."
+            advice = _pass_through
         return Description(
             message=(
-                f"{len(found)} of {len(names)} parameters that require a gradient "
-                f"have had {what} at {self.patience} recorded steps and more: "
-                f"{join_names(found)}{why}"
+                f"{len(found):,} of {plural(len(names), 'parameter')} that require a "
+                f"gradient {'has' if len(found) == 1 else 'have'} had {what} for at "
+                f"least {plural(self.patience, 'recorded step')}: {join_names(found)}."
+                f"{why}"
             ),
             value=float(len(found)),
             threshold=0.0,
-            advice=advice,
-            # What is left of the model does not say why it learns no better.
+            advice=partial(advice, first, found[0]),
+            # The remaining parameters do not explain why the model learns no better.
             stage=Stage.SETUP if _is_most(names, found, model_info) else None,
         )
 
 
-def _had(table: Table, names: Sequence[str], model_info: ModelInfo) -> Bools:
-    """Names x steps: which have had a gradient until then.
+def _find_cut(first: ParameterFacts, name: str, words: Vocabulary) -> str:
+    return (
+        f"Check that the forward pass uses the {first.module} of {name}, and that "
+        f"nothing between it and the loss cuts it off: {words.graph_cuts}, or an "
+        "operation without a gradient (argmax, a comparison). If you do not want to "
+        f"train these parameters, {words.freezing}."
+    )
 
-    One that is cut off by an operation has zeros, which are none.
+
+def _leave_unused(first: ParameterFacts, name: str, words: Vocabulary) -> str:
+    del first, name
+    return (
+        "Nothing, if you do not need what they compute. Data-parallel training may "
+        f"require that you {words.freezing}."
+    )
+
+
+def _pass_through(first: ParameterFacts, name: str, words: Vocabulary) -> str:
+    del name, words
+    return (
+        f"Pass the gradient straight through {first.cut_by}, as in x + "
+        f"({first.cut_by}(x) - x).detach(), or use a function with a slope instead."
+    )
+
+
+def _had(table: Table, names: Sequence[str], model_info: ModelInfo) -> Bools:
+    """Return, names x steps, which have had a gradient so far.
+
+    Behind an operation that cuts the gradient off, zeros do not count.
     """
     index = {name.removeprefix(GRADIENT): i for i, name in enumerate(table.names)}
     result = np.zeros((len(names), len(table.steps)), dtype=bool)
@@ -169,9 +188,9 @@ def _had(table: Table, names: Sequence[str], model_info: ModelInfo) -> Bools:
 def _by_design(
     names: Sequence[str], had: Bools, missing: Bools, model_info: ModelInfo
 ) -> Bools:
-    """The steps at which all that is missing is a part that a package leaves unused.
+    """Find the steps at which only a part is missing that a package leaves unused.
 
-    Of a model that learns otherwise; what is cut off by a program is all of it.
+    The rest of the model must learn, and no operation of the program cut the part off.
     """
     parameters = model_info.parameters
     models = [parameters[name].package_model for name in names]
@@ -189,7 +208,7 @@ def _by_design(
 
 
 def _is_most(names: Sequence[str], found: Sequence[str], model_info: ModelInfo) -> bool:
-    """Whether half of all parameters are missing, or all that an optimizer has."""
+    """Return whether half of the parameters are missing, or all of an optimizer."""
     owners = Counter(model_info.parameters[name].optimizer for name in names)
     missing = Counter(model_info.parameters[name].optimizer for name in found)
     is_all = any(missing[each] == count for each, count in owners.items())
@@ -197,9 +216,9 @@ def _is_most(names: Sequence[str], found: Sequence[str], model_info: ModelInfo) 
 
 
 def _both_kinds(names: Sequence[str], had: Bools) -> Bools:
-    """The steps at which both weights and biases have had gradients, if there are both.
+    """Find the steps by which weights and biases have had gradients, if both exist.
 
-    Otherwise the gradients of one kind are not captured.
+    Otherwise the hook does not capture the gradients of one kind.
     """
     biases = np.array([is_bias(name) for name in names], dtype=bool)
     result: Bools = np.logical_or.reduce(had, axis=0)

@@ -1,4 +1,4 @@
-"""ModelInfoRule: the base of rules that compare gradients with model info."""
+"""ModelInfoRule: base class of rules that compare gradients with model info."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ModelInfoRule(Rule):
 
     @property
     def head_rows(self) -> int:
-        """The first row of each gradient: steps count from it on."""
+        """The first row of each gradient, from which steps are counted."""
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
@@ -60,7 +60,7 @@ class ModelInfoRule(Rule):
         return tensor.role == "gradient"
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
-        """Judge the steps of training for which there is model info."""
+        """Judge the steps of training that have model info."""
         for table in window.tables(*TRAINING):
             for model_info, steps in model_info_of_steps(window, table):
                 start = max(steps.start, table.start)
@@ -79,7 +79,7 @@ class ModelInfoRule(Rule):
     ) -> Iterator[Evaluation]:
         """Judge the steps for which the model info is valid.
 
-        *thawed* has the parameters that did not require a gradient before some step.
+        *thawed* has the step at which parameters began to require a gradient, by name.
         """
 
 
@@ -88,7 +88,7 @@ def have_lasted(table: Table, rows: int) -> Bools:
 
     Args:
         table: The gradients.
-        rows: How many recorded steps a rule waits for.
+        rows: Number of recorded steps for which a rule waits.
     """
     seen = table.present.any(axis=0)
     first = table.steps[np.argmax(seen)] if seen.any() else table.steps[-1]

@@ -1,4 +1,4 @@
-"""ModelStateRule: the base of rules about how a model is trained, as hooks know it."""
+"""ModelStateRule: base class of rules about a state that hooks observe."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ __all__ = ["ModelStateRule"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStateRule(Rule):
-    """Base class of rules that report a state of the model as long as it lasts.
+    """Base class of rules that report a state of the model for as long as it lasts.
 
     Args:
         num_steps: Steps for which the state must have lasted.
 
     Attributes:
-        modes: Modes of the steps at which it shows.
+        modes: Modes of the steps that show the state.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -51,7 +51,7 @@ class ModelStateRule(Rule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Losses, or learning rates without a loss: they have a row at each step."""
+        """Losses, or learning rates without a loss, which have a row at each step."""
         losses = Needs(collections=frozenset({"losses"}))
         return losses, Needs(collections=frozenset({"scalars"}))
 
@@ -79,7 +79,7 @@ class ModelStateRule(Rule):
             severity = self.severity_of(model_info)
             lasting = steps - since + 1 >= self.num_steps
             severities = np.where(known & lasting, int(severity), UNKNOWN)
-        # The finding is about the model: report it at the first output.
+        # The finding concerns the model, so report it at the first output.
         return Evaluation.of_one(
             f"{next(iter(model_info.modules))}_output_0",
             steps,
@@ -89,7 +89,7 @@ class ModelStateRule(Rule):
         )
 
     def _since(self, window: Window, model_info: ModelInfo) -> int | None:
-        """The step since which the model is in the state; None: it is not in it."""
+        """Return the step since which the model is in the state, or None."""
         if not self.holds(model_info):
             return None
         since = model_info.step
@@ -101,13 +101,13 @@ class ModelStateRule(Rule):
 
     @abstractmethod
     def holds(self, model_info: ModelInfo) -> bool:
-        """Whether the model is in the state."""
+        """Return whether the model is in the state."""
 
     def severity_of(self, model_info: ModelInfo) -> Severity:  # noqa: ARG002
-        """The severity of the state; by default, the only one."""
+        """Return the severity of the state; by default, the rule's only one."""
         (severity,) = self.severities
         return severity
 
     @abstractmethod
     def describe(self, model_info: ModelInfo, since: int) -> Description:
-        """Describe the state, in which the model is since that step."""
+        """Describe the state, which the model entered at step *since*."""

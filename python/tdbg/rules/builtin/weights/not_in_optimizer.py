@@ -1,4 +1,4 @@
-"""NotInOptimizer: parameters with gradients that are in no optimizer."""
+"""NotInOptimizer: parameters that no optimizer trains."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import join_names, lowered, plural
 from tdbg.rules.builtin.weights.first_weights import untrained
 from tdbg.rules.builtin.weights.model_info_rule import (
     ModelInfoRule,
     evaluate_first,
     have_lasted,
 )
-from tdbg.rules.columns import GRADIENT, join_names
+from tdbg.rules.columns import GRADIENT
 from tdbg.rules.registry import register
 from tdbg.rules.window import Bools, Description, Evaluation, Table, TensorInfo
 from tdbg.run.findings import Severity, Stage
@@ -22,12 +23,12 @@ from tdbg.run.model_info import ModelInfo, owner_of
 
 __all__ = ["NotInOptimizer"]
 
-# How far a moving average may be from what it follows at the first step.
+# Largest relative distance of a moving average from its source at the first step.
 COPIED = 1e-3
-# Frozen layers that still have their first weights: one may be meant so, as
-# random features are; more have been forgotten, or were not loaded.
+# One frozen layer with its initial weights may be deliberate, as random features are;
+# more were forgotten, or not loaded.
 SEVERAL = 2
-# What an optimizer has may be thawed, but not after so many steps of training.
+# After this many steps, the program will not unfreeze parameters of an optimizer.
 SOON = 100
 
 
@@ -36,11 +37,11 @@ SOON = 100
 class NotInOptimizer(ModelInfoRule):
     """Report parameters that get gradients but are in no optimizer.
 
-    And those that are frozen, though nothing was ever learned by them.
+    The rule also reports frozen layers that have never learned anything.
 
     Args:
-        patience: Recorded steps that must have passed: an optimizer may be found
-            at its first step only.
+        patience: Recorded steps that must have passed: the hook may not know an
+            optimizer before its first step.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -53,14 +54,15 @@ class NotInOptimizer(ModelInfoRule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return (
-            f"a parameter that no optimizer has, at over {self.patience} recorded steps"
+            "a parameter in no optimizer, at more than "
+            f"{plural(self.patience, 'recorded step')}"
         )
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of gradients, and of weights at first."""
+        """Rows of gradients, and the first row of weights."""
         weights = Needs(collections=frozenset({"weights"}), first_steps=1)
         return *with_beginning(Needs(collections=frozenset({"gradients"}))), weights
 
@@ -96,8 +98,8 @@ class NotInOptimizer(ModelInfoRule):
         decided &= np.array([p is not None for p in known])[:, np.newaxis] & any(held)
         bad = decided & absent[:, np.newaxis]
         left = [n for n, is_absent in zip(names, absent, strict=True) if is_absent]
-        # Thawed parameters are meant to be trained, and frozen layers to keep what
-        # what they have learned.
+        # People unfreeze parameters to train them, and freeze layers to keep what these
+        # have learned.
         on_purpose = (
             _only_last_layers(held)
             and not any(name in thawed for name in left)
@@ -119,7 +121,7 @@ class NotInOptimizer(ModelInfoRule):
     def _judge_frozen(
         self, table: Table, model_info: ModelInfo, steps: slice, judged: Bools
     ) -> Iterator[Evaluation]:
-        """Whether frozen layers have learned anything, and where they are."""
+        """Judge whether frozen layers have learned anything, and where they are."""
         parameters = model_info.parameters
         frozen = [
             name
@@ -130,7 +132,7 @@ class NotInOptimizer(ModelInfoRule):
         found = [
             name
             for name in untrained(table, model_info, frozen)
-            # Adversaries are frozen while the other one learns.
+            # An adversary is frozen while the other one learns.
             if GRADIENT + name not in table.names
             and not _has_copy(table, name, trained)
         ]
@@ -164,19 +166,18 @@ class NotInOptimizer(ModelInfoRule):
     ) -> Description:
         return Description(
             message=(
-                f"{n_frozen} of {len(model_info.parameters)} parameters are frozen, "
-                f"and {len(found)} of them, all that can be judged, are still as a "
-                f"layer is initialized: nothing was ever learned there "
-                f"({join_names(found)})"
+                f"{n_frozen:,} of {plural(len(model_info.parameters), 'parameter')} "
+                f"{'is' if n_frozen == 1 else 'are'} frozen although they have never "
+                f"learned: {join_names(found)} still "
+                f"{'has its' if len(found) == 1 else 'have their'} initial values, and "
+                "the rule cannot judge the others."
             ),
             value=float(len(found)),
             threshold=0.0,
-            advice=(
-                "let them learn (requires_grad_(True), before the optimizer is made); "
-                "or, if pretrained weights were to be loaded, see what "
-                "load_state_dict(..., strict=False) returns: it passes over all names "
-                "that do not match (a prefix such as module.); if random features are "
-                "meant, this is what they look like"
+            advice=lambda words: (
+                f"To train them, {words.thawing}. If you meant to load pretrained "
+                f"weights: {lowered(words.partial_loading)} If you want random "
+                "features, ignore this."
             ),
         )
 
@@ -186,24 +187,24 @@ class NotInOptimizer(ModelInfoRule):
         found = [name for name, is_bad in zip(names, bad, strict=True) if is_bad]
         return Description(
             message=(
-                f"{len(found)} parameters get gradients but are in no optimizer, "
-                f"which has {sum(held)}: {join_names(found)}"
+                f"{plural(len(found), 'parameter')} "
+                f"{'gets' if len(found) == 1 else 'get'} gradients but "
+                f"{'is' if len(found) == 1 else 'are'} in no optimizer, which has "
+                f"{sum(held):,} others: {join_names(found)}."
             ),
             value=float(len(found)),
             threshold=0.0,
-            advice=(
-                "only the last layers are trained; if that is meant, "
-                "requires_grad_(False) for the others saves most of the backward"
+            advice=lambda words: (
+                "The optimizer trains only the last layers. If you want that, "
+                f"{words.freezing} to save most of the backward pass."
                 if on_purpose
-                else "make the optimizer after the model is complete, or add them "
-                "with optimizer.add_param_group; layers that were replaced, added or "
-                "thawed (requires_grad_(True)) later are not in it by themselves"
+                else words.adding_parameters
             ),
         )
 
 
 def _only_last_layers(held: Sequence[bool]) -> bool:
-    """Whether the trained part is the end of the model, and less than half of it."""
+    """Return whether the trained part is the end, and less than half, of the model."""
     if not any(held):
         return False
     first = held.index(True)
@@ -211,13 +212,13 @@ def _only_last_layers(held: Sequence[bool]) -> bool:
 
 
 def _is_of(name: str, found: Sequence[str]) -> bool:
-    """Whether a parameter is of the same layer as one of these."""
+    """Return whether a parameter belongs to the same layer as one of these."""
     owner = owner_of(name)
     return any(owner_of(each) == owner for each in found)
 
 
 def _has_copy(table: Table, name: str, trained: Collection[str]) -> bool:
-    """Whether a parameter that is trained began with the same weights.
+    """Return whether a trained parameter started with the same weights.
 
     A network that follows another one (a target, a moving average) is not frozen by
     mistake.

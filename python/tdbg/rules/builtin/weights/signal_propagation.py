@@ -1,7 +1,7 @@
-"""Checks of initial weights: of outputs, gradients and the first loss.
+"""Checks of initial weights by outputs, gradients and the first loss.
 
-Each check reads a step before the first update and returns a finding at the layer
-concerned, or None.
+Each check reads a step before the first update, and returns a finding at the affected
+layer, or None.
 
 Thread safety: pure functions.
 """
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tdbg.config.kinds import Kind
+from tdbg.config.quantities import affected, fold, number, plural
 from tdbg.rules.builtin.weights.first_step import WEIGHTED, FirstStep, Found
 from tdbg.rules.columns import GRADIENT
 from tdbg.rules.window import Description
@@ -28,9 +29,9 @@ __all__ = [
 ]
 
 
-# The least number of transitions between layers in a chain.
+# Least number of transitions between layers in a chain.
 MIN_TRANSITIONS = 3
-# The least factor between consecutive layers of a chain.
+# Least factor between consecutive layers of a chain.
 MIN_FACTOR = 1.5
 
 
@@ -68,7 +69,7 @@ def chain_of_most_change(sizes: Mapping[str, float], threshold: float) -> list[s
     return best
 
 
-# For losses of no kind, by name.
+# Names of losses without a kind.
 CROSS_ENTROPY = re.compile(r"cross_?entropy", re.IGNORECASE)
 # The mean over fewer units may be far from zero by chance.
 MIN_UNITS = 8
@@ -79,7 +80,8 @@ def outputs_change(step: FirstStep, threshold: float) -> Found | None:
 
     Args:
         step: The step.
-        threshold: By how much their root mean square may change over a chain.
+        threshold: Largest factor by which their root mean square may change over a
+            chain.
     """
     sizes = {name: step.root(name) for name in step.outputs}
     chain = chain_of_most_change(sizes, threshold)
@@ -94,17 +96,18 @@ def outputs_change(step: FirstStep, threshold: float) -> Found | None:
         Severity.WARNING,
         Description(
             message=(
-                f"outputs {'grow' if grows else 'shrink'} from layer to layer, by "
-                f"{gain:.2g} times each: root mean square {first:.2g} at {chain[0]}, "
-                f"{last:.2g} here, {len(chain) - 1} layers on"
+                f"Outputs {'grow' if grows else 'shrink'} from layer to layer, "
+                f"{fold(gain)} each time: their root mean square is {number(first, 2)} "
+                f"at {chain[0]} and {number(last, 2)} here, "
+                f"{plural(len(chain) - 1, 'layer')} later."
             ),
             value=change,
             threshold=threshold,
             advice=(
-                "initialize for the width of the layers and the activation in use: "
+                "Initialize for the width of the layers and the activation: "
                 f"{'divide' if grows else 'multiply'} the initial weights by "
-                f"{gain:.2g} (He: deviation sqrt(2/fan_in) for ReLU; Glorot for "
-                "tanh), or normalize between the layers"
+                f"{number(gain, 2)} (He for ReLU, with a deviation of sqrt(2/fan_in); "
+                "Glorot for tanh), or normalize between the layers."
             ),
         ),
     )
@@ -115,9 +118,10 @@ def gradients_change(step: FirstStep, threshold: float) -> Found | None:
 
     Args:
         step: The step.
-        threshold: By how much their root mean square may change over a chain.
+        threshold: Largest factor by which their root mean square may change over a
+            chain.
     """
-    # What another optimizer steps may follow another loss, as an adversary does.
+    # Parameters of another optimizer may follow another loss, as in an adversary.
     optimizers: dict[int | None, dict[str, float]] = {}
     for name in step.matrices:
         if step.model_info.kind_of(name) in WEIGHTED:
@@ -136,28 +140,30 @@ def gradients_change(step: FirstStep, threshold: float) -> Found | None:
         Severity.WARNING,
         Description(
             message=(
-                f"gradients {'shrink' if first < last else 'grow'} towards the "
-                f"input, by {ratio:.2g} times over {len(chain)} layers: root mean "
-                f"square {last:.2g} at {chain[-1]}, {first:.2g} here"
+                f"Gradients {'shrink' if first < last else 'grow'} towards the input, "
+                f"{fold(ratio)} over {plural(len(chain), 'layer')}: their root mean "
+                f"square is {number(last, 2)} at {chain[-1]} and {number(first, 2)} "
+                "here."
             ),
             value=ratio,
             threshold=threshold,
             advice=(
-                "initialize for the width of the layers and the activation in use "
-                "(He for ReLU, Glorot for tanh), normalize between the layers, or "
-                "add residual connections"
+                "Initialize for the width of the layers and the activation (He for "
+                "ReLU, Glorot for tanh), normalize between the layers, or add residual "
+                "connections."
             ),
         ),
     )
 
 
 def outputs_one_sided(step: FirstStep, asymmetry: float) -> Found | None:
-    """Check for outputs far from zero: initial weights should center them there.
+    """Check for outputs far from zero, where initial weights should center them.
+
+    Half of the layers, and at least two, must exceed the limit.
 
     Args:
         step: The step.
-        asymmetry: How many standard deviations away they may be; reported if they
-            are further in half of the layers, and in two at least.
+        asymmetry: Largest distance from zero, in standard deviations.
     """
     judged = [name for name in step.outputs if step.units(name) >= MIN_UNITS]
     found = [name for name in judged if step.offset(name) > asymmetry]
@@ -169,15 +175,16 @@ def outputs_one_sided(step: FirstStep, asymmetry: float) -> Found | None:
         Severity.WARNING,
         Description(
             message=(
-                f"outputs are {step.offset(first):.2g} deviations away from zero "
-                f"(mean {step.field(first, 'mean'):.3g}), in {len(found)} of "
-                f"{len(judged)} layers: all units say nearly the same"
+                "Outputs are nearly constant: their mean, "
+                f"{number(step.field(first, 'mean'))}, is "
+                f"{number(step.offset(first), 2)} standard deviations from zero. "
+                f"{affected(len(found), len(judged), 'layer')}"
             ),
             value=step.offset(first),
             threshold=asymmetry,
             advice=(
-                "draw initial weights about zero, not all of one sign, with biases of "
-                "zero; and see that the inputs are normalized"
+                "Draw initial weights around zero instead of with one sign, set biases "
+                "to zero, and normalize the inputs."
             ),
         ),
     )
@@ -186,16 +193,17 @@ def outputs_one_sided(step: FirstStep, asymmetry: float) -> Found | None:
 def first_loss(step: FirstStep, excess: float) -> Found | None:
     """Check for a first cross-entropy above that of guessing, which is log(classes).
 
-    Scores grow with the inputs of a model: what is above is taken for inputs of the
-    size of one, since larger ones are a fault of the data (NotNormalizedData).  So do
-    they with a number by which a program multiplies them, as it does cosines.
+    Scores grow with the inputs of a model, and with a factor by which the program
+    multiplies them, as it does with cosines.  So the check divides the excess by that
+    factor and by the size of the inputs: large inputs are a fault of the data
+    (NotNormalizedData).
 
     Args:
         step: The step.
-        excess: By how much it may be above.
+        excess: Largest excess.
     """
     if step.has_frozen_layers:
-        return None  # It was trained for something else, and is sure of that.
+        return None  # The model learned another task, and is confident in that.
     for name in step.of_role("loss"):
         given = _given(step, name)
         if given is None:
@@ -203,25 +211,25 @@ def first_loss(step: FirstStep, excess: float) -> Found | None:
         loss, guess = step.field(name, "mean"), math.log(given.n_classes)
         scale = step.model_info.logit_scale * _size_of_inputs(step)
         above = (loss - guess) / scale
-        # A mean cannot exceed this: a larger loss is a sum.
+        # A mean cannot exceed this, so a larger loss is a sum.
         if above > excess and loss <= guess + given.spread:
             return Found(
                 name,
                 Severity.WARNING,
                 Description(
                     message=(
-                        f"the first loss is {loss:.3g}; guessing among "
-                        f"{given.n_classes:.0f} classes gives {guess:.3g}. The model "
-                        f"is sure before it has learned: its outputs range over "
-                        f"{given.spread:.3g}"
+                        f"The first loss is {number(loss)}, while guessing among "
+                        f"{given.n_classes:,.0f} classes gives {number(guess)}. The "
+                        "model is confident before it has learned anything: its "
+                        f"outputs spread over {number(given.spread)}."
                     ),
                     value=loss - guess,
                     threshold=excess,
                     advice=(
-                        "the initial weights, those of the last layer above all, or "
-                        "the inputs are too large: initialize by He or Glorot, "
-                        "normalize the inputs; of a trained model see that labels "
-                        "mean what they meant when it was trained"
+                        "The inputs or the initial weights are too large, above all "
+                        "those of the last layer. Initialize by He or Glorot, and "
+                        "normalize the inputs. For a pretrained model, check that "
+                        "labels mean what they meant in its training."
                     ),
                 ),
             )
@@ -229,7 +237,7 @@ def first_loss(step: FirstStep, excess: float) -> Found | None:
 
 
 def _size_of_inputs(step: FirstStep) -> float:
-    """The root mean square of what the model is given first, but one at least."""
+    """Return the root mean square of the model's first input, or 1 if that is less."""
     given = (name for name in step.of_role("input") if not step.is_integer(name))
     first = next(given, None)
     return 1.0 if first is None else max(1.0, step.root(first))
@@ -243,7 +251,7 @@ class _Given(NamedTuple):
 
 
 def _given(step: FirstStep, loss: str) -> _Given | None:
-    """The inputs of a loss; None: it is no cross-entropy of class numbers."""
+    """Return the inputs of a cross-entropy of class numbers; None for another loss."""
     path = loss.rpartition("_output_")[0]
     outputs, labels = f"{path}_input_0", f"{path}_input_1"
     n_labels = step.field(labels, "count")

@@ -1,4 +1,4 @@
-"""StoppedOptimizer: optimizers that step no more while the training goes on."""
+"""StoppedOptimizer: optimizers that no longer step while the training goes on."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["StoppedOptimizer"]
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoppedOptimizer(ModelStateRule):
-    """Report optimizers that step no more, though the model is called in training.
+    """Report optimizers that no longer step although the model runs in training mode.
 
     Args:
-        num_steps: Steps for which it must have been so.
+        num_steps: Steps for which this must have held.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -29,25 +29,25 @@ class StoppedOptimizer(ModelStateRule):
     stage = Stage.RATE
 
     def holds(self, model_info: ModelInfo) -> bool:
-        """Whether they have stopped."""
+        """Return whether the optimizers have stopped."""
         return model_info.has_stopped
 
     def describe(self, model_info: ModelInfo, since: int) -> Description:
-        """Say since when."""
+        """Name the optimizers, and their last step."""
         optimizers = ", ".join(model_info.optimizers)
         # The first step is one that has ended.
-        when = f"has not stepped since step {since}" if since else "has never stepped"
+        when = f"has not stepped since step {since:,}" if since else "has never stepped"
         return Description(
             message=(
-                f"the optimizer ({optimizers}) {when}, though the model is called in "
-                "training: nothing is learned"
+                f"The optimizer ({optimizers}) {when} although the program calls the "
+                "model in training mode, so the model does not learn."
             ),
             value=0.0,
             threshold=1.0,
             since=since,
-            advice=(
-                "see what keeps optimizer.step() from being called: a condition on the "
-                "iteration or epoch, a `continue`, an exception that is caught; and "
-                "call model.eval() and torch.no_grad() for what is evaluation"
+            advice=lambda words: (
+                f"Check why the program does not reach {words.stepping}: a condition "
+                "on the iteration or epoch, a `continue`, or a caught exception. If "
+                f"you only evaluate here, {words.evaluating}."
             ),
         )

@@ -1,11 +1,11 @@
-"""UnregisteredParameter: parameters that the model and its optimizers do not have."""
+"""UnregisteredParameter: parameters that neither model nor optimizer knows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tdbg.config.quantities import join_names, plural
 from tdbg.rules.builtin.weights.model_state_rule import ModelStateRule
-from tdbg.rules.columns import join_names
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description, Window
 from tdbg.run.findings import Severity, Stage
@@ -18,13 +18,13 @@ __all__ = ["UnregisteredParameter"]
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisteredParameter(ModelStateRule):
-    """Report parameters that the loss depends on and that nobody trains.
+    """Report parameters that the loss depends on and that no optimizer trains.
 
-    They belong to no module that is registered and to no optimizer, as those of layers
-    in a plain list do.
+    They belong to no registered module and to no optimizer, like those of layers in a
+    plain list.
 
     Args:
-        num_steps: Steps for which it must have been known.
+        num_steps: Steps for which this must have been known.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -34,48 +34,47 @@ class UnregisteredParameter(ModelStateRule):
     stage = Stage.SETUP
 
     def holds(self, model_info: ModelInfo) -> bool:
-        """Whether there are any."""
+        """Return whether the loss depends on untrained parameters."""
         return bool(model_info.untrained)
 
     def _since(self, window: Window, model_info: ModelInfo) -> int | None:
-        """Since the loss that was first seen to depend on one of them."""
+        """Return the step of the first loss that depends on one of them."""
         known = ModelStateRule._since(self, window, model_info)
         if known is None:
             return None
         return min(known, *(each.since for each in model_info.untrained))
 
     def severity_of(self, model_info: ModelInfo) -> Severity:
-        """A network in eval() may judge others: that is no mistake, if a waste."""
+        """Return INFO for a network in eval(), which may judge others, else WARNING."""
         is_mistake = any(map(_is_mistake, model_info.untrained))
         return Severity.WARNING if is_mistake else Severity.INFO
 
     def describe(self, model_info: ModelInfo, since: int) -> Description:  # noqa: ARG002
-        """Name them."""
+        """Name the parameters."""
         found = model_info.untrained
         names = [each.name or f"one of shape {each.shape}" for each in found]
         if any(each.name for each in found):
             advice = (
-                "put layers into torch.nn.ModuleList or ModuleDict and not into a "
-                "plain list, and other tensors into a module, so that parameters(), "
-                "to(), state_dict() and train() know them"
+                "Put layers into torch.nn.ModuleList or ModuleDict instead of a plain "
+                "list, and other tensors into a module, so that parameters(), to(), "
+                "state_dict() and train() include them."
             )
         elif self.severity_of(model_info) == Severity.WARNING:
             advice = (
-                "see that the optimizer was made with the parameters of the model that "
-                "is trained, and not of another one (a teacher, a target network); "
-                "those of a loss with weights of its own add to it "
-                "(optimizer.add_param_group)"
+                "Check that you created the optimizer with the parameters of the model "
+                "you train, not of another one (a teacher, a target network). If the "
+                "loss has weights of its own, add them (optimizer.add_param_group)."
             )
         else:
             advice = (
-                "their module is in eval(): if they are not to be trained, "
-                "requires_grad_(False) saves their gradients"
+                "Their module is in eval(). If you do not want to train them, call "
+                "requires_grad_(False) to save the cost of their gradients."
             )
         return Description(
             message=(
-                f"the loss depends on {len(found)} parameters that are in no optimizer "
-                f"and in no module that is captured, and that do not change: "
-                f"{join_names(names)}"
+                f"The loss depends on {plural(len(found), 'parameter')} that never "
+                f"{'changes' if len(found) == 1 else 'change'}, in no optimizer and in "
+                f"no captured module: {join_names(names)}."
             ),
             value=float(len(found)),
             threshold=0.0,

@@ -1,4 +1,4 @@
-"""WeightUpdateRatio: updates of weights that are very small or very large."""
+"""WeightUpdateRatio: updates that are very small or very large for their weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
+from tdbg.config.quantities import affected, fold, number, plural, times
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import FIRST, stands_still
 from tdbg.rules.builtin.loss.moving_goals import need_not_fall
@@ -18,7 +19,6 @@ from tdbg.rules.columns import (
     UPDATE,
     first_of_columns,
     is_matrix,
-    join_names,
     median,
     model_info_of_steps,
     parameter_of,
@@ -44,21 +44,21 @@ from tdbg.run.model_info import ModelInfo, ParameterFacts
 __all__ = ["WeightUpdateRatio"]
 
 
-# Steps for which a growing ratio, as in a warm-up, must be too small: as
-# many as 5 rows take at the usual interval.
+# Steps for which a growing ratio, as in a warm-up, must be too small: the span of 5
+# rows at the usual interval.
 SLOW_FOR = 40
 GROWTH = 1.5
-# The usual ratio, by Karpathy's rule of thumb; and the largest that works.
+# The usual ratio, by Karpathy's rule of thumb, and the largest that works.
 TYPICAL = 1e-3
 BEARABLE = 1e-2
-# Rows of the beginning, at which updates that replace most weights are an error: with
-# momentum or a warm-up the second and third update are larger than the first.
+# First rows, at which updates that replace most weights are an error: with momentum
+# or a warm-up, the second and third update are larger than the first.
 FIRST_ROWS = 3
-# Without model info: scales of normalizations, by name.
+# Names of scales of normalizations, for runs without model info.
 NORMALIZATION = re.compile(r"(^|[._])(bn|ln|gn|norm)\w*\.weight$|norm", re.IGNORECASE)
 
 
-# First rows at which updates must be slow; more of them where the loss says so, too.
+# First rows at which updates must be slow, by themselves and together with the loss.
 SLOW_ROWS = 30
 STILL_ROWS = 50
 
@@ -66,28 +66,28 @@ STILL_ROWS = 50
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightUpdateRatio(Rule):
-    """Report updates that are very small or very large beside their weights.
+    """Report updates that are very small or very large for their weights.
 
-    The ratio is l2(update) / l2(weight), of weights with several units.  About 1e-3
-    is usual.  At the beginning, updates that are too large for most weights are an
-    error: what follows is no training of the model that was initialized.
+    The ratio is l2(update) / l2(weight), for weights with several units.  About 1e-3 is
+    usual.  At the beginning, updates that are too large for most weights are an error:
+    the training no longer starts from the initialization.
 
     Args:
         large_threshold: A ratio above this is too large.
-        small_threshold: A ratio below this is too small, if that of half of the
-            weights is, or if the others' is ``relative`` times larger.
-        relative: How far a single weight must be below the median of all.
-        slow_threshold: So is one below this, if that of half of the weights is from the
-            first step on, and does not grow.
-        still_threshold: So is one below this, in the same way, if that of all weights
-            is, and no loss has come down.
-        patience: Recorded steps in a row at which it must be too small.
-        until: Only within so many recorded steps from the start is a small ratio of
-            all weights reported: later a schedule may have ended.
-        min_weight: Weights with a smaller root mean square are close to zero on
-            purpose, and may be changed by more than they are.
-        min_scale: And so are those with one below this share of 1 / sqrt(fan-in),
-            about which initializations draw.
+        small_threshold: A ratio below this is too small if half of the weights are
+            below it, or if the weight is far behind the others.
+        relative: Share of the median of all weights below which a weight is far behind.
+        slow_threshold: A ratio below this is also too small if half of the weights are
+            below it from the first step on, and it does not grow.
+        still_threshold: The limit, in the same way, if all weights are below it and no
+            loss has fallen.
+        patience: Consecutive recorded steps at which a ratio must be too small.
+        until: Number of first recorded steps within which the rule reports a small
+            ratio of all weights; later, a schedule may have ended.
+        min_weight: Weights with a smaller root mean square are near zero on purpose,
+            and an update may exceed them.
+        min_scale: The share of 1 / sqrt(fan-in), the usual scale of initial weights,
+            below which weights are also near zero on purpose.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -119,7 +119,7 @@ class WeightUpdateRatio(Rule):
 
     @property
     def first_verdict(self) -> str:
-        """What its first verdict needs."""
+        """The data that a first verdict needs."""
         return "updates other than zero, of weights with several units"
 
     @property
@@ -160,7 +160,7 @@ class WeightUpdateRatio(Rule):
                 yield self._judge(weights, table.select(updates), judged, least, losses)
 
     def _least(self, window: Window, table: Table) -> Floats:
-        """The root mean square below which a weight is near zero on purpose."""
+        """Return the root mean square below which a weight is near zero on purpose."""
         result = np.full((len(table.names), len(table.steps)), self.min_weight)
         for model_info, steps in model_info_of_steps(window, table):
             for i, name in enumerate(table.names):
@@ -187,25 +187,26 @@ class WeightUpdateRatio(Rule):
         of_all = of_all & (weights.ordinal <= self.until)
         small &= of_all | (ratio < self.relative * middle[np.newaxis, :])
         bad = large | self._lasts(weights, ratio, small, known)
-        # What is slow must have been so from the beginning: what has learned is, too.
+        # Slow weights count if they were slow from the start: trained ones are slow
+        # too.
         slow = known & (middle < self.slow_threshold)[np.newaxis, :]
         streak = weights.streak(slow, known)
         is_first = (streak >= weights.ordinal) & (weights.ordinal <= self.until)
         bad |= self._lasts(weights, ratio, slow, known, SLOW_ROWS) & is_first
-        # Weights near zero on purpose change by more than they are.
+        # Updates exceed weights that are near zero on purpose.
         largest = np.where(known & (root >= least), ratio, 0.0).max(axis=0, initial=0.0)
         stands_still = self._stands_still(weights, largest, losses)
         still: Bools = known & stands_still[np.newaxis, :] & ~bad
         bad |= still
-        # A weight that was replaced is not sound again once its updates, beside what
-        # it has become, are small.
+        # An overwritten weight has grown.  It does not recover when later updates are
+        # small for its new size.
         grown = weights["l2"] > (1.0 + self.large_threshold) * _initial(weights)
-        # Slow weights that are not reported are nothing to end a finding.
+        # Slow weights without a finding do not end one.
         is_ok = known & ~small & (ratio >= self.still_threshold) & ~large & ~grown
         severities = np.where(is_ok, OK, UNKNOWN)
         first = first_of_columns(bad)
         severities[first] = Severity.WARNING
-        # Of a single weight the first update may be what a good solution asks for.
+        # A good solution may require a large first update of a single weight.
         n_large, n_known = large.sum(axis=0), known.sum(axis=0)
         most = (n_large > n_known / 2) & (n_large > 1)
         begins = large & (weights.ordinal <= FIRST_ROWS) & most[np.newaxis, :]
@@ -226,16 +227,16 @@ class WeightUpdateRatio(Rule):
         return weights.judge(severities, describe, severities != UNKNOWN)
 
     def _stands_still(self, weights: Table, largest: Floats, losses: _Losses) -> Bools:
-        """The steps at which all updates have always been slow, and no loss fell.
+        """Find the steps up to which all updates have been slow, and no loss fell.
 
         Args:
             weights: The weights.
-            largest: The largest ratio of all weights at each step; 0: none is known.
-            losses: Those of the training.
+            largest: Largest ratio of all weights at each step; 0: unknown.
+            losses: The losses of the training.
         """
         result = np.zeros(len(largest), dtype=bool)
         rows = np.flatnonzero(largest)
-        # The table has all rows so far, or the beginning is over.
+        # The table has all rows so far, unless the beginning is over.
         is_early = np.asarray((weights.ordinal[:, rows] <= self.until).all(axis=0))
         for k in range(STILL_ROWS - 1, len(rows)):
             ratios = largest[rows[: k + 1]]
@@ -243,7 +244,7 @@ class WeightUpdateRatio(Rule):
                 break
             now = np.median(ratios[-FIRST:])
             halfway = np.median(ratios[k // 2 - FIRST // 2 : k // 2 + FIRST // 2])
-            # A warm-up goes on.
+            # A warm-up is still under way.
             if now <= GROWTH * halfway:
                 result[rows[k]] = losses.stand_still(int(rows[k]))
         return result
@@ -256,7 +257,7 @@ class WeightUpdateRatio(Rule):
         known: Bools,
         patience: int | None = None,
     ) -> Bools:
-        """Where ratios were too small for long enough; growing ones get longer."""
+        """Find where ratios were too small for long enough; growing ones get longer."""
         streak = weights.streak(small, known)
         began = np.where(streak == 1, np.arange(len(weights.steps)), 0)
         first = np.maximum.accumulate(began, axis=1)
@@ -269,16 +270,16 @@ class WeightUpdateRatio(Rule):
     def _too_large(self, found: list[str], n_judged: int, ratio: float) -> Description:
         return Description(
             message=(
-                f"the update is {ratio:.2g} times the weight it changes, more than "
-                f"{self.large_threshold:g}: what the weight was before is lost; so it "
-                f"is for {len(found)} of {n_judged} weights: {join_names(found)}"
+                f"The update is {times(ratio)} as large as the weight itself, so "
+                "training overwrites the weight. "
+                f"{affected(len(found), n_judged, 'weight', found)}"
             ),
             value=ratio,
             threshold=self.large_threshold,
             advice=(
-                f"lower the learning rate, by {_about(ratio / BEARABLE)} times or so "
-                f"(a ratio of about {TYPICAL:g} is usual, up to 0.1 at the first steps "
-                "of Adam), or warm it up, and clip gradients"
+                f"Lower the learning rate about {fold(ratio / BEARABLE)}, or warm it "
+                "up, and clip gradients. An update is usually about 0.1% of its "
+                "weight, and up to 10% in the first steps of Adam."
             ),
         )
 
@@ -291,9 +292,10 @@ class WeightUpdateRatio(Rule):
         steps: NDArray[np.int64],
     ) -> Description:
         middle, largest = float(middles[-1]), int(np.argmax(np.nan_to_num(middles)))
-        # The rate was sound once: what made it fall is the cause, and not the set-up.
+        # The rate was fine once, so the reason for its fall is the cause, not the
+        # setup.
         fell = middle < self.slow_threshold <= middles[largest]
-        # Far behind the others, whose updates are none too small: not for the rate.
+        # If the weight is far behind others that are fast enough, the rate is fine.
         is_alone = ratio < self.relative * middle and middle >= self.small_threshold
         is_rate = middle < self.slow_threshold and not fell and not is_alone
         limit = self.small_threshold
@@ -302,23 +304,25 @@ class WeightUpdateRatio(Rule):
             limit, patience = self.slow_threshold, SLOW_ROWS
         if fell:
             advice = (
-                f"half of the weights changed by {middles[largest]:.1g} of themselves "
-                f"at step {steps[largest]}, and by {middle:.1g} now: see whether the "
-                "schedule of the learning rate ends too soon (one in epochs that is "
-                "stepped in each batch), and else whether gradients have vanished"
+                f"At step {steps[largest]:,}, the median update was "
+                f"{_share(float(middles[largest]))} of its weight; now it is "
+                f"{_share(middle)}. Check whether the learning rate schedule ends too "
+                "soon (one in epochs that you step in each batch), and whether "
+                "gradients have vanished."
             )
         elif is_rate:
             advice = _raise(middle)
         else:
             advice = (
-                f"others change by {middle:.1g} of themselves: see that its group has "
-                "a learning rate like theirs, and how large its gradient is"
+                f"The median update is {_share(middle)} of its weight. Check that the "
+                "group of this weight has the same learning rate as the others, and "
+                "how large its gradient is."
             )
         return Description(
             message=(
-                f"the update is {ratio:.1e} of the weight it changes, less than "
-                f"{limit:g}, at {patience} recorded steps in a row; so it is for "
-                f"{len(found)} of {n_judged} weights: {join_names(found)}"
+                f"The update is too small: {_share(ratio)} of the weight, below the "
+                f"limit of {_share(limit)}, at {plural(patience, 'recorded step')} in "
+                f"a row. {affected(len(found), n_judged, 'weight', found)}"
             ),
             value=ratio,
             threshold=limit,
@@ -329,10 +333,10 @@ class WeightUpdateRatio(Rule):
     def _too_slow(self, found: list[str], n_judged: int, largest: float) -> Description:
         return Description(
             message=(
-                f"the update is {largest:.1e} of the weight it changes at most, less "
-                f"than {self.still_threshold:g}, since the beginning, and no loss has "
-                f"come down; so it is for {len(found)} of {n_judged} weights: "
-                f"{join_names(found)}"
+                "The updates are too small, and no loss has fallen: since the "
+                f"beginning, no update has exceeded {_share(largest)} of its weight "
+                f"(limit: {_share(self.still_threshold)}). "
+                f"{affected(len(found), n_judged, 'weight', found)}"
             ),
             value=largest,
             threshold=self.still_threshold,
@@ -342,7 +346,7 @@ class WeightUpdateRatio(Rule):
 
 
 class _Losses:
-    """Says whether all losses of a training that must fall stand still.
+    """Judge of whether all losses that should fall stand still.
 
     Args:
         window: Has the model info.
@@ -354,7 +358,7 @@ class _Losses:
         self._rows = [i for i, role in enumerate(table.roles) if role == "loss"]
 
     def stand_still(self, j: int) -> bool:
-        """Whether none has come down by the step of column *j*, and there is one."""
+        """Return whether no loss has fallen by column *j*; False without losses."""
         table, verdicts = self._table, list[bool]()
         for i in self._rows:
             known = np.flatnonzero(table.known[i, : j + 1])
@@ -366,29 +370,29 @@ class _Losses:
 
 
 def _raise(ratio: float) -> str:
+    steps = times(0.01 / ratio).removesuffix(" times")
     return (
-        f"raise the learning rate, up to {_about(TYPICAL / ratio)} times (a ratio of "
-        f"about {TYPICAL:g} is usual): at this rate a weight needs "
-        f"{_about(0.01 / ratio)} steps in one direction to change by 1 %"
+        f"Raise the learning rate up to {fold(TYPICAL / ratio)}. An update is usually "
+        f"about 0.1% of its weight. At this rate, a weight needs about {steps} steps "
+        "in one direction to change by 1%."
     )
 
 
-def _about(factor: float) -> str:
-    """One digit of a number, written out where it is not too long: 200, not 2e+02."""
-    return f"{float(f'{factor:.0e}'):,g}"
+def _share(ratio: float) -> str:
+    return f"{number(100.0 * ratio, 2)}%"
 
 
 def _initial(weights: Table) -> Floats:
-    """Names x 1: the l2 norm at the first row; NaN if it is zero, or is not here."""
+    """Return, names x 1, the L2 norm at the first row; NaN if zero or unknown."""
     first = np.where(weights.ordinal == 1, weights["l2"], -1.0).max(axis=1)
     return np.where(first > 0.0, first, np.nan)[:, np.newaxis]
 
 
 def _ratios(weights: Table, updates: Table, judged: Bools) -> tuple[Floats, Floats]:
-    """Names x steps: l2(update) / l2(weight), and the weights' root mean square.
+    """Return, names x steps, l2(update) / l2(weight) and the weights' root mean square.
 
-    NaN where either is not known, and where there is no update at all, which is for
-    UnchangedTensor.
+    NaN where either is unknown, and where the update is zero: UnchangedTensor reports
+    that.
     """
     known = judged & weights.known & updates.known
     known &= ~weights.skipped[np.newaxis, :]
@@ -401,10 +405,11 @@ def _ratios(weights: Table, updates: Table, judged: Bools) -> tuple[Floats, Floa
 
 
 def _judged(window: Window, table: Table) -> Bools:
-    """Where a weight has several units with several weights each.
+    """Find weights that have several units with several weights each.
 
-    Only some rows of an embedding are used in a step, so it is left out. So is what an
-    LBFGS trains, which makes some twenty updates in a step, of lengths that it finds.
+    The result leaves out embeddings, since a step uses only some of their rows, and
+    parameters of LBFGS, which makes about twenty updates in a step and finds their
+    lengths by itself.
     """
     result = np.zeros((len(table.names), len(table.steps)), dtype=bool)
     for model_info, steps in model_info_of_steps(window, table):
@@ -424,7 +429,7 @@ def _judged(window: Window, table: Table) -> Bools:
 
 
 def _is_minimized(model_info: ModelInfo, parameter: ParameterFacts) -> bool:
-    """Whether an optimizer trains it that finds a minimum in each step."""
+    """Return whether its optimizer finds a minimum in each step."""
     i = parameter.optimizer
     names = model_info.optimizers
     return i is not None and i < len(names) and "LBFGS" in names[i]

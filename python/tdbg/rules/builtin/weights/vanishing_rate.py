@@ -1,4 +1,4 @@
-"""VanishingLearningRate: learning rates that have fallen to nothing."""
+"""VanishingLearningRate: learning rates that have fallen to next to nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.needs import Needs
+from tdbg.config.quantities import number, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.weights.zero_learning_rate import RATE
 from tdbg.rules.columns import streak_of_known
@@ -28,10 +29,10 @@ from tdbg.run.findings import Evidence, Stage
 
 __all__ = ["VanishingLearningRate"]
 
-# Of how many first rows the largest rate is compared with: warm-ups begin low.
+# Number of first rows that give the largest rate: warm-ups begin low.
 FIRST = 200
-# A schedule may end at nothing: it has ended too soon if this share of all steps so
-# far came after its end, between some steps and those that the rows must span.
+# A schedule may end at nothing.  It has ended too soon if this share of all steps so
+# far came after its end, within these bounds.
 SHARE = 0.1
 LEAST_STEPS, MOST_STEPS = 20, 190
 
@@ -39,10 +40,10 @@ LEAST_STEPS, MOST_STEPS = 20, 190
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VanishingLearningRate(Rule):
-    """Report learning rates that fell to a tiny part of what they were, long ago.
+    """Report learning rates that fell to next to nothing long ago.
 
     Args:
-        remaining: The part of the largest rate that counts as nothing.
+        remaining: Share of the largest rate that counts as nothing.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -62,12 +63,12 @@ class VanishingLearningRate(Rule):
 
     @property
     def lookback(self) -> int:
-        """The rows since the schedule has ended."""
+        """The rows since the end of the schedule."""
         return rows_of_lasting(LEAST_STEPS, MOST_STEPS)
 
     @property
     def head_rows(self) -> int:
-        """The rows among which the largest rate is."""
+        """The rows that give the largest rate."""
         return FIRST
 
     def selects(self, tensor: TensorInfo) -> bool:
@@ -75,7 +76,7 @@ class VanishingLearningRate(Rule):
         return RATE.match(tensor.name) is not None
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
-        """Compare each rate with the largest that it has had."""
+        """Compare each rate with its largest value so far."""
         for table in window.tables(*TRAINING):
             yield self._judge(table)
 
@@ -93,7 +94,7 @@ class VanishingLearningRate(Rule):
         severities[vanished] = max(self.severities)
 
         def describe(i: int, j: int) -> Description:
-            # Where the fall began.
+            # The step at which the fall began.
             is_high = known[i, : j + 1] & (rates[i, : j + 1] > largest[i, j] / 2)
             peak = int(np.flatnonzero(is_high)[-1])
             end = int(np.argmax(is_tiny[i]))
@@ -113,17 +114,17 @@ class VanishingLearningRate(Rule):
         n_steps = end - peak
         return Description(
             message=(
-                f"the learning rate fell from {largest:.3g} to {rate:.1e} within "
-                f"{now - peak} steps, and the training goes on: it has changed nothing "
-                f"any more for {now - end} steps"
+                f"The learning rate fell from {number(largest)} to {number(rate, 2)} "
+                f"within {plural(now - peak, 'step')}, and the training goes on. For "
+                f"{plural(now - end, 'step')}, it has changed almost nothing."
             ),
             value=rate / largest,
             threshold=self.remaining,
             evidence=Evidence("mean", self.remaining * largest),
             since=peak,
             advice=(
-                f"the schedule ends after some {n_steps} steps: step it once in an "
-                "epoch if its length or decay is in epochs, and not in each batch; or "
-                "give it the number of steps of the whole training"
+                f"The schedule ends after about {plural(n_steps, 'step')}. If its "
+                "length or decay is in epochs, step it once an epoch instead of once a "
+                "batch. Otherwise, give it the number of steps of the whole training."
             ),
         )

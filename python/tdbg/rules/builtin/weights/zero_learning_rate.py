@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tdbg.config.needs import Needs
+from tdbg.config.quantities import affected, number, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.columns import streak_of_known
 from tdbg.rules.registry import register
@@ -25,10 +27,13 @@ from tdbg.rules.window import (
 )
 from tdbg.run.findings import Severity, Stage
 
+if TYPE_CHECKING:
+    from tdbg.rules.vocabulary import Vocabulary
+
 __all__ = ["ZeroLearningRate"]
 
-# Steps for which all rates must be zero to be an error: some schedules begin
-# so and are stepped once in an epoch.  As many as 20 rows take at the usual interval.
+# Steps for which all rates must be zero to be an error: some schedules start at zero
+# and step once an epoch.  20 rows at the usual interval span this many.
 ZERO_FOR = 190
 RATE = re.compile(r"^scalar/optimizer(_\d+)?/.*/lr$")
 
@@ -39,9 +44,9 @@ class ZeroLearningRate(Rule):
     """Report learning rates that are zero.
 
     Args:
-        patience: Recorded steps in a row at which it must be: a schedule may begin or
-            turn at zero.
-        error_patience: From so many on it is an error if all rates are zero.
+        patience: Consecutive recorded steps at which a rate must be zero: a schedule
+            may start or turn at zero.
+        error_patience: Number of these at which all rates at zero are an error.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -105,21 +110,26 @@ class ZeroLearningRate(Rule):
         self, *, n_zero: int, n_rates: int, largest: float, patience: int, since: int
     ) -> Description:
         message = (
-            f"the learning rate was 0 at {patience} recorded steps in a row; that of "
-            f"{n_zero} of {n_rates} groups is"
+            "The learning rate is zero: it was 0 at "
+            f"{plural(patience, 'recorded step')} in a row. "
+            f"{affected(n_zero, n_rates, 'parameter group')}"
         )
+        advice: str | Callable[[Vocabulary], str]
         if n_zero == n_rates:
             advice = (
-                "no parameter changes any more: see where the schedule has ended or "
-                "was stepped too often (steps for epochs), and whether the rate was "
-                "set at all"
+                "No parameter changes any more. Check whether the schedule has ended, "
+                "whether you step it too often (per batch instead of per epoch), and "
+                "whether you set a rate at all."
             )
         else:
-            advice = (
-                f"others have up to {largest:.3g}: if these parameters are meant to "
-                "be frozen, requires_grad_(False) saves their gradients; if not, "
-                "give the group its own rate"
-            )
+
+            def advice(words: Vocabulary) -> str:
+                return (
+                    f"Other groups have rates of up to {number(largest)}. If you want "
+                    f"to freeze these parameters, {words.freezing} to save the cost of "
+                    "their gradients. Otherwise, set a rate for this group."
+                )
+
         return Description(
             message=message, value=0.0, threshold=0.0, advice=advice, since=since
         )

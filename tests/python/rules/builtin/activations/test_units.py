@@ -58,7 +58,7 @@ def test_units_that_are_saturated_for_most_samples_are_found_by_all_their_values
     # Each unit for 46 of 64 values, far from 90 %.
     (finding,) = judge(saturated(10, 46), SaturatedActivation())
     assert (finding.value, finding.threshold) == (pytest.approx(71.875), 70.0)
-    assert "72 % of all values are saturated" in finding.message
+    assert "72% of this layer's values are saturated" in finding.message
     assert "0 of 10 units" in finding.message
     assert judge(saturated(10, 44), SaturatedActivation()) == []
 
@@ -169,7 +169,7 @@ def test_a_layer_of_which_enough_units_are_left_is_an_info(
         run.step(step)
     (finding,) = judge(run, DeadRelu(threshold_layer=threshold))
     assert finding.severity is severity
-    assert ("as long as the loss falls" in finding.advice) is (n_dead <= 80)
+    assert ("As long as the loss falls" in finding.advice) is (n_dead <= 80)
 
 
 def embedded(
@@ -216,7 +216,7 @@ def test_places_for_longer_texts_are_information():
     run.known_facts = [ModelInfo(step=0, modules=both)]
     (places,) = judge(run, DeadEmbedding())
     assert places.severity is Severity.INFO
-    assert "5 of 100 rows had a gradient, at every recorded" in places.message
+    assert "5 of this embedding's 100 rows had a gradient. At every" in places.message
     (tokens,) = judge(embedded(5), DeadEmbedding())
     assert tokens.severity is Severity.WARNING
 
@@ -257,7 +257,7 @@ def test_bytes_of_a_text_need_not_be_all_that_there_are():
     text = b"No text has all of them, and the quick brown fox least.\n"
     (finding,) = judge(uses(lambda step: text[step % 7 :], 256), DeadEmbedding())
     assert finding.severity is Severity.INFO
-    assert "as of the bytes of a text" in finding.message
+    assert "as for the bytes of a text" in finding.message
     # Of other tokens some are where bytes have control signs.
     others = uses(lambda step: [*text[step % 7 :], 5, 20], 256)
     assert judge(others, DeadEmbedding())[0].severity is Severity.WARNING
@@ -318,7 +318,7 @@ def test_the_finding_says_how_many_of_how_many_over_how_long():
     (finding,) = judge(run_with(9), DeadRelu())
     assert finding.tensor == "1_output_0"
     assert finding.step == 2
-    assert "9 of 10 units (90 %)" in finding.message
+    assert "9 of 10 units (90%)" in finding.message
     assert "last 3 recorded steps" in finding.message
     assert (finding.value, finding.threshold) == (90.0, 50.0)
 

@@ -126,7 +126,7 @@ def table_of(scales: list[float], n_samples: int = 32) -> FakeRun:
 
 def test_columns_that_drown_beside_one_are_counted():
     (finding,) = judge(table_of([4.0] + [0.002] * 12 + [0.0]), NotNormalizedData())
-    assert "12 of 13 columns vary by less than 1 %" in finding.message
+    assert "12 of 13 columns vary by less than 1%" in finding.message
     assert "0 (mean " in finding.message
     assert "axis=0" in finding.advice
 
@@ -238,7 +238,7 @@ def test_the_columns_that_are_largest_are_named():
     run.value(0, INPUT, np.random.default_rng(0).normal(0, 1, (99, 4)) * [1, 1, 700, 1])
     run.tensor_of(INPUT).dtype = "float32"
     (finding,) = judge(run, NotNormalizedData())
-    assert "of 4 columns the largest are 2 (" in finding.message
+    assert "The largest of 4 columns are 2 (" in finding.message
 
 
 def test_small_batches_are_taken_together():
@@ -310,7 +310,7 @@ def test_padding_that_the_loss_ignores_only_costs_time(
     run.tensor_of(LABELS).dtype = "int64"
     (finding,) = judge(run, NLPSequenceRatio())
     assert finding.severity is severity
-    assert ("save the time" in finding.advice) == (severity is Severity.INFO)
+    assert ("save that time" in finding.advice) == (severity is Severity.INFO)
 
 
 def test_labels_of_whole_texts_say_nothing_about_their_padding():
@@ -400,7 +400,7 @@ def test_few_targets_are_enough():
         run.step(step, {"MSELoss_input_1": generator.normal(152.0, 77.0, 16)})
     (finding,) = judge(run, NotNormalizedData())
     assert finding.step == 6
-    assert "mean of the training set from each target" in finding.advice
+    assert "training set's mean from each target" in finding.advice
 
 
 def test_half_padding_is_what_batches_of_sentences_have():

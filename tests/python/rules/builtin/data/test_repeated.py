@@ -45,7 +45,7 @@ def test_a_batch_that_stays_is_an_info() -> None:
     (finding,) = judge(run, RepeatedData())
     assert (finding.tensor, finding.severity) == (INPUT, Severity.INFO)
     assert (finding.first_step, finding.step, finding.value) == (0, 9, 10.0)
-    assert "inputs and labels are equal" in finding.message
+    assert "inputs and labels are identical" in finding.message
     assert "next(iter(loader))" in finding.advice
     for cuts in (range(N_STEPS), (9,), (4, 10)):
         assert judge_in_parts(run, cuts, RepeatedData()) == [finding]
@@ -124,7 +124,7 @@ def test_each_registered_module_is_judged_by_its_own_inputs() -> None:
     run.tensor_of("Other_input_0").role = "model_input"
     (finding,) = judge(run, RepeatedData())
     assert finding.tensor == INPUT
-    assert "inputs are equal" in finding.message
+    assert "inputs are identical" in finding.message
 
 
 def test_a_first_step_of_which_something_was_lost_is_compared_with_nothing() -> None:

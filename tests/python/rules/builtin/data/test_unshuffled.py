@@ -57,7 +57,7 @@ def test_sorted_labels_are_named(labels: Labels) -> None:
     assert finding.step < len(run.steps) / 2, "in the second epoch"
     assert finding.value is not None
     assert finding.value >= finding.threshold == 50.0
-    assert "each batch has few of the classes" in finding.message
+    assert "Each batch has only a few of the classes" in finding.message
     assert "shuffle=True" in finding.advice
     assert judge_in_parts(run, range(0, 100, 7), UnshuffledData())[0] == finding
     assert not [each for each in others if each.phase != "end"]

@@ -34,9 +34,9 @@ def test_a_layer_far_below_the_others_is_an_error_at_the_third_step():
     assert (finding.step, finding.first_step) == (2, 2)
     assert finding.value == pytest.approx(1e-9)
     assert finding.threshold == 1e-7
-    assert "1.0e-09" in finding.message
+    assert "is 1e-9 at" in finding.message
     assert "gradient/8.weight" in finding.message
-    assert "1 of 2 layers" in finding.advice
+    assert "1 of 2 layers is affected" in finding.message
 
 
 @pytest.mark.parametrize(

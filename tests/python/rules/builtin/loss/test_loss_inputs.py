@@ -69,13 +69,13 @@ def test_probabilities_of_classes_are_named_with_the_floor_of_the_loss():
     (finding,) = judge(recorded(of_classes), LossMisuse())
     assert (finding.tensor, finding.step) == (CLASSES, 2)
     assert finding.severity is Severity.WARNING
-    assert "160 numbers within" in finding.message
-    assert "for 3 recorded steps in a row" in finding.message
-    assert "what a softmax, of 10 classes gives" in finding.message
+    assert "160 numbers from" in finding.message
+    assert "at 3 recorded steps in a row" in finding.message
+    assert "gets the result of a softmax over 10 classes" in finding.message
     # The best there is: 1 for the right class and 0 for the others, as scores.
     right = np.exp(1.0) / (np.exp(1.0) + 9)
     assert finding.value == pytest.approx(-np.log(right))
-    assert "cannot come below 1.46" in finding.message
+    assert "cannot fall below 1.46" in finding.message
     assert "before the softmax or sigmoid" in finding.advice
 
 
@@ -83,9 +83,9 @@ def test_probabilities_of_yes_and_no_are_named_with_theirs():
     (finding,) = judge(recorded(of_bits), LossMisuse())
     assert (finding.tensor, finding.step) == (BITS, 2)
     assert finding.severity is Severity.WARNING
-    assert "what a sigmoid gives" in finding.message
+    assert "gets the result of a sigmoid" in finding.message
     assert finding.value == pytest.approx(-np.log(1 / (1 + np.exp(-1.0))))
-    assert "cannot come below 0.313" in finding.message
+    assert "cannot fall below 0.313" in finding.message
 
 
 def test_scores_that_come_to_lie_within_zero_and_one_are_no_probabilities():
@@ -105,12 +105,12 @@ def one_hot() -> dict[str, Row]:
 
 def test_labels_may_be_a_probability_for_each_class():
     (finding,) = judge(recorded(one_hot), LossMisuse())
-    assert "softmax, of 4 classes" in finding.message
+    assert "softmax over 4 classes" in finding.message
 
 
 def test_two_classes_are_no_yes_and_no():
     (finding,) = judge(recorded(lambda: of_classes(16, 2)), LossMisuse())
-    assert "softmax, of 2 classes" in finding.message
+    assert "softmax over 2 classes" in finding.message
     assert finding.value == pytest.approx(np.log(1 + np.exp(-1.0)))
     assert finding.threshold == 0.0
 
@@ -218,7 +218,10 @@ def test_without_values_it_is_not_known_over_which_axis_they_are():
 
 @pytest.mark.parametrize(
     ("least", "most", "said"),
-    [(-3.0, 5.0, "are scores and no logarithms"), (0.0, 1.0, "are probabilities and")],
+    [
+        (-3.0, 5.0, "never positive, but gets scores ("),
+        (0.0, 1.0, "but gets probabilities ("),
+    ],
 )
 def test_what_is_no_logarithm_is_named(least: float, most: float, said: str):
     run = recorded(lambda: of_logarithms(min=least, max=most))
@@ -291,11 +294,11 @@ def test_each_call_of_a_loss_is_judged_with_its_own_labels():
         return first | {f"{name}@1": row for name, row in second.items()}
 
     found = judge(recorded(two_calls), LossMisuse())
-    assert [(each.tensor, "of 10" in each.message) for each in found] == [
+    assert [(each.tensor, "over 10 classes" in each.message) for each in found] == [
         (CLASSES, True),
         (f"{CLASSES}@1", False),
     ]
-    assert "of 4 classes" in found[1].message
+    assert "over 4 classes" in found[1].message
 
 
 @pytest.mark.parametrize("rows", [of_classes, of_bits])
@@ -373,8 +376,8 @@ def test_a_softmax_over_the_batch_is_named_at_once():
     (finding,) = judge(run, LossMisuse())
     assert (finding.tensor, finding.step) == (LOGARITHMS, 0)
     assert finding.severity is Severity.WARNING
-    assert "add up to 1 over the 64 samples of the batch and not" in finding.message
-    assert "over the 10 classes: there they add up to 0.156" in finding.message
+    assert "add up to 1 over the 64 samples of the batch, and" in finding.message
+    assert "to 0.156 on average over the 10 classes" in finding.message
     assert finding.value == pytest.approx(10 / 64)
     assert finding.threshold == 1.0
     assert "dim=1" in finding.advice
@@ -408,10 +411,12 @@ def over_samples(n: int = 64, classes: int = 10) -> dict[str, Row]:
 def test_a_cross_entropy_that_is_given_one_over_the_batch():
     (finding,) = judge(recorded(over_samples), LossMisuse())
     assert (finding.tensor, finding.step) == (CLASSES, 2)
-    assert "what a softmax over the 64 samples of a batch gives" in finding.message
+    assert (
+        "gets the result of a softmax over the 64 samples of a batch" in finding.message
+    )
     assert "those of a sample to 0.156 on average" in finding.message
     assert (finding.value, finding.threshold) == (pytest.approx(10 / 64), 1.0)
-    assert "leave the softmax out" in finding.advice
+    assert "Remove the softmax" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -478,7 +483,7 @@ def test_a_column_against_a_row_is_named_at_the_first_batch(loss: str):
     (finding,) = judge(run, LossMisuse())
     assert (finding.tensor, finding.step) == (f"{loss}_input_0", 0)
     assert finding.severity is Severity.WARNING
-    assert "outputs of shape (16, 1) and targets of shape (16,)" in finding.message
+    assert "Outputs of shape (16, 1) and targets of shape (16,)" in finding.message
     assert (finding.value, finding.threshold) == (256.0, 16.0)
     assert "unsqueeze(1)" in finding.advice
     assert judge_in_parts(run, range(6), LossMisuse()) == [finding]

@@ -76,7 +76,7 @@ def test_a_loss_that_takes_the_softmax_twice_is_named_at_the_first_step(
     )
     assert (finding.rule, finding.step) == ("LossMisuse", 0)
     assert finding.severity is Severity.WARNING
-    assert "cannot come below 1.46" in finding.message
+    assert "cannot fall below 1.46" in finding.message
 
 
 def test_a_training_as_it_should_be_has_no_finding(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_a_loss_that_falls_without_end_is_named_from_its_beginning_on(
     assert (finding.rule, finding.first_step) == ("LossMisuse", 0)
     assert finding.severity is Severity.WARNING
     assert finding.step < 60
-    assert "the loss falls without end" in finding.message
-    assert "right sign" in finding.advice
+    assert "The loss falls without end" in finding.message
+    assert "Check the sign" in finding.advice
 
 
 def test_a_negative_likelihood_may_come_below_zero(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_an_optimizer_that_was_given_the_parameters_of_another_model_is_the_caus
     found = after_another(tmp_path / "run", of_student=False)
     (first,) = (each for each in found if each.rule == "UnregisteredParameter")
     assert 24 <= first.first_step <= 28
-    assert "6 parameters that are in no optimizer" in first.message
-    assert "made with the parameters of the model that is trained" in first.advice
+    assert "6 parameters that never change, in no optimizer" in first.message
+    assert "with the parameters of the model you train" in first.advice
     others = [each for each in found if each is not first]
     assert {each.rule for each in others} == {"UnchangedTensor"}
     assert {each.cause and each.cause.rule for each in others} == {first.rule}

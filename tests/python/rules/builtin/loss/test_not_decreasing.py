@@ -44,7 +44,7 @@ def test_where_the_loss_has_come_down_two_long_windows_are_asked_for():
     losses = [2.5] * 10 + [2.0] * 150
     (finding,) = judge(run_with(losses), LossNotDecreasing())
     assert finding.step == 99
-    assert "of 50 recorded steps stayed the same, from 2 to 2," in finding.message
+    assert "over 50 recorded steps stayed the same, from 2 to 2," in finding.message
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -53,9 +53,7 @@ def test_a_loss_that_rises_from_the_beginning_is_found_at_once(seed: int):
     losses = 1.05 ** np.arange(60) * (1 + 0.05 * random.standard_normal(60))
     found = judge(run_with(losses), LossNotDecreasing())
     assert 19 <= found[0].step < 35
-    assert "each of the last 10 losses is above each of the first 10" in (
-        found[0].message
-    )
+    assert "its last 10 values are all above its first 10" in found[0].message
     assert "lower the learning rate" in found[0].advice
 
 
@@ -97,7 +95,7 @@ def test_what_noise_can_do_is_not_called_a_direction():
     run = run_with(2.3 + 0.02 * random.standard_normal(120))
     (finding,) = judge(run, LossNotDecreasing())
     assert "stayed about the same (" in finding.message
-    assert "give or take" in finding.message
+    assert "±" in finding.message
 
 
 def test_in_a_game_of_several_optimizers_and_losses_none_need_fall():

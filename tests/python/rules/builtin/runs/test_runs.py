@@ -166,18 +166,18 @@ def test_of_several_others_the_first_that_differs_is_named(others: dict[str, Fak
     ours = run_of({W: [1.0], "1.weight": [1.0], "2.weight": [1.0]})
     (finding,) = judge(ours, like("a", "b"))
     assert "differs from b" in finding.message
-    assert "is 1 and not 2;" in finding.message
+    assert "is 1 instead of 2." in finding.message
     assert finding.value == 1
     assert "2 of 3 tensors are the same" in finding.message
     first, second = judge(ours, like("a", "b", "c"))
     assert "differs from b" in first.message
     assert "differs from c" in second.message
-    assert "1 of 3 tensors are the same" in first.message
+    assert "1 of 3 tensors is the same" in first.message
     assert judge(ours, like("a")) == []
     # What that one does not have is not the same.
     others["d"] = run_of({W: [2.0], "1.weight": [1.0]})
     (finding,) = judge(ours, like("d"))
-    assert "1 of 2 tensors are the same" in finding.message
+    assert "1 of 2 tensors is the same" in finding.message
 
 
 def test_a_run_that_goes_on_is_looked_at_again(others: dict[str, FakeRun]):
@@ -357,7 +357,7 @@ def test_a_resumed_run_is_told_from_a_pause_on_disk(tmp_path: Path, resumed: boo
 
 
 @pytest.mark.parametrize(
-    ("alive", "said"), [(True, "alive"), (False, "gone"), (None, "not known")]
+    ("alive", "said"), [(True, "alive"), (False, "gone"), (None, "Nobody knows")]
 )
 def test_a_training_that_is_silent_now_is_reported(alive: bool | None, said: str):
     quiet = Idle(

@@ -35,7 +35,7 @@ def test_nan_and_infinities_are_counted_and_only_the_first_tensor_is_reported():
     assert first.tensor == "7_output_0"
     assert first.severity is Severity.ERROR
     assert "1 NaN, 1 +Inf and 1 -Inf among 4 elements" in first.message
-    assert first.message.endswith("after it 1_output_0")
+    assert first.message.endswith("It spread to 1_output_0.")
     assert first.value == 3
 
 
@@ -43,7 +43,7 @@ def test_weights_come_before_what_is_computed_from_them():
     run = one_step({"0_output_0": [NAN], "0.weight": [NAN], "gradient/0.weight": [NAN]})
     (first,) = judge(run, ExplodingTensor())
     assert first.tensor == "0.weight"
-    assert "the update of the step before" in first.advice
+    assert "The update of the previous step" in first.advice
 
 
 def test_a_loss_that_was_recorded_alone_is_not_said_to_be_at_fault():
@@ -52,10 +52,10 @@ def test_a_loss_that_was_recorded_alone_is_not_said_to_be_at_fault():
     run.step(1, {"MSELoss_output_0": [NAN]})
     (finding,) = judge(run, ExplodingTensor())
     assert finding.tensor == "MSELoss_output_0"
-    assert finding.advice.startswith("nothing but losses was recorded at this step")
+    assert finding.advice.startswith("At this step the hook recorded only losses")
     together = one_step({"0_output_0": [1.0], "MSELoss_output_0": [NAN]})
     (finding,) = judge(together, ExplodingTensor())
-    assert finding.advice.startswith("what went into the loss is finite")
+    assert finding.advice.startswith("The inputs of the loss are finite")
 
 
 def test_what_follows_in_later_steps_is_not_reported_again():
@@ -85,7 +85,10 @@ def test_the_worker_and_the_module_are_named():
     run.by_worker(0, "layer.act_output_0", content)
     run.known_facts = [ModelInfo(step=0, modules={"layer.act": "Tanh"})]
     (finding,) = judge(run, ExplodingTensor())
-    assert "of this output of a Tanh, on worker_1 of 2 workers" in finding.message
+    assert (
+        "This output of a Tanh is the first tensor that is not finite, on worker_1 of 2"
+        in finding.message
+    )
 
 
 def test_scores_behind_a_mask_are_no_fault_and_do_not_take_the_blame():
@@ -115,7 +118,7 @@ def test_masks_of_minus_infinity_as_inputs_are_no_fault():
     run = one_step({"a_input_0": [-INF, 0.0], "b_input_0": [INF], "a_output_0": [-INF]})
     (finding,) = judge(run, ExplodingTensor())
     assert finding.tensor == "b_input_0"
-    assert finding.message.endswith("after it a_output_0")
+    assert finding.message.endswith("It spread to a_output_0.")
 
 
 def test_gradients_of_a_step_that_the_scaler_skipped_are_no_fault():
@@ -141,7 +144,7 @@ def test_collections_and_expressions_choose():
     rule = ExplodingTensor(collections=("odd",), tensor_regex="^mine$")
     (finding,) = judge(run, rule)
     assert finding.tensor == "mine"
-    assert finding.message.endswith("after it buffer/x")
+    assert finding.message.endswith("It spread to buffer/x.")
     assert {each.collections for each in rule.needs} == {frozenset()}
 
 

@@ -39,7 +39,9 @@ def test_a_tree_is_as_deep_as_its_longest_path(run_dir: Path):
     (finding,) = check(run_dir, TreeDepth(leaves=0), record=False).findings
     assert (finding.tensor, finding.step) == (NODE, 2)
     assert finding.severity is Severity.WARNING
-    assert finding.message == "the tree is 11 levels deep, with 23 nodes"
+    assert finding.message == (
+        "A tree is 11 levels deep, with 23 nodes; the limit is 10."
+    )
 
 
 def full(depth: int) -> dict[str, np.ndarray]:
@@ -68,7 +70,9 @@ def test_of_several_trees_the_deepest_that_is_wide_is_judged(run_dir: Path):
     grown(run_dir, [columns])
     assert check(run_dir, "TreeDepth", record=False).findings == ()
     (finding,) = check(run_dir, TreeDepth(depth=5), record=False).findings
-    assert finding.message == "the tree is 6 levels deep, with 127 nodes"
+    assert finding.message == (
+        "A tree is 6 levels deep, with 127 nodes; the limit is 5."
+    )
 
 
 def test_without_children_nodes_are_numbered_as_in_a_heap(run_dir: Path):
@@ -129,7 +133,8 @@ def test_few_features_with_nearly_all_importance_are_reported(run_dir: Path):
     assert (finding.tensor, finding.step) == ("feature_importance/weight", 3)
     assert finding.severity is Severity.WARNING
     assert (
-        "3 of 20 features have 0.83 of the importance (weight): f3" in finding.message
+        "3 of 20 features, which have 83% of the importance (weight): f3"
+        in finding.message
     )
 
 
@@ -170,7 +175,9 @@ def test_a_feature_that_takes_all_gain_gives_the_answer_away(run_dir: Path):
         3,
     )
     assert finding.value == pytest.approx(1000 / 1019)
-    assert "one of 20 features, f3, has 0.98 of all that splits gain" in finding.message
+    assert (
+        "f3, one of 20 features, has 98% of the gain of all splits" in finding.message
+    )
 
 
 def test_a_good_feature_leaves_something_for_the_others(run_dir: Path):
@@ -191,4 +198,6 @@ def test_the_deepest_tree_of_a_round_is_judged(run_dir: Path):
     columns["trees/Tree"] = np.concatenate(numbers)
     grown(run_dir, [columns])
     (finding,) = check(run_dir, TreeDepth(depth=6, leaves=0), record=False).findings
-    assert finding.message == "the tree is 7 levels deep, with 15 nodes"
+    assert finding.message == (
+        "A tree is 7 levels deep, with 15 nodes; the limit is 6."
+    )

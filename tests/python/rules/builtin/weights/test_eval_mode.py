@@ -85,16 +85,16 @@ def test_a_model_that_is_never_in_training_mode(loss: bool, tmp_path: Path):
     step = 9 if loss else 10
     assert (finding.tensor, finding.step) == ("Sequential_output_0", step)
     assert finding.severity is Severity.WARNING
-    assert "since step 0 the optimizer uses gradients" in finding.message
-    assert "1 BatchNorm1d, 1 Dropout work otherwise" in finding.message
-    assert finding.message.endswith(": 1, 3")
+    assert "since step 0, the optimizer uses gradients" in finding.message
+    assert "1 BatchNorm1d, 1 Dropout behave differently" in finding.message
+    assert finding.message.endswith("(1, 3).")
     assert "model.train()" in finding.advice
 
 
 def test_training_mode_that_is_not_taken_up_after_validation(tmp_path: Path):
     (finding,) = judged(tmp_path, never_again)
     assert finding.step == 13 + 9
-    assert "since step 13 the optimizer" in finding.message
+    assert "since step 13, the optimizer" in finding.message
 
 
 def test_it_ends_when_the_model_trains_again(tmp_path: Path):
@@ -295,7 +295,7 @@ def test_other_news_of_the_model_are_no_new_beginning():
     begin, end = judge(run, TrainedInEvalMode())
     assert (begin.step, begin.phase, end.step, end.phase) == (12, "begin", 22, "end")
     assert "since step 3" in begin.message
-    assert "1 Dropout, 1 BatchNorm2d work otherwise" in begin.message
+    assert "1 Dropout, 1 BatchNorm2d behave differently" in begin.message
     assert (begin.value, begin.threshold) == (2.0, 0.0)
     assert judge_in_parts(run, range(40), TrainedInEvalMode()) == [begin, end]
 

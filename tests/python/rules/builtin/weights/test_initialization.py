@@ -87,10 +87,10 @@ def outputs(sizes: list[float]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("sizes", "says", "advises"),
     [
-        ([1.0, 10.0, 100.0, 1000.0], "grow from layer to layer, by 10 times", "divide"),
+        ([1.0, 10.0, 100.0, 1000.0], "grow from layer to layer, 10-fold", "divide"),
         (
             [8.0, 0.8, 0.08, 0.008],
-            "shrink from layer to layer, by 10 times",
+            "shrink from layer to layer, 10-fold",
             "multiply",
         ),
     ],
@@ -101,8 +101,9 @@ def test_the_gain_of_layers_is_told(
     (finding,) = found(begun(model_info(4), sound(4) | outputs(sizes)))
     assert (finding.tensor, finding.severity) == ("3_output_0", Severity.WARNING)
     assert says in finding.message
-    assert f"square {sizes[0]:.2g} at 0_output_0, {sizes[3]:.2g} here, 3 layers on" in (
-        finding.message
+    assert (
+        f"square is {sizes[0]:g} at 0_output_0 and {sizes[3]:,g} here, 3 layers later"
+        in (finding.message)
     )
     assert f"{advises} the initial weights by 10 " in finding.advice
     assert finding.value == pytest.approx(1000.0)
@@ -112,8 +113,8 @@ def test_the_gain_of_layers_is_told(
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ([1.0, 20.0, 400.0, 8000.0], "shrink towards the input, by 8e+03 times over 4"),
-        ([8000.0, 400.0, 20.0, 1.0], "grow towards the input, by 8e+03 times over 4"),
+        ([1.0, 20.0, 400.0, 8000.0], "shrink towards the input, 8,000-fold over 4"),
+        ([8000.0, 400.0, 20.0, 1.0], "grow towards the input, 8,000-fold over 4"),
     ],
 )
 def test_what_becomes_of_gradients_is_told(sizes: list[float], says: str) -> None:
@@ -125,7 +126,7 @@ def test_what_becomes_of_gradients_is_told(sizes: list[float], says: str) -> Non
         Severity.WARNING,
     )
     assert says in finding.message
-    assert f"square {sizes[3]:.2g} at gradient/3.weight, {sizes[0]:.2g} here" in (
+    assert f"square is {sizes[3]:,g} at gradient/3.weight and {sizes[0]:,g} here" in (
         finding.message
     )
     assert finding.value == pytest.approx(8000.0)
@@ -176,9 +177,8 @@ def test_outputs_of_half_of_the_layers_must_be_on_one_side(
     assert len(findings) == n_findings
     for finding in findings:
         assert (finding.tensor, finding.severity) == ("0_output_0", Severity.WARNING)
-        assert f"5.5 deviations away from zero (mean {by:g}), in 2 of" in (
-            finding.message
-        )
+        assert f"their mean, {by:g}, is 5.5 standard dev" in finding.message
+        assert ("Both layers" if n_layers == 2 else "2 of ") in finding.message
         assert finding.value == pytest.approx(5.5)
 
 
@@ -283,7 +283,7 @@ def test_equal_weights_are_an_error_side_by_side(
     assert (finding.tensor, finding.severity) == (f"{alike[0]}.weight", severity)
     assert finding.value == len(alike)
     assert "9 units have the same initial weights (mean 0.125)" in finding.message
-    assert f"in {len(alike)} of 3 layers" in finding.message
+    assert f"{len(alike)} of 3 layers" in finding.message
 
 
 @pytest.mark.parametrize(("beside", "n_findings"), [("drawn", 0), ("alike", 1)])
@@ -342,8 +342,8 @@ def widened(n_kinds: int, *, told_apart: bool = False) -> FakeRun:
 def test_copies_of_units_are_found_if_what_follows_does_not_tell_them_apart() -> None:
     (finding,) = found(widened(4))
     assert (finding.tensor, finding.severity) == ("0.weight", Severity.WARNING)
-    assert "of 9 units only 4 have different" in finding.message
-    assert "1.weight weighs those" in finding.message
+    assert "Only 4 of 9 units have different" in finding.message
+    assert "1.weight weighs the copies of a unit equally" in finding.message
     # Every second one is a copy at most, or what follows learns from each.
     assert found(widened(5)) == []
     assert found(widened(4, told_apart=True)) == []
@@ -485,7 +485,7 @@ def test_units_that_are_alike_are_an_error_where_their_neighbors_are_too(
     (finding,) = judge(run, PoorWeightInitialization())
     assert finding.tensor == "a.weight"
     assert finding.severity is severity
-    assert "all 4 units have the same initial weights" in finding.message
+    assert "All 4 units have the same initial weights" in finding.message
 
 
 def test_units_with_equal_rows_are_found_by_their_values():
@@ -548,5 +548,5 @@ def test_weights_may_not_be_far_too_large_for_their_inputs(
     if found:
         assert found[0].tensor == "a.weight"
         assert found[0].value == pytest.approx(8.0, rel=0.2)
-        assert "with 64 inputs to a unit" in found[0].message
+        assert "with 64 inputs for each unit" in found[0].message
         assert "deviation of 0.18" in found[0].advice

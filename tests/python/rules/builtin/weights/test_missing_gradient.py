@@ -123,7 +123,7 @@ def test_all_weights_without_a_gradient_are_named_though_biases_have_one(
     (finding,) = findings(run_dir, *training)
     assert finding.rule == "MissingGradient"
     assert "2 of 4 parameters" in finding.message
-    assert "have had none at" in finding.message
+    assert "have had no gradient for at least" in finding.message
     assert "detach()" in finding.advice
     assert finding.stage is Stage.SETUP
 
@@ -132,8 +132,8 @@ def test_a_gradient_that_rounding_makes_zero_is_none(run_dir: Path) -> None:
     training = steps_of_a_classifier(rounded)
     first, *others = findings(run_dir, *training)
     assert first.rule == "MissingGradient"
-    assert "none but zeros at 5 recorded steps" in first.message
-    assert first.message.endswith("0.weight, 2.weight, behind round")
+    assert "only zero gradients for at least 5 recorded steps" in first.message
+    assert "0.weight, 2.weight. They lie behind round," in first.message
     assert "(round(x) - x).detach()" in first.advice
     assert {each.rule for each in others} == {"UnchangedTensor"}
     assert all(each.cause and each.cause.rule == first.rule for each in others)
@@ -210,7 +210,9 @@ def test_what_a_library_s_model_leaves_unused_is_information(run_dir: Path) -> N
     assert finding.severity is Severity.INFO
     assert "encoder.pooler.dense.weight" in finding.message
     assert "2 of " in finding.message
-    assert finding.message.endswith("a model of an installed package leaves unused")
+    assert finding.message.endswith(
+        "A model of an installed package leaves them unused."
+    )
 
 
 @pytest.mark.needs("transformers")

@@ -36,7 +36,7 @@ def test_a_rate_that_stays_zero_is_a_warning_and_then_an_error():
     assert begin.tensor == "scalar/optimizer/group_0/lr"
     assert (begin.step, begin.severity) == (2, Severity.WARNING)
     assert (worse.step, worse.severity) == (19, Severity.ERROR)
-    assert "1 of 1 groups" in begin.message
+    assert "only parameter group" in begin.message
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_one_group_of_several_is_never_an_error():
     (finding,) = judge(rates([0.1] * 30, [0.0] * 30), ZeroLearningRate())
     assert finding.tensor == "scalar/optimizer/group_1/lr"
     assert finding.severity is Severity.WARNING
-    assert "others have up to 0.1" in finding.advice
+    assert "rates of up to 0.1" in finding.advice
 
 
 def test_other_scalars_are_not_looked_at():
@@ -162,7 +162,7 @@ def test_what_is_thawed_and_in_no_optimizer_is_no_backbone():
         run.step(step, {f"gradient/{name}": [1.0] for name in NAMES})
     (finding,) = judge(run, NotInOptimizer())
     assert (finding.step, finding.severity) == (22, Severity.WARNING)
-    assert "thawed" in finding.advice
+    assert "unfreeze" in finding.advice
 
 
 def test_without_facts_or_with_gradients_of_weights_only_nothing_is_known():
@@ -578,8 +578,8 @@ def test_what_is_held_may_be_as_it_likes():
 def test_a_schedule_for_epochs_that_is_stepped_in_each_batch_is_named():
     (finding,) = judge(rates([0.7**n for n in range(100)]), VanishingLearningRate())
     assert finding.severity is Severity.WARNING
-    assert "the learning rate fell from 1 to" in finding.message
-    assert "once in an epoch" in finding.advice
+    assert "The learning rate fell from 1 to" in finding.message
+    assert "once an epoch" in finding.advice
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,11 @@ def test_two_factors_at_zero_are_the_cause_of_all_that_follows(
     first, *others = sorted(findings(run_dir, model), key=lambda each: each.first_step)
     assert (first.rule, first.step) == ("PoorWeightInitialization", 0)
     assert first.severity is Severity.ERROR
-    assert "all initial weights are zero and so is their gradient" in first.message
-    assert "only one may begin at zero" in first.advice
+    assert (
+        "All initial weights of this layer are zero, and so is their gradient"
+        in first.message
+    )
+    assert "only one may start at zero" in first.advice
     assert others
     assert {each.cause and each.cause.rule for each in others} == {first.rule}
 

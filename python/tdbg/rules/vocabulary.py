@@ -1,0 +1,224 @@
+"""Vocabulary: the names that advice needs, one value for each framework.
+
+Rules know no framework.  A rule whose advice names a function or a setting gives
+``Description.advice`` a function of a ``Vocabulary``, which is called when a finding is
+made: ``lambda words: f"Lower the learning rate, or use {words.clipping}."``
+
+Thread safety: immutable values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+__all__ = ["VOCABULARIES", "Vocabulary", "vocabulary_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """Names and calls of one framework, for use within sentences.
+
+    A field whose comment says "sentence" is one, or several, with capital and period;
+    one with ``{}`` is formatted with the argument that the comment names.
+    """
+
+    # Data.
+    normalizing: str
+    shuffling: str
+    oversampling: str
+    class_weights: str
+    # Losses.
+    logit_losses: str
+    cross_entropy: str
+    class_axis: str
+    # Gradients.
+    clipping: str
+    clipping_at: str  # The largest norm.
+    loss_scaling: str
+    mixed_precision: str
+    detaching: str
+    graph_cuts: str
+    freezing: str  # A verb and its object: set trainable = False.
+    thawing: str
+    backward_check: str  # Sentence: why no parameter may have a gradient.
+    # Optimizers, modes.
+    partial_loading: str  # Sentence: what a checkpoint may leave out.
+    adding_parameters: str  # Sentence: how parameters come to an optimizer.
+    stepping: str
+    evaluating: str  # A verb and its object.
+    # Initial weights.
+    he: str
+    glorot: str
+    he_or_normal: str
+    normal_default: str  # Sentence: which deviation a normal distribution has.
+    # Runs.
+    reproducing: str
+    # Trees.
+    simpler_trees: str = (
+        "set max_depth to {} or less, or raise min_child_weight or gamma"
+    )
+    column_sampling: str = "colsample_bytree"
+
+
+_PYTORCH: Final = Vocabulary(
+    normalizing="torchvision.transforms.Normalize or "
+    "sklearn.preprocessing.StandardScaler",
+    shuffling="DataLoader(..., shuffle=True)",
+    oversampling="WeightedRandomSampler",
+    class_weights="CrossEntropyLoss(weight=...)",
+    logit_losses="torch.nn.CrossEntropyLoss or BCEWithLogitsLoss",
+    cross_entropy="torch.nn.CrossEntropyLoss",
+    class_axis="the second axis (dim=1). Without dim, PyTorch may take another axis",
+    clipping="torch.nn.utils.clip_grad_norm_",
+    clipping_at="torch.nn.utils.clip_grad_norm_ with max_norm={}",
+    loss_scaling="torch.amp.GradScaler",
+    mixed_precision="torch.autocast",
+    detaching="detach()",
+    graph_cuts="detach(), .data, .item(), a conversion to NumPy, or no_grad()",
+    freezing="call requires_grad_(False) on them",
+    thawing="call requires_grad_(True) before you create the optimizer",
+    backward_check="Check that you call backward() on the loss that the model "
+    "produced, not on a copy (detach(), item(), torch.tensor(loss)), and that you call "
+    "zero_grad() before backward(), not after it.",
+    partial_loading="Check the result of load_state_dict(..., strict=False): it skips "
+    "every name that does not match, for example because of a prefix such as module.",
+    adding_parameters="Create the optimizer after the model is complete, or add them "
+    "with optimizer.add_param_group. The optimizer does not pick up layers that you "
+    "replace, add, or unfreeze (requires_grad_(True)) later.",
+    stepping="optimizer.step()",
+    evaluating="call model.eval() and torch.no_grad()",
+    he="torch.nn.init.kaiming_normal_",
+    glorot="torch.nn.init.xavier_normal_",
+    he_or_normal="torch.nn.init.kaiming_normal_, or normal_ for embeddings",
+    normal_default="The default deviation of torch.nn.init.normal_ is 1, whatever the "
+    "width of the layer.",
+    reproducing="the seeds (torch.manual_seed, loaders, workers), "
+    "torch.use_deterministic_algorithms(True)",
+)
+_KERAS: Final = replace(
+    _PYTORCH,
+    normalizing="keras.layers.Normalization or sklearn.preprocessing.StandardScaler",
+    shuffling="fit(shuffle=True) for arrays, or tf.data's shuffle(n) with n set to the "
+    "number of samples",
+    oversampling="tf.data.Dataset.sample_from_datasets",
+    class_weights="fit(class_weight=...)",
+    logit_losses="from_logits=True of the loss",
+    cross_entropy="SparseCategoricalCrossentropy(from_logits=True)",
+    class_axis="the last axis (axis=-1)",
+    clipping="the optimizer's argument global_clipnorm",
+    clipping_at="the optimizer's argument global_clipnorm={}",
+    loss_scaling="keras.optimizers.LossScaleOptimizer",
+    mixed_precision="keras.mixed_precision.set_global_policy('mixed_bfloat16')",
+    detaching="stop_gradient()",
+    graph_cuts="stop_gradient(), a conversion to NumPy, a computation outside the tape",
+    freezing="set trainable = False on them",
+    thawing="set trainable = True before you compile the model",
+    backward_check="Check that you compute the loss inside the tape and from the "
+    "model's output, not from a copy (stop_gradient(), numpy(), tf.constant()).",
+    partial_loading="Check what load_weights(..., skip_mismatch=True) skipped.",
+    adding_parameters="Compile the model when it is complete. The optimizer does not "
+    "pick up layers that you replace, add, or unfreeze (trainable = True) later.",
+    stepping="optimizer.apply_gradients()",
+    evaluating="call the model with training=False",
+    he="kernel_initializer='he_normal'",
+    glorot="'glorot_normal'",
+    he_or_normal="'he_normal', or 'random_normal' for embeddings",
+    normal_default="keras.initializers.RandomNormal uses one deviation, whatever the "
+    "width of the layer.",
+    reproducing="the seed (keras.utils.set_random_seed), "
+    "tf.config.experimental.enable_op_determinism() on TensorFlow",
+)
+_JAX: Final = replace(
+    _PYTORCH,
+    normalizing="sklearn.preprocessing.StandardScaler",
+    shuffling="rng.permutation of the samples, or Grain's shuffle",
+    oversampling="rng.choice(n, p=weights)",
+    class_weights="(losses * weights[labels]).mean()",
+    logit_losses="optax.softmax_cross_entropy or sigmoid_binary_cross_entropy",
+    cross_entropy="optax.softmax_cross_entropy_with_integer_labels",
+    class_axis="the last axis (axis=-1)",
+    clipping="optax.clip_by_global_norm",
+    clipping_at="optax.clip_by_global_norm with max_norm={}",
+    loss_scaling="a constant factor by which you then divide the gradients",
+    mixed_precision="dtype=jnp.bfloat16 and param_dtype=jnp.float32 in Flax",
+    detaching="stop_gradient()",
+    graph_cuts="stop_gradient(), a conversion to NumPy",
+    freezing="leave them out of what you differentiate",
+    thawing="remove set_to_zero() from optax.multi_transform",
+    backward_check="Check that the function you differentiate computes the loss from "
+    "its own argument, not from a copy (stop_gradient(), float(), a closure).",
+    partial_loading="Check that the names in the checkpoint are those of the model.",
+    adding_parameters="Create the optimizer's state (tx.init, nnx.Optimizer) when the "
+    "model is complete. It does not pick up parameters that you add later.",
+    stepping="the optimizer's update()",
+    evaluating="compile the step with hook.jit(..., mode=ModeKeys.EVAL)",
+    he="jax.nn.initializers.he_normal",
+    glorot="glorot_normal",
+    he_or_normal="jax.nn.initializers.he_normal, or normal for embeddings",
+    normal_default="jax.random.normal has a deviation of 1, whatever the width of the "
+    "layer.",
+    reproducing="the seeds (jax.random.key, data pipeline), "
+    "XLA_FLAGS=--xla_gpu_deterministic_ops=true",
+)
+_MXNET: Final = replace(
+    _PYTORCH,
+    normalizing="gluon.data.vision.transforms.Normalize or "
+    "sklearn.preprocessing.StandardScaler",
+    shuffling="gluon.data.DataLoader(..., shuffle=True)",
+    oversampling="a sampler of your own for gluon.data.DataLoader",
+    class_weights="the argument sample_weight of a gluon.loss",
+    logit_losses="gluon.loss.SoftmaxCrossEntropyLoss or SigmoidBCELoss",
+    cross_entropy="gluon.loss.SoftmaxCrossEntropyLoss",
+    class_axis="the last axis (axis=-1)",
+    clipping="gluon.utils.clip_global_norm",
+    clipping_at="gluon.utils.clip_global_norm with max_norm={}",
+    loss_scaling="amp.scale_loss",
+    mixed_precision="multi_precision=True of the optimizer",
+    graph_cuts="detach(), asnumpy(), a computation outside autograd.record()",
+    freezing="set grad_req = 'null' on them",
+    thawing="set grad_req = 'write' before you create the Trainer",
+    backward_check="Check that you call backward() on the loss that you computed "
+    "within autograd.record(), not on a copy (detach(), asnumpy()).",
+    partial_loading="Check which names load_parameters(..., allow_missing=True, "
+    "ignore_extra=True) skipped.",
+    adding_parameters="Create the Trainer from net.collect_params() when the net is "
+    "complete. The Trainer does not pick up blocks that you replace, add, or unfreeze "
+    "(grad_req = 'write') later.",
+    stepping="trainer.step()",
+    evaluating="leave out autograd.record()",
+    he="mx.init.MSRAPrelu",
+    glorot="mx.init.Xavier",
+    he_or_normal="mx.init.MSRAPrelu, or mx.init.Normal for embeddings",
+    normal_default="mx.init.Normal uses one deviation, whatever the width of the "
+    "layer.",
+    reproducing="the seeds (mx.random.seed, numpy.random.seed, workers)",
+)
+
+VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
+    "pytorch": _PYTORCH,
+    "keras": _KERAS,
+    "tensorflow": _KERAS,
+    "jax": _JAX,
+    "mxnet": _MXNET,
+    "xgboost": _PYTORCH,
+    "lightgbm": replace(
+        _PYTORCH,
+        simpler_trees="set max_depth to {} or less, lower num_leaves, or raise "
+        "min_data_in_leaf or min_gain_to_split",
+        column_sampling="feature_fraction",
+    ),
+    "catboost": replace(
+        _PYTORCH,
+        simpler_trees="set max_depth (depth) to {} or less, or raise l2_leaf_reg",
+        column_sampling="rsm",
+    ),
+}
+"""Vocabularies by the name that the adapter of a framework gives."""
+
+
+def vocabulary_of(framework: object = None) -> Vocabulary:
+    """Return the vocabulary of a framework by its name; PyTorch's for any other."""
+    known = VOCABULARIES.get(framework) if isinstance(framework, str) else None
+    return known or _PYTORCH
