@@ -163,10 +163,10 @@ test-all: test test-rest ## all tests of a change
 
 test-rest: test-cpp-stress asan tsan test-cuda pytest-rest test-mxnet ## what `make test-all` adds to `make test`
 
-test-cpp: $(STAMPS)/editable ## C++ tests, optimized
+test-cpp: $(STAMPS)/editable ## C++ tests, optimized, but for those that repeat
 	@echo "== C++ tests"
 	@TDBG_TEST_QUICK=1 ctest --test-dir $(EDITABLE) -j $(JOBS) --output-on-failure \
-	  --no-tests=error
+	  --no-tests=error -LE stress
 
 test-cpp-stress: $(STAMPS)/editable ## C++ tests that repeat, as often as they should
 	@echo "== C++ tests that repeat"
