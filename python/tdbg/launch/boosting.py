@@ -1,11 +1,11 @@
-"""Finds the trainings of boosted trees of a program that knows no tdbg.
+"""Find the trainings of boosted trees in a program that does not use tdbg.
 
-``train`` and ``cv`` of XGBoost and of LightGBM, which estimators call, too, and ``fit``
-of the models of CatBoost, which its ``train`` calls, are given a hook for the length of
-the call.  Where CatBoost takes no callback (on a GPU, and in ``cv``), what the call
-returns is recorded.  Each call has a run of its own.  A call that is given a hook by
-the program stays as it is.  Rounds that a program makes itself, by ``Booster.update``,
-are counted only, and told.
+The search passes a hook to each call of ``train`` and ``cv`` of XGBoost and LightGBM,
+which estimators call, too, and of ``fit`` of CatBoost's models, which its ``train``
+calls.  If CatBoost takes no callback (on a GPU, and in ``cv``), the search records the
+result of the call.  Each call has its own run.  A call to which the program passes a
+hook stays as it is.  Rounds that a program makes with ``Booster.update`` are only
+counted and reported.
 
 Errors: none reach the script.
 """
@@ -73,7 +73,7 @@ def begin(framework: str, *, is_first: bool) -> None:
 
 
 class BoostingSearch:
-    """Gives a hook to the trainings of a framework.
+    """Give a hook to each training of a framework.
 
     Args:
         framework: One of ``FRAMEWORKS``.
@@ -134,8 +134,8 @@ class BoostingSearch:
         """Print what was captured."""
         if self._n_by_hand:
             sys.stderr.write(
-                f"tdbg: {self._n_by_hand} rounds were made by Booster.update, of which "
-                f"tdbg run captures nothing: it captures {self._framework}.train\n"
+                f"tdbg: {self._n_by_hand} rounds were made by Booster.update, which "
+                f"tdbg run cannot capture. Call {self._framework}.train instead\n"
             )
         if self.runs:
             for line in summary.captured(self.runs, self._facts):
@@ -184,7 +184,7 @@ class BoostingSearch:
         return call
 
     def _counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that makes a round, and counts those that nothing else makes."""
+        """Wrap a method that makes a round, to count the program's own rounds."""
 
         @functools.wraps(original)
         def makes_round(*args: Any, **kwargs: Any) -> Any:
@@ -205,7 +205,7 @@ class BoostingSearch:
             inside.depth -= 1
 
     def _record(self, hook: Any, arguments: Mapping[str, Any], result: Any) -> None:
-        """Record what a training of CatBoost, which took no hook, has returned."""
+        """Record the result of a training of CatBoost that took no hook."""
         try:
             if "self" in arguments:
                 hook.record_model(result, data_of(arguments))
@@ -215,7 +215,7 @@ class BoostingSearch:
             _log.warning("tdbg run captures nothing of this training", exc_info=True)
 
     def _make_hook(self, callbacks: Iterable[Any]) -> Any | None:
-        """Make the hook of a training; None where it has one, or cannot have one."""
+        """Make the hook of a training; None if it has one or cannot have one."""
         try:
             face = import_module(f"tdbg.{self._framework}")
             if any(isinstance(each, face.Hook) for each in callbacks):
@@ -236,7 +236,7 @@ class BoostingSearch:
         return hook
 
     def _note(self, hook: Any) -> None:
-        """Note how many rounds the training had."""
+        """Note the number of rounds of the training."""
         self.runs[-1] = summary.CapturedRun(self.runs[-1].path, hook.n_steps)
 
 
@@ -247,7 +247,7 @@ def _is_on_gpu(arguments: Mapping[str, Any]) -> bool:
 
 
 def data_of(arguments: Mapping[str, Any]) -> Any:
-    """The data of a ``fit`` that its model predicts: those held back, or of training.
+    """Return the data that the model of a ``fit`` predicts: held back or training.
 
     Returns:
         A ``Pool``, or a pair of samples and labels; None: they are in a file.
@@ -262,7 +262,7 @@ def data_of(arguments: Mapping[str, Any]) -> Any:
 
 
 def _by_order(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a function, all of whose arguments may be given by order.
+    """Return a function's signature in which all arguments may be positional.
 
     XGBoost takes those so, too, that it asks for by name, and warns.
     """

@@ -1,17 +1,15 @@
-"""Finds the trainings in JAX of a program that knows no tdbg.
+"""Find the trainings in JAX in a program that does not use tdbg.
 
-What trains is a function that ``jax.jit``, ``flax.nnx.jit`` or ``equinox.filter_jit``
-compiles, and in which gradients of what it is called with are computed: that shows when
-it is traced for its first call.  From then on it is a step of a hook (``hook.jit``),
-and the part of its arguments that is differentiated is what it trains.  Gradients are
-shown where optax is given them, and otherwise where ``jax.grad`` and its likes return
-them.  Functions of the libraries themselves are left alone, and so is a function that
-is called within another.
+A function trains if ``jax.jit``, ``flax.nnx.jit`` or ``equinox.filter_jit`` compiles it
+and it computes gradients of its arguments, which the trace of its first call shows.
+From then on it is a step of a hook (``hook.jit``), and the differentiated part of its
+arguments is what it trains.  The search sees gradients when the program passes them to
+optax, or else when ``jax.grad`` or a similar function returns them.  It leaves alone
+functions of the libraries and functions that are called within another one.
 
-Each function that trains has a run of its own.  A program with a hook of its own goes
-on with that.
+Each function that trains has its own run.  A program with its own hook keeps it.
 
-Thread safety: what is noted of a trace belongs to the thread that traces.
+Thread safety: the notes of a trace belong to the thread that traces.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -94,7 +92,7 @@ def library_imported(name: str) -> None:
 
 
 class StepSearch:
-    """Makes steps of hooks of the functions that train.
+    """Make each function that trains a step of a hook.
 
     Args:
         settings: ``out_dir``, ``existing`` (of ``family``), ``rules``,
@@ -121,14 +119,14 @@ class StepSearch:
 
     @property
     def runs(self) -> list[summary.CapturedRun]:
-        """The runs of the trainings so far."""
+        """Return the runs of the trainings so far."""
         return [
             summary.CapturedRun(path, self._hooks[key].n_steps)
             for key, path in self._paths.items()
         ]
 
     def start(self) -> None:
-        """Look at functions that are compiled from now on."""
+        """Watch functions that are compiled from now on."""
         self.add_library("jax")
         for name in LIBRARIES:
             module = sys.modules.get(name)
@@ -138,7 +136,7 @@ class StepSearch:
                 self.add_library(name)
 
     def add_library(self, name: str) -> None:
-        """Look at the functions that a library compiles, which was imported."""
+        """Watch the functions that an imported library compiles."""
         module = sys.modules[name]
         for owner, entry in _COMPILERS:
             if owner == name:
@@ -184,7 +182,7 @@ class StepSearch:
     # ---- functions that are compiled ---------------------------------------------
 
     def _compiling(self, compiler: Callable[..., Any]) -> Callable[..., Any]:
-        """What takes the place of ``jax.jit``."""
+        """Return the function that replaces ``jax.jit``."""
 
         @functools.wraps(compiler)
         def jit(*args: Any, **options: Any) -> Any:
@@ -227,7 +225,7 @@ class StepSearch:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Callable[..., Any] | None:
-        """The step of a hook for a function; None: it does not train.
+        """Return the step of a hook for a function; None if it does not train.
 
         Args:
             compiled: The function.
@@ -271,13 +269,13 @@ class StepSearch:
         return step  # type: ignore[no-any-return]
 
     def _has_own(self) -> bool:
-        """Whether the program has made a hook by itself."""
+        """Return whether the program has made a hook itself."""
         current = self._face.get_hook()
         ours = self._hooks.values()
         return current is not None and all(current is not each for each in ours)
 
     def _params(self, watch: Watch, args: tuple[Any, ...]) -> Callable[..., Any] | None:
-        """What returns the differentiated part of the arguments; None: none is."""
+        """Return the selector of differentiated arguments; None if there are none."""
         from tdbg.hooks.jax.subtrees import find_subtree, subtree_at
 
         for form in watch.forms:
@@ -292,7 +290,7 @@ class StepSearch:
     def _knows(
         self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
-        """Whether gradients are those of the parameters that are found otherwise."""
+        """Return whether gradients belong to parameters that are known otherwise."""
         from tdbg.hooks.jax.arguments import ArgumentReader
 
         found = ArgumentReader().read(args, kwargs, with_states=False)
@@ -300,7 +298,7 @@ class StepSearch:
         return not names.isdisjoint(watch.names)
 
     def _hook_of(self, function: Callable[..., Any]) -> Any | None:
-        """The hook of a function; None: there are too many."""
+        """Return the hook of a function; None if there are too many."""
         key = _code_of(function)
         hook = self._hooks.get(key)
         if hook is not None:
@@ -345,7 +343,7 @@ class _Compiled:
         self._call: Callable[..., Any] = self._first
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it.
+        """Call the compiled function.
 
         Raises:
             TrainingStopped: If somebody asked for it.
@@ -356,13 +354,13 @@ class _Compiled:
         return self if instance is None else functools.partial(self, instance)
 
     def __getattr__(self, name: str) -> Any:
-        """What the compiled function has, such as ``lower``."""
+        """Return an attribute of the compiled function, such as ``lower``."""
         if name == "plain":
             raise AttributeError(name)
         return getattr(self.plain, name)
 
     def _first(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it for the first time: what is seen in its trace says what it is."""
+        """Call it for the first time: its trace shows whether it trains."""
         if not is_outside():
             return self._inside(*args, **kwargs)
         trace = getattr(self.plain, "trace", None)
@@ -385,12 +383,12 @@ class _Compiled:
         return outputs if trace is None else step(*args, **kwargs)
 
     def _train(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what trains."""
+        """Call a function that trains."""
         call = self._step if is_outside() else self._inside
         return call(*args, **kwargs)
 
     def _inside(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it within the trace of another one, which is the step, if one is."""
+        """Call it within the trace of another function, which may be the step."""
         with Watching() as watch:
             outputs = self.plain(*args, **kwargs)
         # What JAX has kept of an earlier trace shows nothing in this one.
@@ -402,7 +400,7 @@ class _Compiled:
 
 
 def _may_train(function: Any) -> bool:
-    """Whether the program, and no library, has written a function."""
+    """Return whether a function is part of the program, not of a library."""
     while isinstance(function, functools.partial):
         function = function.func
     if isinstance(function, _Compiled) or not callable(function):
@@ -412,7 +410,7 @@ def _may_train(function: Any) -> bool:
 
 
 def _code_of(function: Any) -> Any:
-    """What a function has in common with itself when it is made again."""
+    """Return a mark that a function keeps when the program makes it again."""
     while isinstance(function, functools.partial):
         function = function.func
     function = getattr(function, "__wrapped__", function)
@@ -420,7 +418,7 @@ def _code_of(function: Any) -> Any:
 
 
 def _has_loss(outputs: Any) -> bool:
-    """Whether a function returns a loss, by arrays or by their shapes and dtypes."""
+    """Return whether a function returns a loss, by arrays or their shapes."""
     import jax
     import numpy as np
 

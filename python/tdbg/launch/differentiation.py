@@ -1,11 +1,12 @@
-"""What differentiates and what updates in a program with JAX, seen as it is traced.
+"""Differentiation and updates in a program with JAX, seen while it is traced.
 
-``jax.grad`` and its likes, and the optimizers of optax, tell the ``Watch`` of the trace
-they are called in what they are given. In the trace of a step with taps they show it.
+``jax.grad``, similar functions and the optimizers of optax report their arguments to
+the ``Watch`` of the trace that they are called in.  In the trace of a step with taps
+they show the tensors.
 
-Thread safety: everything noted is of the thread that traces.
+Thread safety: all notes belong to the thread that traces.
 
-Errors: none but those of the program's own functions.
+Errors: only those of the program's own functions.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _OPTAX = "optax"
 
 
 class Watch:
-    """What was seen in a trace.
+    """The findings in a trace.
 
     Attributes:
         has_gradients: Whether anything was differentiated, or updated by optax.
@@ -46,7 +47,7 @@ class Watch:
         self.forms: list[Any] = []
 
     def add(self, inside: Watch) -> None:
-        """Add what was seen in a part of the trace."""
+        """Add the findings in a part of the trace."""
         self.has_gradients |= inside.has_gradients
         self.n_updates += inside.n_updates
         self.names |= inside.names
@@ -54,7 +55,7 @@ class Watch:
 
 
 class _Shows(NamedTuple):
-    """What is shown where something is differentiated; the rest is where it updates."""
+    """Tensors shown where the program differentiates; the others where it updates."""
 
     gradients: bool
     loss: bool
@@ -90,12 +91,12 @@ class Watching:
 
 
 def present_watch() -> Watch | None:
-    """The watch of this thread."""
+    """Return the watch of this thread."""
     return _local.watch
 
 
 def is_outside() -> bool:
-    """Whether this thread traces nothing."""
+    """Return whether this thread traces nothing."""
     from jax.extend.core import get_opaque_trace_state
 
     return bool(get_opaque_trace_state(convention="flax") == _outside())
@@ -103,7 +104,7 @@ def is_outside() -> bool:
 
 @functools.cache
 def _outside() -> Any:
-    """The state in which nothing is traced: that of a new thread."""
+    """Return the state of a thread that traces nothing."""
     from jax.extend.core import get_opaque_trace_state
 
     states: list[Any] = []
@@ -116,7 +117,7 @@ def _outside() -> Any:
 
 
 class Differentiation:
-    """What takes the place of what differentiates and of what updates.
+    """The replacements of functions that differentiate and update.
 
     Attributes:
         n_alone: How often something was differentiated outside of any trace.
@@ -128,7 +129,7 @@ class Differentiation:
     def replacements(
         self, name: str, module: Any
     ) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-        """Yield what is replaced in a library: its owner, its name and by what."""
+        """Yield each function to replace in a library: owner, name, replacement."""
         if name == _OPTAX:
             owner = module.GradientTransformation
             yield owner, "__new__", _making(owner.__new__)
@@ -170,7 +171,7 @@ class Differentiation:
         has_value: bool,
         has_forms: bool,
     ) -> Callable[..., Any]:
-        """What takes the place of ``jax.grad``.
+        """Return the function that replaces ``jax.grad``.
 
         Args:
             transform: The original.
@@ -230,7 +231,7 @@ def _is_in(argnums: Any, inputs: tuple[Any, ...]) -> bool:
 def _handled(
     outputs: Any, what: Any, has_value: bool, has_aux: bool, returns_value: bool
 ) -> Any:
-    """Note and show what was computed; return what the program expects.
+    """Note and show the results; return what the program expects.
 
     Args:
         outputs: ``(value, gradients)``, or the gradients, or these and more.
@@ -278,7 +279,7 @@ def _note(gradients: Any, what: Any) -> None:
 
 
 def _making(make: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes transformations of optax, whose updates are seen."""
+    """Return a maker of optax transformations whose updates are seen."""
 
     def new(cls: type, init: Any, update: Any) -> Any:
         return make(cls, init, _updating(update))

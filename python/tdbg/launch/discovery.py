@@ -1,18 +1,22 @@
-"""Finds the trainings of a program that knows no tdbg: models, optimizers, losses.
+"""Find the trainings of a program that does not use tdbg: models, optimizers, losses.
 
-A training has *roots*, the modules that the program calls from outside of any other:
-those that own parameters of an optimizer, or, where there is no optimizer of PyTorch,
-those whose calls a backward pass has followed, or a function that returns gradients of
-their parameters.  Where backward passes follow no call, or a call is inside of one of
-``forward()``, the program calls that itself; then these calls are made visible.  The
-hook is made when the first root is called, before the root has run, or, of returned
-gradients, when it has; and before a function is compiled that may call it.  When all
-optimizers of the training have stepped, it has *settled* and the search ends:
-everything but the hook is removed from modules and optimizers.  The search begins again
-with an optimizer of other parameters, and with a backward pass that no forward of a
-known root came before: that is a further training, and a run of its own.  So is one by
-an optimizer that has waited while others made many steps, and one by an optimizer of
-another part of the model when those before are gone, as fine-tuning after pre-training.
+A training has *roots*: modules that the program calls from outside of all others.  A
+root owns parameters of an optimizer.  Without an optimizer of PyTorch, a root is a
+module whose call is followed by a backward pass, or by a function that returns
+gradients of its parameters.  If backward passes follow no call, or if a call happens
+inside a ``forward()``, the program calls ``forward()`` itself, and the search makes
+these calls visible.
+
+The search makes the hook when the program calls the first root, before the root runs;
+for returned gradients afterwards; and always before a function is compiled that may
+call the root.  When all optimizers of the training have stepped, it has *settled*: the
+search ends and leaves nothing but the hook on modules and optimizers.
+
+The search begins again with an optimizer of other parameters, and with a backward pass
+without a forward of a known root.  This is a further training with its own run.  So is
+a training by an optimizer that has waited while others made many steps, and one by an
+optimizer of another part of the model after the earlier optimizers are gone, like
+fine-tuning after pre-training.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -108,7 +112,7 @@ def begin(*, is_first: bool) -> None:
 
 
 class Discovery:
-    """Searches for the trainings of a script.
+    """Search for the trainings of a script.
 
     Args:
         settings: ``out_dir``, ``existing`` (of ``family``), ``rules``,
@@ -214,7 +218,7 @@ class Discovery:
 
     @property
     def hooks(self) -> list[Any]:
-        """The hooks of the trainings that were found, in this order."""
+        """Return the hooks of the trainings, in the order in which they were found."""
         return [each.hook for each in self._trainings]
 
     @property
@@ -250,7 +254,7 @@ class Discovery:
             self._give_up(error)
 
     def _made(self, optimizer: Optimizer) -> None:
-        """Note an optimizer, which was just made."""
+        """Note a new optimizer."""
         self._facts.n_optimizers += 1
         self._n_uncalled = 0
         self._passed.clear()
@@ -273,12 +277,12 @@ class Discovery:
         self._compiler_is_loaded()
 
     def _compiler_is_loaded(self) -> None:
-        """Be told before anything is traced; until it is loaded nothing tells."""
+        """Ask to hear before anything is traced: the compiler is loaded now."""
         self.born = now()
         hooks_may_go(self)
 
     def set_idle(self, is_idle: bool) -> None:
-        """Find roots before the compiler traces: inside a graph no call is seen."""
+        """Find roots before the compiler traces: no call inside a graph is seen."""
         if is_idle or not self._handles or is_taken():
             return
         try:
@@ -290,7 +294,7 @@ class Discovery:
             self._give_up(error)
 
     def _called(self, module: nn.Module, args: Any) -> None:
-        """Torch calls this before every call of a module, during a search."""
+        """Look at a module that is about to be called, during a search."""
         for candidate in self._candidates:
             if candidate.module() is module:
                 candidate.called(module)
@@ -306,7 +310,7 @@ class Discovery:
                 self._found_root(module, args)
 
     def _stepped(self, optimizer: Optimizer) -> None:
-        """Torch calls this after every step of an optimizer, during a search."""
+        """Look at an optimizer that has stepped, during a search."""
         n_steps = self._n_steps[optimizer] = self._n_steps.get(optimizer, 0) + 1
         current = self._current()
         if current is None:
@@ -322,7 +326,7 @@ class Discovery:
             self._settle()
 
     def _backward_begins(self, root: torch.Tensor) -> None:
-        """A backward pass begins at a single number."""
+        """Note that a backward pass begins at a single number."""
         # In every step, also after the search: few calls.
         if is_taken():
             return
@@ -346,7 +350,7 @@ class Discovery:
                 self._search()
 
     def _search_goes_on(self, *, is_uncalled: bool) -> None:
-        """A backward pass begins during the search; no root was called before it."""
+        """Go on with the search as a backward pass begins, perhaps without a call."""
         if is_uncalled and self._new:
             self._n_uncalled += 1
             if self._n_uncalled == _MOST_UNCALLED:
@@ -359,7 +363,7 @@ class Discovery:
             self._settle()
 
     def _is_of_another_model(self, root: torch.Tensor) -> bool:
-        """Whether a backward pass that no forward came before is of no known root.
+        """Return whether a backward pass without a forward reaches no known root.
 
         Of a policy gradient many passes follow many forwards.  Looked at are the first
         one, the second, the fourth and so on: the others count as the latest of these.
@@ -372,7 +376,7 @@ class Discovery:
         return self._are_others
 
     def _returned(self, call: GradientCall) -> None:
-        """Gradients of a single number were returned, which is as a backward pass.
+        """Treat returned gradients of a single number like a backward pass.
 
         The first time its roots are found: outside of their calls they have parameters
         of their own.
@@ -394,7 +398,7 @@ class Discovery:
             self._facts.n_transforms += 1
 
     def _forked(self) -> None:
-        """Search anew in a forked child: the trainings are the parent's."""
+        """Search again in a forked child: the trainings belong to the parent."""
         self._trainings.clear()
         self._is_first = False
 
@@ -404,7 +408,7 @@ class Discovery:
         return self._trainings[-1] if self._trainings else None
 
     def _is_next_a_training(self) -> bool:
-        """Whether a root that is found now begins a training of its own."""
+        """Return whether a root that is found now begins its own training."""
         current = self._current()
         if current is None or current.has_settled:
             return True
@@ -412,7 +416,7 @@ class Discovery:
         return current.n_steps >= _STEPS_ALONE
 
     def _may_be_root(self, module: nn.Module) -> bool:
-        """Whether it is worth looking at: a program that infers calls many modules."""
+        """Return whether a module is worth a look: inference calls many."""
         current = self._current()
         if self._new or (current is not None and current.optimizers):
             return True
@@ -424,7 +428,7 @@ class Discovery:
         )
 
     def _is_root(self, module: nn.Module) -> bool:
-        """Whether a module that is called is a root; note it if it never will be."""
+        """Return whether a called module is a root; note it if it never will be."""
         own = parameter_ids(module)
         current = self._current()
         if self._new or (current is not None and current.optimizers):
@@ -443,7 +447,7 @@ class Discovery:
         return self._is_trained_by_hand(module, own)
 
     def _is_trained_by_hand(self, module: nn.Module, own: set[int]) -> bool:
-        """Whether a backward pass has followed a call from outside of other modules."""
+        """Return whether a backward pass followed a call from outside other modules."""
         known = {number for each in self._trainings for number in each.parameters()}
         for each in self._candidates:
             candidate = each.module()
@@ -458,7 +462,7 @@ class Discovery:
         return False
 
     def _found_root(self, module: nn.Module, args: Any) -> None:
-        """A root was found: while it is called, with *args*, or afterwards (None)."""
+        """Take a new root, while it is called with *args* or afterwards (None)."""
         inside, own = unwrapped(module), parameter_ids(module)
         relatives = [
             each for each in self._trainings if not own.isdisjoint(each.parameters())
@@ -517,25 +521,25 @@ class Discovery:
             current.hook.begin_call(module, args)
 
     def _appeared(self) -> list[Path]:
-        """The runs of all processes of this launch."""
+        """Return the runs of all processes of this launch."""
         existing = self._settings.get("existing", {})
         return family.appeared(Path(self._settings["out_dir"]), existing)
 
     def _see_forwards_of(self, module: nn.Module) -> bool:
-        """See calls of its ``forward()`` by the program, if that can be done."""
+        """Make direct calls of a module's ``forward()`` visible, if possible."""
         calls = make_visible(module)
         if calls is not None:
             self._direct_calls.append(calls)
         return calls is not None
 
     def _owners(self) -> list[nn.Module]:
-        """All modules that have parameters of new optimizers."""
+        """Return all modules that have parameters of new optimizers."""
         return owners({number for each in self._new for number in held_ids(each)})
 
     # ---- the search ----------------------------------------------------------
 
     def _search(self) -> None:
-        """Look at calls of modules and at steps of optimizers from now on."""
+        """Watch calls of modules and steps of optimizers from now on."""
         if self._handles:
             return
         self._see_backwards_of(None)
@@ -551,7 +555,7 @@ class Discovery:
         self._filter = warnings.filters[0]
 
     def _settle(self) -> None:
-        """End the search: the current training has all that belongs to it."""
+        """End the search: the current training is complete."""
         *earlier, current = self._trainings
         if not current.has_settled:
             current.has_settled = True
@@ -575,7 +579,7 @@ class Discovery:
                 calls.remove()
 
     def _see_backwards_of(self, training: FoundTraining | None) -> None:
-        """Be told of no backward pass of its steps that are only counted, or of all."""
+        """Hear of all backward passes, or not of those in counted steps."""
         if self._backward is not None:
             counter = None if training is None else training.hook.step_counter
             self._backward.counter = counter
@@ -587,7 +591,7 @@ class Discovery:
 
 
 def _rank_and_size() -> tuple[int, int]:
-    """The rank of this process and the number of ranks; (0, 1) where it is unclear."""
+    """Return the rank and the number of ranks; (0, 1) if they are unclear."""
     try:
         return process_group_rank() or launched_rank(os.environ)
     except TdbgError:  # The hook reports it.

@@ -22,7 +22,7 @@ __all__ = ["appeared", "claim", "existing", "member", "open_hook"]
 
 
 def member(out: Path, number: int) -> Path:
-    """The directory of the run of this number, counted from 1.
+    """Return the directory of the run of this number, counted from 1.
 
     Example:
         >>> member(Path("runs/digits"), 2)
@@ -32,7 +32,7 @@ def member(out: Path, number: int) -> Path:
 
 
 def existing(out: Path) -> dict[str, int]:
-    """The directories of the family before a launch, and when a writer came last.
+    """Return the directories before a launch, and the time of each last writer.
 
     The result is what ``claim`` and ``appeared`` compare with, and can be JSON.
     """
@@ -113,7 +113,7 @@ def open_hook(
 
 
 def appeared(out: Path, before: Mapping[str, int]) -> list[Path]:
-    """The runs of the family that were made or joined since the launch, by number."""
+    """Return the runs that were made or joined since the launch, by number."""
     return [
         path
         for path in _directories(out)
@@ -132,7 +132,7 @@ def _directories(out: Path) -> list[Path]:
 
 
 def _last_writer(path: Path) -> int:
-    """When the last writer came, which has a directory of its own; 0: none ever did."""
+    """Return when the last writer came, by its directory; 0 if there was none."""
     try:
         return (path / "w").stat().st_mtime_ns
     except OSError:

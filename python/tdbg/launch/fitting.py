@@ -1,12 +1,12 @@
-"""Finds the trainings with Keras of a program that knows no tdbg.
+"""Find the trainings with Keras in a program that does not use tdbg.
 
-Those of loops with tapes are found by ``loops``.
+``loops`` finds loops with tapes.
 
-``fit``, ``evaluate``, ``predict`` and ``train_on_batch`` of models are given a hook: a
-model that is fitted has a run of its own, with all its calls; models that are trained
-batch by batch, as adversaries are, share one.  A call that is given a hook by the
-program stays as it is.  What a call does with PyTorch is not searched for trainings of
-that (``taken``); a loop of the program's own around a Keras model is.
+The search passes a hook to ``fit``, ``evaluate``, ``predict`` and ``train_on_batch`` of
+models.  A fitted model has its own run with all its calls.  Models that are trained
+batch by batch, like adversaries, share a run.  A call to which the program passes a
+hook stays as it is.  The search for trainings in PyTorch skips the inside of such calls
+(``taken``), but not a loop of the program around a Keras model.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -58,7 +58,7 @@ def begin(*, is_first: bool) -> None:
 
 
 class FitSearch:
-    """Gives hooks to the models of Keras.
+    """Give hooks to the models of Keras.
 
     Args:
         settings: ``out_dir``, ``existing`` (of ``family``), ``rules``,
@@ -127,7 +127,7 @@ class FitSearch:
                 sys.stderr.write(f"tdbg: {line}\n")
 
     def _appeared(self) -> list[Path]:
-        """The runs of all searches and processes of this launch."""
+        """Return the runs of all searches and processes of this launch."""
         existing = self._settings.get("existing", {})
         return family.appeared(Path(self._settings["out_dir"]), existing)
 
@@ -173,7 +173,7 @@ class FitSearch:
 
     @contextlib.contextmanager
     def _inside(self) -> Iterator[None]:
-        """Within it no other search captures what the call does."""
+        """Keep other searches from capturing what the call does."""
         self._n_inside += 1
         try:
             with taken():
@@ -182,7 +182,7 @@ class FitSearch:
             self._n_inside -= 1
 
     def _hook_of(self, model: Any, callbacks: Any, *, begins: bool) -> Any | None:
-        """The hook of a call; None where the program has one, or there can be none.
+        """Return the hook of a call; None if the program has one or none is possible.
 
         Args:
             model: The model that is called.

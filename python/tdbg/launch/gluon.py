@@ -1,10 +1,9 @@
-"""Finds the trainings with Gluon of a program that knows no tdbg.
+"""Find the trainings with Gluon in a program that does not use tdbg.
 
-A trainer that is made shows which parameters are trained; the model is the outermost
-block that has them. A loss is seen when it is called first. Trainers that are made
-before any of them has stepped, as those of adversaries are, share a run; one that is
-made later, for another model, begins a run of its own. A program that has a hook of
-tdbg is left alone.
+A new trainer shows which parameters it trains; the model is the outermost block that
+has them. The search sees a loss at its first call. Trainers that are made before any of
+them steps, like those of adversaries, share a run. A later trainer of another model
+begins its own run. The search leaves a program with its own hook alone.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -50,7 +49,7 @@ def begin(*, is_first: bool) -> None:
 
 
 class GluonSearch:
-    """Gives hooks to the models of Gluon.
+    """Give hooks to the models of Gluon.
 
     Args:
         settings: As of ``family.open_hook``.
@@ -72,7 +71,7 @@ class GluonSearch:
         self.runs: list[summary.CapturedRun] = []
 
     def start(self) -> None:
-        """Look at trainers and losses from now on."""
+        """Watch trainers and losses from now on."""
         gluon = import_module("mxnet.gluon")
         make, call = gluon.Trainer.__init__, gluon.loss.Loss.__call__
 
@@ -156,7 +155,7 @@ class GluonSearch:
 
 
 def _models_of(trainer: Any) -> list[Any]:
-    """The outermost blocks that have parameters of a trainer."""
+    """Return the outermost blocks that have parameters of a trainer."""
     gluon = import_module("mxnet.gluon")
     blocks = [each for each in gc.get_objects() if isinstance(each, gluon.Block)]
     inside = {id(child) for block in blocks for child in block._children.values()}
@@ -169,7 +168,7 @@ def _models_of(trainer: Any) -> list[Any]:
 
 
 def _parameters_of(block: Any) -> set[int]:
-    """The ids of the parameters of a block, and of those inside it."""
+    """Return the ids of the parameters of a block and of those inside it."""
     found = {id(parameter) for parameter in block._params._params.values()}
     for child in block._children.values():
         found |= _parameters_of(child)

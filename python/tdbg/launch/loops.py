@@ -1,9 +1,9 @@
-"""Finds the loops with tapes of a program that knows no tdbg, with Keras on TensorFlow.
+"""Find loops with tapes in a program that does not use tdbg, with Keras on TensorFlow.
 
-A model that is called while a tape records, outside of ``fit``, is trained by a loop:
-it is watched from that call on, with the losses and the optimizers that follow.  For
-that, calls of models and of losses and ``apply`` of optimizers are replaced on the
-classes of Keras.  The loops of a process share a run.
+A loop trains a model that it calls outside of ``fit`` while a tape records.  From that
+call on the search watches the model with the losses and optimizers that follow.  For
+this it replaces calls of models and losses, and ``apply`` of optimizers, on the classes
+of Keras.  The loops of a process share a run.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -29,7 +29,7 @@ _log = logging.getLogger("tdbg")
 
 
 class LoopSearch:
-    """Watches the models of loops.
+    """Watch the models of loops.
 
     Args:
         settings: As of ``FitSearch``.
@@ -85,7 +85,7 @@ class LoopSearch:
             self.hook = None
 
     def _replace(self, owner: Any, name: str, see: Callable[..., None]) -> None:
-        """Let a method call *see* with its arguments first."""
+        """Make a method call *see* with its arguments first."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
@@ -136,7 +136,7 @@ class LoopSearch:
             self.hook.register_optimizer(optimizer, model=model)
 
     def _open(self) -> None:
-        """Open the run, if this is a loop that can be captured."""
+        """Open the run, if this loop can be captured."""
         face = import_module("tdbg.tensorflow")
         own = face.get_hook()
         if own is not None and not own.is_closed:
@@ -145,7 +145,7 @@ class LoopSearch:
         if is_compiled_by_xla():
             _log.warning(
                 "a loop is compiled by XLA (jit_compile=True), which cannot call "
-                "Python: tdbg run captures nothing of it; docs/tensorflow.md"
+                "Python, so tdbg run cannot capture it; see docs/tensorflow.md"
             )
             return
         self.hook, path = open_hook(

@@ -1,6 +1,6 @@
-"""What ``tdbg run`` prints when a program ends: what was captured, or why nothing was.
+"""The last lines of ``tdbg run``: what it captured, or why it captured nothing.
 
-It imports no framework: it is also for programs that never imported one.
+This module imports no framework, because the program may not have imported one.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _OTHERS = ("tensorflow",)
 
 @dataclass(slots=True)
 class Facts:
-    """What a search has seen.
+    """The findings of a search.
 
     Attributes:
         n_optimizers: How many optimizers were made.
         n_backwards: How many backward passes began at a single number.
-        n_unseen: How many of these followed no forward that was captured, and reached
-            no parameter of a model that is.
-        n_gradients: Of JAX: how often something was differentiated in what is no step.
+        n_unseen: How many of these followed no captured forward, and reached no
+            parameter of a captured model.
+        n_gradients: How often JAX has differentiated something outside of steps.
         n_left_out: How many trainings were not captured because there were too many.
         n_transforms: How often a transform of ``torch.func`` has computed gradients of
-            something else than parameters of modules.
+            anything but parameters of modules.
         has_given_up: Whether the search ended with a warning.
     """
 
@@ -79,7 +79,7 @@ class CapturedRun:
 
 
 def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
-    """The lines about the runs of a process, of which there is at least one."""
+    """Return the lines about the runs of a process; there is at least one run."""
     lines = []
     if len(runs) == 1:
         (run,) = runs
@@ -100,9 +100,9 @@ def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
     if facts.n_unseen >= _MANY and 2 * facts.n_unseen > facts.n_backwards:
         lines.append(
             f"{facts.n_unseen} of {facts.n_backwards} backward passes followed no "
-            "forward that was captured: a model whose forward() is called by itself, "
-            "and not model(...), is not seen; tdbg.pytorch.watch(layer) captures one "
-            "that is called otherwise"
+            "captured forward: tdbg does not see a model if you call its forward() "
+            "instead of model(...). To capture such a model, call "
+            "tdbg.pytorch.watch(layer)"
         )
     paths = [shlex.quote(_shown(run.path)) for run in runs]
     if len(paths) > _MOST_NAMED:
@@ -112,74 +112,74 @@ def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
 
 
 def why(facts: Facts) -> list[str]:
-    """The line about a program that imported torch, where nothing was captured."""
+    """Return the line about a program with torch of which nothing was captured."""
     if facts.has_given_up:
         return []  # The warning said why.
-    advice = "tdbg.pytorch.watch(model) in the program captures what was not found"
+    advice = "call tdbg.pytorch.watch(model) in your program to capture a model"
     if facts.n_transforms and not facts.n_backwards:
         reason = (
             f"torch.func computed gradients {_times(facts.n_transforms)}, but of no "
             "parameters that a module was called with"
         )
         advice = (
-            "torch.func.functional_call(model, parameters, inputs) inside the function "
-            "that is differentiated shows tdbg which they are"
+            "call torch.func.functional_call(model, parameters, inputs) inside the "
+            "function that you differentiate, so that tdbg knows the parameters"
         )
     elif facts.n_optimizers:
         reason = "no module was called that has parameters of an optimizer"
     elif facts.n_backwards:
-        reason = "gradients were computed, but of no module that was called twice"
+        reason = "gradients were computed, but no module was called twice"
     else:
         reason = "no optimizer was made, and no backward pass began"
     return _nothing(f"{reason}; {advice}")
 
 
 def why_of_keras() -> list[str]:
-    """The line about a program that imported Keras, where nothing was captured."""
+    """Return the line about a program with Keras of which nothing was captured."""
     reason = (
-        "keras was imported, and no model was trained by fit, train_on_batch or a loop "
-        "that can be captured"
+        "keras was imported, but no model was trained by fit, train_on_batch or a loop "
+        "that tdbg can capture"
     )
     return _nothing(reason)
 
 
 def why_of_boosting(framework: str, entries: Sequence[str]) -> list[str]:
-    """The line about a program that imported a framework of boosted trees.
+    """Return the line about a program with boosted trees of which nothing was captured.
 
     Args:
-        framework: Its name.
+        framework: The name of the framework.
         entries: The names of its functions that train.
     """
-    reason = f"{framework} was imported, and neither {' nor '.join(entries)} was called"
+    reason = f"{framework} was imported, but neither {' nor '.join(entries)} was called"
     return _nothing(reason)
 
 
 def why_of_gluon() -> list[str]:
-    """The line about a program that imported MXNet, where nothing was captured."""
+    """Return the line about a program with MXNet of which nothing was captured."""
     reason = (
-        "mxnet was imported, and no gluon.Trainer was made for the parameters of a "
+        "mxnet was imported, but no gluon.Trainer was made for the parameters of a "
         "block"
     )
     return _nothing(reason)
 
 
 def why_of_jax(facts: Facts) -> list[str]:
-    """The line about a program that imported JAX, where nothing was captured."""
+    """Return the line about a program with JAX of which nothing was captured."""
     if facts.n_gradients:
         reason = (
             f"gradients were computed {facts.n_gradients} times, but not in a function "
             "that jax.jit compiles and that is called with the parameters"
         )
         advice = (
-            "compile the whole step by step = jax.jit(step), or say which the "
-            "parameters are: tdbg.jax.Hook(...).jit(step, params=...)"
+            "compile the whole step with step = jax.jit(step), or name the parameters "
+            "with tdbg.jax.Hook(...).jit(step, params=...)"
         )
     else:
         reason = (
             "no function that jax.jit, nnx.jit or equinox.filter_jit has compiled "
             "computes gradients (pmap is not searched)"
         )
-        advice = "tdbg.jax.Hook(...).jit(step) in the program captures a step"
+        advice = "call tdbg.jax.Hook(...).jit(step) in your program to capture a step"
     return _nothing(f"{reason}; {advice}")
 
 
@@ -200,9 +200,9 @@ def end_quietly() -> None:
 
 
 def explain_no_framework() -> None:
-    """Print why nothing was captured of a program that imported no framework.
+    """Print why nothing was captured of a program without a framework.
 
-    Unless processes that it started have trained.
+    It prints nothing if processes of the program have trained.
     """
     settings = json.loads(os.environ[LAUNCH_VARIABLE])
     if family.appeared(Path(settings["out_dir"]), settings["existing"]):
@@ -211,7 +211,7 @@ def explain_no_framework() -> None:
     if error:
         reason = f"the program ended by {error} before it imported a framework"
     else:
-        reason = "the program imported no framework that is searched"
+        reason = "the program imported no framework that tdbg run searches"
         others = [name for name in _OTHERS if name in sys.modules]
         if others:
             reason += f"; tdbg run finds no trainings of {others[0]}"
@@ -219,21 +219,21 @@ def explain_no_framework() -> None:
 
 
 def _error() -> str:
-    """The exception that ends the program; empty: none does."""
+    """Return the name of the exception that ends the program; empty if none does."""
     # Set by the interpreter when it has printed the traceback.
     kind = getattr(sys, "last_type", None)
     return "" if kind is None else kind.__name__
 
 
-# The exception of which it was said that it ended the program.
+# The exception that was last reported to have ended the program.
 _told: list[BaseException | None] = []
 
 
 def _nothing(reason: str) -> list[str]:
-    """The line about a program of which nothing was captured.
+    """Return the line about a program of which nothing was captured.
 
-    An error that has ended the program is the reason whatever else is, and is said
-    once: the program may have imported several frameworks.
+    An error that has ended the program is always the reason.  It is reported once, even
+    if the program has imported several frameworks.
     """
     error = _error()
     if error:
@@ -253,7 +253,7 @@ def _times(number: int) -> str:
 
 
 def _shown(path: Path) -> str:
-    """The path as it is shortest for whoever types it."""
+    """Return the path in its shortest form, to be typed."""
     try:
         return str(path.relative_to(Path.cwd()))
     except (OSError, ValueError):

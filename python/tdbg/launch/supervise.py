@@ -1,4 +1,4 @@
-"""Runs a program as a child, so that this process behaves as if it were the program.
+"""Run a program as a child, so that this process behaves as if it were the program.
 
 Signals are passed on to the child, except those of the terminal, which sends them to
 both processes.  If the child is stopped, this process stops; if a signal ends the

@@ -1,7 +1,7 @@
-"""Which of two searches captures a call that both see.
+"""Decide which of two searches captures a call that both see.
 
-Keras on PyTorch trains by tensors of PyTorch: what happens inside of its calls belongs
-to the search for trainings with Keras.
+Keras on PyTorch trains with tensors of PyTorch.  The inside of its calls belongs to the
+search for trainings with Keras.
 
 Thread safety: a call is taken for the thread that makes it.
 """
@@ -23,13 +23,13 @@ _local = _Local()
 
 
 def is_taken() -> bool:
-    """Whether this thread is inside of ``taken``."""
+    """Return whether this thread is inside ``taken``."""
     return _local.is_taken
 
 
 @contextlib.contextmanager
 def taken() -> Iterator[None]:
-    """Within it only the search that has entered it captures."""
+    """Let only the search that enters this context capture."""
     before, _local.is_taken = _local.is_taken, True
     try:
         yield

@@ -31,20 +31,20 @@ __all__ = [
 
 
 class FoundTraining:
-    """A training that was found.
+    """A training that the search has found.
 
     Attributes:
         hook: What captures it.
         path: The directory of its run.
-        roots: Its roots.
-        optimizers: Those whose parameters its roots own.
+        roots: The roots of the training.
+        optimizers: The optimizers whose parameters the roots own.
         held: The ids of the parameters that they hold, or held.
-        losses: The modules that compute its loss.
-        n_steps: The most that one of these, which may be gone, has made while it was
-            looked at.
-        has_settled: Whether everything that belongs to it was found.
+        losses: The modules that compute the loss.
+        n_steps: The largest number of steps that one of the optimizers, which may be
+            gone, has made during the search.
+        has_settled: Whether the training is complete.
         n_left_out: How many roots it has beyond ``MOST_ROOTS``.
-        n_forwards: The forwards that it had made when the last backward pass began.
+        n_forwards: The number of forwards when the last backward pass began.
     """
 
     def __init__(self, hook: Any, path: Path) -> None:
@@ -65,15 +65,15 @@ class FoundTraining:
         self.held |= held_ids(optimizer)
 
     def is_followed_by(self, held: set[int]) -> bool:
-        """Whether an optimizer of these parameters begins another training.
+        """Return whether an optimizer of these parameters begins another training.
 
-        REQUIRES: they are of its roots.
+        REQUIRES: the parameters belong to the roots.
         """
         is_over = self.has_settled and self.held and not self.optimizers
         return bool(is_over) and held != self.held
 
     def parameters(self) -> set[int]:
-        """The ids of all parameters of its roots."""
+        """Return the ids of all parameters of the roots."""
         found = (root() for root in self.roots)
         return {
             number
@@ -92,10 +92,10 @@ def make_hook(
     """Make the hook of a training.
 
     Args:
-        settings: As of ``Discovery``.
+        settings: As in ``Discovery``.
         module: The first root.
         path: The directory of the run.
-        optimizers: What it may be trained by.
+        optimizers: The optimizers that may train it.
     """
     from tdbg import pytorch
 
@@ -124,7 +124,7 @@ def make_hook(
 
 
 class Candidate:
-    """A module that was called from outside of others, and that no optimizer trains.
+    """A module that is called from outside of others, and that no optimizer trains.
 
     Attributes:
         module: The module.
@@ -140,11 +140,11 @@ class Candidate:
         self.called(module)
 
     def called(self, module: nn.Module) -> None:
-        """Note that it is called."""
+        """Note that the module is called."""
         self.parameters = {id(each): weakref.ref(each) for each in module.parameters()}
 
     def has_one_of(self, tensors: Iterable[torch.Tensor]) -> bool:
-        """Whether one of these was its parameter."""
+        """Return whether one of these was a parameter of the module."""
         return any(
             id(each) in self.parameters and self.parameters[id(each)]() is each
             for each in tensors
@@ -152,18 +152,18 @@ class Candidate:
 
 
 def has_own_parameters(module: nn.Module) -> bool:
-    """Whether it has parameters, and not tensors that stand in for them in a call."""
+    """Return whether a module has real parameters, not tensors lent for a call."""
     return all(isinstance(each, nn.Parameter) for each in module.parameters())
 
 
 def outermost(modules: list[nn.Module]) -> list[nn.Module]:
-    """Those that are inside of no other one."""
+    """Return the modules that are inside no other of these."""
     inside = {id(each) for one in modules for each in one.modules() if each is not one}
     return [each for each in modules if id(each) not in inside]
 
 
 def owners(parameters: set[int]) -> list[nn.Module]:
-    """All modules of the process that have one of these parameters, by identity."""
+    """Return all modules of the process that have one of these parameters, by id."""
     return [
         each
         for each in living(nn.Module)
@@ -172,5 +172,5 @@ def owners(parameters: set[int]) -> list[nn.Module]:
 
 
 def parameter_ids(module: nn.Module) -> set[int]:
-    """The ids of its parameters, and of those inside."""
+    """Return the ids of the parameters of a module and of all inside."""
     return {id(parameter) for parameter in module.parameters()}

@@ -359,12 +359,12 @@ def test_which_processes_search(folder: Path, case: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("print('done')", "the program imported no framework that is searched"),
+        ("print('done')", "the program imported no framework that tdbg run searches"),
         (
             "import sys; sys.modules['tensorflow'] = sys",
             (
-                "the program imported no framework that is searched; tdbg run finds no "
-                "trainings of tensorflow"
+                "the program imported no framework that tdbg run searches; tdbg run "
+                "finds no trainings of tensorflow"
             ),
         ),
         (

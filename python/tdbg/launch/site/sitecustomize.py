@@ -183,7 +183,7 @@ def _explain(finders: list[_Finder]) -> None:
     if hidden:
         sys.stderr.write(
             f"tdbg: nothing was captured: {hidden[0]} was imported by an import hook "
-            "of the program, which asked no other one\n"
+            "of the program, which hides all others\n"
         )
         return
     try:
