@@ -64,7 +64,9 @@ def test_a_collection_that_was_not_captured_is_named_with_its_setting(
     output = call("check", run, "--rule", "VanishingGradient", "--no-record").output
     assert 'include_collections=["gradients"]' in output
     # What it needs is there in part.
-    assert found["ExplodingTensor"]["message"].startswith("not all that it needs is")
+    assert found["ExplodingTensor"]["message"].startswith(
+        "some of what the rule needs is"
+    )
     assert "weights were not" not in found["ExplodingTensor"]["message"]
 
 
@@ -82,7 +84,7 @@ def test_what_a_training_does_not_have_is_no_setting_that_was_forgotten(
         "nothing to judge: the training has no gradients of embedding"
     )
     assert found["TreeDepth"]["message"] == (
-        "nothing to judge: this is no training of boosted trees"
+        "nothing to judge: this training has no boosted trees"
     )
 
 
@@ -284,7 +286,7 @@ def test_a_rule_that_cannot_judge_says_what_it_needs_and_how_many_steps_there_ar
     options = [each for rule in rules for each in ("--rule", rule)]
     output = call("check", tmp_path / "run", *options, "--no-record").output
     assert (
-        "LossNotDecreasing: nothing to judge: it needs a loss at 30 recorded steps of "
-        "training or more; recorded: 5 steps of training\n"
+        "LossNotDecreasing: nothing to judge: the rule needs a loss at 30 or more "
+        "recorded steps of training; the run has 5 steps of training\n"
     ) in output
     assert "a loss of more than 4 passes over validation data" in output

@@ -1,4 +1,4 @@
-"""Why a rule found nothing: which capture it lacks, and which setting adds it.
+"""Reasons why a rule found nothing: missing captures, and the settings that add them.
 
 Thread safety: pure functions.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["NOTHING_KNOWN", "describe_missing"]
 
 TRAIN, EVAL = ModeKeys.TRAIN, ModeKeys.EVAL
-# Collections that only hooks of boosted trees fill: no setting of another hook does.
+# Collections that only hooks of boosted trees fill, whatever the settings of others.
 TREES = frozenset({CollectionKeys.TREES, CollectionKeys.FEATURE_IMPORTANCE})
 NOTHING_KNOWN = (
-    "nothing to judge: what was recorded is too little for a verdict, or not of the "
-    "kind that the rule is about"
+    "nothing to judge: the run has too little data for a verdict, or none of the kind "
+    "that this rule judges"
 )
-TOO_LITTLE = "nothing to judge: it needs"
+TOO_LITTLE = "nothing to judge: the rule needs"
 
 
 def describe_missing(
@@ -61,10 +61,12 @@ def describe_missing(
         needs, requested, lacking, rare, needed = (), {}, [], "", []
     unknown = _too_little(rule, trial)
     if is_blind and needed and TREES.issuperset(needed):
-        return "nothing to judge: this is no training of boosted trees"
+        return "nothing to judge: this training has no boosted trees"
     if lacking:
         is_some = has_judged and not is_blind
-        how = "not all that it needs is there" if is_some else "nothing to judge"
+        how = (
+            "some of what the rule needs is missing" if is_some else "nothing to judge"
+        )
         return f"{how}: {'; '.join(lacking)}"
     if not is_blind:
         return "" if has_judged else "; ".join(filter(None, (unknown, rare)))
@@ -79,7 +81,7 @@ def describe_missing(
 
 
 def _too_little(rule: Rule, trial: Trial) -> str:
-    """What the rule needs for a verdict, and how many steps there are."""
+    """Say what the rule needs for a verdict, and how many steps the run has."""
     try:
         needed = rule.first_verdict
         trained, evaluated = (trial.count_steps(mode) for mode in (TRAIN, EVAL))
@@ -90,11 +92,11 @@ def _too_little(rule: Rule, trial: Trial) -> str:
     steps = f"{counted(trained, 'step')} of training"
     if evaluated:
         steps += f" and {evaluated} of evaluation"
-    return f"{TOO_LITTLE} {needed}; recorded: {steps}"
+    return f"{TOO_LITTLE} {needed}; the run has {steps}"
 
 
 def _in_words(needs: Sequence[Needs]) -> str:
-    """What a rule needs, in words: "gradients of Embedding"."""
+    """Return the needs of a rule in words: "gradients of Embedding"."""
     words = _join(frozenset().union(*(need.collections for need in needs)))
     if len({need.modules for need in needs}) == 1 and needs[0].modules:
         words += f" of {' or '.join(sorted(needs[0].modules))}"

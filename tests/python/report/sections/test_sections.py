@@ -399,7 +399,7 @@ def test_rules_without_anything_to_judge_by_are_told_apart(page: Page) -> None:
     judged, blind = section.all("table")
     assert "LossSpikefound something1" in judged.text
     assert "TreeDepth" in blind.text
-    assert "this is no training of boosted trees" in blind.text
+    assert "this training has no boosted trees" in blind.text
 
 
 def test_how_to_reproduce_names_run_tensor_and_identity(

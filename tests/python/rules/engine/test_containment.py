@@ -148,8 +148,8 @@ def test_a_rule_that_was_shown_nothing_says_what_it_needs():
         'Hook(rules=["DeadRelu"]) captures them'
     )
     assert seeing.message == (
-        "nothing to judge: what was recorded is too little for a verdict, or not of "
-        "the kind that the rule is about"
+        "nothing to judge: the run has too little data for a verdict, or none of the "
+        "kind that this rule judges"
     )
 
 

@@ -142,7 +142,7 @@ def misbehave(run: Path, what: str, message: str, n: int = 1) -> None:
     ("rule", "said"),
     [
         (Foreign(names=("outputs",), mode=ModeKeys.EVAL), "outputs were not captured"),
-        (Foreign(mode=ModeKeys.EVAL), "what was recorded is too little for a verdict"),
+        (Foreign(mode=ModeKeys.EVAL), "the run has too little data for a verdict"),
         (Foreign(limit=9.0), ""),
     ],
 )
