@@ -193,7 +193,7 @@ NAMED = [
     Named("forty_patients", "Overtraining", SQUARES, WARNING, (200, 272),
           "not improved for 10 passes", "Stop the training"),
     Named("gradients_below_half", "PrecisionLoss", "gradient/2.weight", WARNING,
-          (0, 0), "next to the least number of float16", "torch.amp.GradScaler"),
+          (0, 0), "The gradient underflows in float16", "torch.amp.GradScaler"),
     Named("weights_in_bfloat16", "PrecisionLoss", "0.weight", WARNING, (19, 30),
           "bfloat16 rounds updates of this weight away", "torch.autocast"),
     Named("padded_to_the_maximum", "NLPSequenceRatio", "embedding_input_0", WARNING,
@@ -423,7 +423,7 @@ def test_a_training_that_stands_still_is_named_while_it_does(
             assert (finding.rule, finding.tensor) == ("StalledTraining", "training")
             assert finding.severity is WARNING
             assert finding.step == engine.report().last_step
-            assert "no step was recorded for 61" in finding.message
+            assert "it recorded no step for 61" in finding.message
             assert "Its process is alive" in finding.message
             assert "py-spy dump" in finding.advice
 

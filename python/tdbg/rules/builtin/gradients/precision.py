@@ -192,7 +192,7 @@ class PrecisionLoss(Rule):
                 message=(
                     f"The gradient underflows in {SHORT_RANGE[types[i, j]]}: "
                     f"{percent(shares[i, j])} of its nonzero elements are next to the "
-                    "least number of the type and have two binary digits left. "
+                    "least number of the type, with at most two binary digits left. "
                     "Anything smaller has become zero."
                 ),
                 value=shares[i, j],
