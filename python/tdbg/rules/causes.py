@@ -1,9 +1,9 @@
-"""Which findings follow from others, so that the cause comes first.
+"""Causes: which findings follow from which, so that the cause comes first.
 
-A training in which one thing goes wrong soon has many findings: where the learning
-rate is a thousand times too high, units die, outputs are zero, weights stand still and
-the loss stays where it is.  Each finding has a stage in this chain; of all findings
-that it can follow from, the one of the earliest stage is its cause.
+One fault soon leads to many findings.  If the learning rate is a thousand times too
+high, units die, outputs are zero, weights stand still and the loss does not fall.  Each
+finding has a stage in this chain.  Among all findings that it can follow from, the one
+in the earliest stage is its cause.
 
 Implements docs/rules.md, "Causes and consequences".
 
@@ -21,8 +21,8 @@ from tdbg.run.findings import Cause, Finding, Severity, Stage
 
 __all__ = ["AFTERMATH", "Causes", "cause_of", "with_causes"]
 
-# Steps after the end of an error in which what begins may still follow from it: an
-# update that replaces the weights lasts for one step, units are dead some ten later.
+# Steps after the end of an error within which new findings may still follow from it: an
+# update that replaces the weights lasts for one step, and units die about ten later.
 AFTERMATH = 100
 
 
@@ -39,13 +39,13 @@ class _Source:
 
 @dataclass(slots=True)
 class _Sources:
-    """The findings of one rule and stage: those that go on, and the last that ended."""
+    """Open findings of one rule and stage, and the last one that ended."""
 
     open: dict[Cause, _Source] = field(default_factory=dict)
     ended: _Source | None = None
 
     def at(self, step: int) -> _Source | None:
-        """One that something which begins at a step may follow from: the oldest."""
+        """Return the oldest finding that a new one at a step may follow from."""
         for source in self.open.values():
             return source
         is_recent = self.ended is not None and step <= self.ended.until
@@ -53,14 +53,13 @@ class _Sources:
 
 
 class Causes:
-    """Says which findings follow from which, as findings begin and end.
+    """Record of which findings follow from which, as they begin and end.
 
-    A finding follows from one of an earlier stage that began no later; from one of its
-    own stage that began earlier, and is worse or of another rule.  Facts follow from
-    nothing.  Whether the model learns is explained by facts and errors only.
+    A finding follows from one in an earlier stage that began no later, or from one in
+    its own stage that began earlier and is worse or belongs to another rule.  Facts
+    follow from nothing.  Only facts and errors explain why a model does not learn.
 
-    The cause of a finding is the first of its chain: one that has a cause itself is
-    none.
+    The cause of a finding is the first in its chain, which has no cause itself.
     """
 
     def __init__(self) -> None:
@@ -69,9 +68,9 @@ class Causes:
         self._n_open: Counter[Cause] = Counter()
 
     def begin(self, finding: Finding) -> Cause | None:
-        """Take in a finding that begins or gets worse; return what it follows from.
+        """Add a finding that begins or gets worse; return its cause.
 
-        Of findings that begin at one step, those of earlier stages come first.
+        If several begin at one step, add those in earlier stages first.
         """
         stage, itself = finding.stage, cause_of(finding)
         if stage is None:
@@ -97,7 +96,7 @@ class Causes:
         return cause
 
     def end(self, finding: Finding) -> Cause | None:
-        """Take in that a finding is over; return what it followed from."""
+        """Note that a finding is over; return its cause."""
         itself = cause_of(finding)
         cause = self._causes.get(itself)
         if cause is not None:
@@ -112,7 +111,7 @@ class Causes:
         return cause
 
     def goes_on(self, cause: Cause) -> bool:
-        """Whether something that follows from a finding is not over."""
+        """Return whether a finding has consequences that are not over."""
         return self._n_open[cause] > 0
 
     def _first_cause(self, finding: Finding, stage: Stage) -> _Source | None:
@@ -148,8 +147,7 @@ def cause_of(finding: Finding) -> Cause:
 def with_causes(findings: Sequence[Finding]) -> list[Finding]:
     """Return findings, each in its last state, with their causes.
 
-    A finding that is over while some that follow from it are not has not gone: what it
-    has done is still there.
+    A finding whose consequences are not over goes on itself: the damage is still there.
     """
     causes, result = Causes(), list(findings)
     order = sorted(

@@ -215,7 +215,7 @@ class UnchangedTensor(TensorRule):
         return same, compared
 
     def _near(self, new: Floats, old: Floats) -> Bools:
-        """Whether each value equals the one before it; NaN equals NaN."""
+        """Return whether each value equals the previous one; NaN equals NaN."""
         if self.rtol == self.atol == 0:
             exactly: Bools = (new == old) | (np.isnan(new) & np.isnan(old))
             return exactly
@@ -235,7 +235,7 @@ class UnchangedTensor(TensorRule):
         return result
 
     def _equal(self, table: Table, i: int, *columns: int) -> bool:
-        """Whether a tensor has the same values at two steps; None: not captured."""
+        """Return whether a tensor's values are equal at two steps; None: unknown."""
         old, new = (table.value(table.names[i], int(table.steps[j])) for j in columns)
         if new is None or old is None or new.shape != old.shape:
             return True
@@ -246,9 +246,9 @@ class UnchangedTensor(TensorRule):
 
 
 def _trained(table: Table, chosen: NDArray[np.intp]) -> Bools:
-    """Where a row is of no parameter, or its parameter has a gradient to follow.
+    """Find rows of no parameter, or whose parameter has a gradient to follow.
 
-    None is left where the training has arrived: LBFGS stays at the minimum it found.
+    None is left once the training has converged: LBFGS stays at the minimum it found.
     """
     index = {name: i for i, name in enumerate(table.names)}
     result = np.ones((len(chosen), len(table.steps)), dtype=bool)
