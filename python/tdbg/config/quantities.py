@@ -114,7 +114,8 @@ def affected(n: int, of: int, noun: str, names: Sequence[str] = ()) -> str:
         n: How many are affected.
         of: How many there are.
         noun: Names one of them.
-        names: The affected ones; the sentence names the first three.
+        names: The affected ones; the sentence names the first three, if there are
+            several: a finding names its tensor anyway.
 
     Example:
         >>> affected(4, 22, "weight"), affected(1, 3, "layer"), affected(3, 3, "layer")
@@ -149,4 +150,4 @@ def join_names(names: Sequence[str], most: int = 3) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    return f": {join_names(names)}" if names else ""
+    return f": {join_names(names)}" if len(names) > 1 else ""

@@ -77,6 +77,7 @@ def test_a_count_agrees_with_its_noun_and_verb():
         "1,853 steps",
     ]
     assert q.plural(2, "batch") == "2 batches"
+    assert q.affected(1, 3, "layer", ["a"]) == q.affected(1, 3, "layer")
     assert q.affected(1, 3, "layer") == "1 of 3 layers is affected."
     assert q.affected(4, 22, "weight") == "4 of 22 weights are affected."
     assert q.affected(2, 2, "layer", ["a", "b"]) == "Both layers are affected: a, b."

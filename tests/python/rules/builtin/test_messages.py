@@ -229,7 +229,7 @@ def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
           "All 3 weights are affected: 0.",
           "up to 100,000-fold", "about 1 million steps"]),
         (updated(1e-3, 1e-3, 1e-9), WeightUpdateRatio(), 1e-9, 1e-6,
-         ["1e-7% of the weight", "1 of 3 weights is affected: 2.weight",
+         ["1e-7% of the weight", "1 of 3 weights is affected.",
           "The median update is 0.1% of its weight"]),
         (updated(1e-3, 5.0, 2.0), WeightUpdateRatio(), 5.0, 1.0,
          ["update is 5 times as large",

@@ -124,12 +124,15 @@ def judge_collapse(
 
     def describe(j: int) -> Description:
         now = spread(table.start + j) or 0.0
+        before = "as at"
+        if began > 2 * now:
+            before = f"down from {percent(100 * began)} at"
         return Description(
             message=(
                 "The model gives the same answer for all samples: at "
                 f"{plural(patience, 'step')} in a row, the directions of its "
                 f"predictions spread by only {percent(100 * now)} of what independent "
-                f"ones would, down from {percent(100 * began)} at the first batch."
+                f"ones would, {before} the first batch."
             ),
             value=now,
             threshold=limit,
