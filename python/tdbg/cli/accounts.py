@@ -1,4 +1,4 @@
-"""What every verb says of a run beside its own answer: what was lost, and the cost."""
+"""What every verb says about a run beside its own answer: verdict, losses and cost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import click
 from rich.console import Console
 
 from tdbg.cli.output import EXIT_UNREADABLE, plain
-from tdbg.trial import LostRecords, Problem, create_trial
+from tdbg.modes import TRAINING
+from tdbg.trial import LostRecords, Problem, Trial
+from tdbg.view import RunView
 
 __all__ = [
     "accounts",
@@ -23,20 +25,28 @@ __all__ = [
 MOST_TOLD = 3
 
 
-def accounts(run: str) -> dict[str, Any]:
-    """What the run lost, and what capture cost its training."""
-    trial = create_trial(run)
+def accounts(trial: Trial, view: RunView) -> dict[str, Any]:
+    """Return how a run is, what it lost and what capture cost, as JSON can hold it."""
+    loss = view.loss
     return {
+        "verdict": view.verdict.to_json(),
+        "trained_steps": view.head.steps,
+        "last_loss": None if loss is None else loss.to_json(),
         "lost_records": trial.lost_records().to_json(),
         "cost": trial.overhead().to_json(),
     }
 
 
-def print_accounts(run: str, out: Console) -> None:
-    """Print the same."""
-    trial = create_trial(run)
+def print_accounts(trial: Trial, view: RunView, out: Console) -> None:
+    """Print the verdict on a run, what it lost and what capture cost."""
+    out.print(plain(view.verdict.sentence))
+    if view.loss is not None:
+        at = f"{view.head.step_word} {view.loss.mode_step:,}"
+        mode = "" if view.loss.mode in TRAINING else f" ({view.loss.mode.name})"
+        text = f"last loss {view.loss.text} at {at}{mode}: {view.loss.name}"
+        out.print(plain(text))
     print_lost_records(trial.lost_records(), out)
-    out.print(plain(str(trial.overhead())))
+    out.print(plain(view.head.cost_text))
 
 
 def print_lost_records(lost: LostRecords, out: Console) -> None:

@@ -19,7 +19,6 @@ from tdbg.cli.report import (
     report_option,
 )
 from tdbg.cli.rule_options import (
-    ENDS,
     all_option,
     parse_rules,
     print_findings,
@@ -28,7 +27,9 @@ from tdbg.cli.rule_options import (
 )
 from tdbg.cli.sweep import is_many, jobs_option, judge_many
 from tdbg.cli.sweep_workers import Task
-from tdbg.rules import Engine, Report, Status
+from tdbg.rules import Engine, Report
+from tdbg.trial import create_trial
+from tdbg.view import diagnosis_of_report, view_of
 
 __all__ = ["command", "conclude", "exit_code"]
 
@@ -78,17 +79,17 @@ def command(
         state = engine.state
         report = engine.finish()
     written = report_judged(run, report_file, report)
+    trial = create_trial(run)
+    view = view_of(trial, diagnosis_of_report(report))
     if as_json:
-        document = {**report.to_json(), "state": state, **accounts(run)}
+        document = {**report.to_json(), "state": state, **accounts(trial, view)}
         emit_json({**document, "report": written} if written else document)
     else:
         out = console()
         documents = [finding.to_json() for finding in report.findings]
         print_findings(documents, out, in_full=in_full)
         conclude(report, named=bool(rules))
-        if state in ENDS and state != "closed":
-            out.print(f"the training {ENDS[state]}")
-        print_accounts(run, out)
+        print_accounts(trial, view, out)
         print_report(written, out)
     code = exit_code_with(written, exit_code(report))
     exit_if_unread(ctx, engine.problems(), code)
@@ -127,10 +128,3 @@ def conclude(report: Report, *, named: bool) -> None:
         out.print(plain(f"note: {note}"))
     if report.n_steps == 0:
         out.print("no step to judge: nothing was captured yet")
-    elif any(status.status is Status.ERROR for status in report.statuses):
-        out.print(f"{report.n_steps} steps judged, but a rule could not judge them")
-    else:
-        found = counted(len(report.findings), "finding")
-        n = sum(finding.cause is not None for finding in report.findings)
-        following = f", {n} of which follow{'s' * (n == 1)} from another" if n else ""
-        out.print(f"{counted(report.n_steps, 'step')} judged: {found}{following}")

@@ -12,6 +12,7 @@ from tdbg.errors import NotARun, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import find_runs
 from tdbg.trial import TensorOverview, Trial, create_trial
+from tdbg.view import RunView, view_of
 
 __all__ = ["command"]
 
@@ -39,19 +40,19 @@ def command(
     found = find_runs(path)
     if found == [Path(path)]:
         trial = create_trial(path)
+        view = view_of(trial)
         tensors = _tensors(trial, list(regex) or None, collection, mode)
         if as_json:
             output.emit_json(
                 {
                     "run": path,
                     "state": trial.status,
-                    "lost_records": trial.lost_records().to_json(),
-                    "cost": trial.overhead().to_json(),
+                    **accounts.accounts(trial, view),
                     "tensors": tensors,
                 }
             )
         else:
-            _print_tensors(trial, tensors)
+            _print_tensors(trial, view, tensors)
         accounts.exit_if_unread(ctx, trial.problems())
         return
     runs = [_run(run) for run in found]
@@ -73,25 +74,24 @@ def _run(path: Path) -> dict[str, Any]:
 
 def _described(path: Path) -> dict[str, Any]:
     trial = create_trial(str(path))
-    steps = trial.steps(show_incomplete_steps=True)
-    losses = trial.lost_records()
+    view = view_of(trial)
+    head = view.head
     return {
         "run": str(path),
-        "state": trial.status,
-        "steps": len(steps),
-        "last_step": steps[-1] if steps else None,
-        "findings": len(
-            {(each.rule, each.tensor, each.first_step) for each in trial.findings()}
-        ),
-        "lost": losses.records,
-        "lost_records": losses.to_json(),
-        "bytes": trial.n_bytes,
-        "cost": trial.overhead().to_json(),
+        "state": head.status,
+        "steps": head.steps,
+        "recorded": head.recorded,
+        "last_step": head.last_step,
+        "problems": view.verdict.wrong,
+        "findings": len(view.diagnosis.episodes),
+        "lost": head.lost,
+        "bytes": head.bytes,
+        **accounts.accounts(trial, view),
     }
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:
-    numbers = ("steps", "last step", "findings", "lost", "size", "cost")
+    numbers = ("steps", "last loss", "problems", "lost", "size", "cost")
     rows = [
         (run["run"], run["state"], *["-"] * len(numbers))
         if "error" in run
@@ -99,8 +99,8 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
             run["run"],
             accounts.state_text(run["state"], run["lost_records"]),
             str(run["steps"]),
-            "-" if run["last_step"] is None else str(run["last_step"]),
-            str(run["findings"]),
+            run["last_loss"]["text"] if run["last_loss"] else "-",
+            _problems(run["verdict"]),
             str(run["lost"]),
             output.n_bytes(run["bytes"]),
             f"{run['cost']['share']:.1%}" if run["cost"]["is_telling"] else "-",
@@ -112,6 +112,14 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
     for run in runs:
         if "error" in run:
             out.print(output.plain(f"{run['run']}: {run['error']}"))
+
+
+def _problems(verdict: dict[str, Any]) -> str:
+    """The number of problems; without any, why a run is not simply fine."""
+    words = {"unjudged": "not judged", "starting": "-"}
+    if verdict["tone"] == "warning" and not verdict["wrong"]:
+        return "rule failed"
+    return words.get(verdict["tone"], str(verdict["wrong"]))
 
 
 def _tensors(
@@ -142,7 +150,7 @@ def _shape(trial: Trial, tensor: TensorOverview, mode: ModeKeys) -> tuple[int, .
     return trial.tensor(tensor.what.name).shape(tensor.last_step, mode)
 
 
-def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
+def _print_tensors(trial: Trial, view: RunView, tensors: list[dict[str, Any]]) -> None:
     numbers = ("statistics", "values")
     rows = [
         (
@@ -159,8 +167,7 @@ def _print_tensors(trial: Trial, tensors: list[dict[str, Any]]) -> None:
     columns = ("tensor", "role", "dtype", "shape", *numbers, "steps")
     out = output.console()
     output.print_table(columns, rows, out, right=numbers)
-    losses = trial.lost_records()
-    state = accounts.state_text(trial.status, losses.to_json())
-    out.print(f"{len(tensors)} tensors, {output.n_bytes(trial.n_bytes)}, {state}")
-    accounts.print_lost_records(losses, out)
-    out.print(output.plain(str(trial.overhead())))
+    state = accounts.state_text(view.head.status, trial.lost_records().to_json())
+    n_bytes = output.n_bytes(view.head.bytes)
+    out.print(f"{output.counted(len(tensors), 'tensor')}, {n_bytes}, {state}")
+    accounts.print_accounts(trial, view, out)

@@ -15,6 +15,7 @@ from tdbg.cli import accounts, options, output, summaries
 from tdbg.errors import TensorUnavailableForStep
 from tdbg.modes import ModeKeys
 from tdbg.trial import TensorHandle, Trial, create_trial
+from tdbg.view import view_of
 
 __all__ = ["command", "print_run"]
 
@@ -48,11 +49,11 @@ def command(
     mode: ModeKeys,
     as_json: bool,
 ) -> None:
-    """Show the statistics of RUN's tensors, or of the one called NAME.
+    """Show the statistics of RUN's tensors, or of the tensor NAME.
 
-    Modes stand apart, unless --mode names one, or GLOBAL for all steps together.
+    Each mode gets its own table. --mode selects one; GLOBAL joins all steps.
 
-    Of a tensor that has histograms also quantiles, and what narrow types would lose.
+    If NAME has histograms, quantiles and the losses of narrow types follow.
     """
     trial = create_trial(run)
     is_default = ctx.get_parameter_source("mode") is ParameterSource.DEFAULT
@@ -66,8 +67,7 @@ def command(
                 {
                     "run": run,
                     "state": trial.status,
-                    "lost_records": trial.lost_records().to_json(),
-                    "cost": trial.overhead().to_json(),
+                    **accounts.accounts(trial, view_of(trial)),
                     "tensors": [
                         summary.to_json()
                         for each in modes
@@ -109,10 +109,10 @@ def print_run(
         mode: summaries.summarize(trial, names, mode) for mode in modes or _modes(trial)
     }
     tables = {mode: lines for mode, lines in tables.items() if lines}
-    losses = trial.lost_records()
+    lost = trial.lost_records()
     if not tables:
         out.print("no statistics yet")
-        accounts.print_lost_records(losses, out)
+        accounts.print_lost_records(lost, out)
         return
     for mode, lines in tables.items():
         if len(tables) > 1:
@@ -121,13 +121,12 @@ def print_run(
         out.print(summaries.summary_table(lines, out.width))
     n_tensors = len({line.name for lines in tables.values() for line in lines})
     out.print(
-        f"{n_tensors} tensors over {trial.count_steps()} steps, "
+        f"{output.counted(n_tensors, 'tensor')} at "
+        f"{output.counted(trial.count_steps(), 'recorded step')}, "
         f"{output.n_bytes(trial.n_bytes)} on disk, "
-        f"{accounts.state_text(trial.status, losses.to_json())}, "
-        f"{losses.records} records lost"
+        f"{accounts.state_text(trial.status, lost.to_json())}"
     )
-    accounts.print_lost_records(losses, out)
-    out.print(output.plain(str(trial.overhead())))
+    accounts.print_accounts(trial, view_of(trial), out)
 
 
 def _show_history(
@@ -233,6 +232,6 @@ def _show_row(tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool) ->
         return
     out = output.console()
     what = f"{tensor.name} at step {step}: {tensor.dtype} {extents}"
-    out.print(output.plain(f"{what}, of which no values were saved, but statistics"))
+    out.print(output.plain(f"{what}, statistics only (no values were saved)"))
     rows = [(name, output.number(value)) for name, value in statistics.items()]
     out.print(output.table(("statistic", "value"), rows, right=("value",)))

@@ -124,7 +124,7 @@ class _Row:
     state: str = "waiting"
     steps: int = 0
     last_step: int = -1
-    findings: int = 0
+    problems: int = 0
     worst: str | None = None
     healthy: bool = True
     error: str = ""
@@ -258,7 +258,7 @@ class _Sweep:
         if kind == "progress":
             row.state = event["state"]
             row.steps, row.last_step = event["steps"], event["last_step"]
-            row.findings, row.worst = event["findings"], event["worst"]
+            row.problems, row.worst = event["problems"], event["worst"]
         elif kind == "findings":
             self._print_findings(row, event["findings"])
         elif kind == "ended":
@@ -325,7 +325,7 @@ class _Sweep:
             self._out.print(plain(f"{row.run}: note: {note}"))
 
     def _table(self) -> Table:
-        numbers = ("steps", "last step", "findings")
+        numbers = ("steps judged", "last step", "problems")
         drawn = table(
             ("run", "state", *numbers, "worst"),
             [
@@ -334,7 +334,7 @@ class _Sweep:
                     row.shown,
                     str(row.steps),
                     "-" if row.last_step < 0 else str(row.last_step),
-                    str(row.findings),
+                    str(row.problems),
                     Text(row.worst or "-", SEVERITY_STYLES.get(row.worst or "", "")),
                 )
                 for row in self.rows.values()

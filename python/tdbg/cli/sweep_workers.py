@@ -27,8 +27,10 @@ from typing import Any, Self
 from tdbg.actions import Action, ActionSpec, make
 from tdbg.cli.accounts import accounts
 from tdbg.cli.rule_options import GONE, asked_to_stop
-from tdbg.rules import Engine, parse_rules
+from tdbg.rules import Engine, Report, parse_rules
 from tdbg.run.findings import Severity
+from tdbg.trial import create_trial
+from tdbg.view import diagnosis_of_report, view_of
 
 __all__ = ["Pool", "Task", "serve"]
 
@@ -95,13 +97,15 @@ class _Worker:
 
     def _judge(self, run: str) -> None:
         try:
-            report, healthy = self._report(run)
-            document = {**report, **accounts(run)}
-            self._send("ended", run, healthy=healthy, report=document)
+            report = self._report(run)
+            trial = create_trial(run)
+            view = view_of(trial, diagnosis_of_report(report))
+            document = {**report.to_json(), **accounts(trial, view)}
+            self._send("ended", run, healthy=report.healthy, report=document)
         except Exception as error:  # One run must not end the worker.
             self._send("unreadable", run, error=str(error) or type(error).__name__)
 
-    def _report(self, run: str) -> tuple[dict[str, Any], bool]:
+    def _report(self, run: str) -> Report:
         task = self._task
         actions = tuple(_made(spec, run) for spec in task.actions)
         engine = Engine(run, parse_rules(task.rules), actions, record=task.record)
@@ -131,7 +135,7 @@ class _Worker:
         report = engine.finish()
         del self._engines[run]
         self._send_progress(run, engine)
-        return report.to_json(), report.healthy
+        return report
 
     def _send_progress(self, run: str, engine: Engine) -> None:
         report = engine.report()
@@ -142,7 +146,7 @@ class _Worker:
             state=engine.state,
             steps=report.n_steps,
             last_step=report.last_step,
-            findings=len(report.findings),
+            problems=len(diagnosis_of_report(report).at_fault),
             worst=None if worst is None else Severity(worst).label,
         )
 

@@ -46,6 +46,8 @@ from tdbg.cli.sweep_workers import Task
 from tdbg.rules import Engine, Report
 from tdbg.run.directory import RUN_FILE, wait_for_run
 from tdbg.run.findings import Finding
+from tdbg.trial import create_trial
+from tdbg.view import diagnosis_of_report, view_of
 
 __all__ = ["command"]
 
@@ -185,8 +187,10 @@ class _Printer:
         self, report: Report, state: str, written: dict[str, Any], *, named: bool
     ) -> None:
         """Print how the rules and the training ended, and what capture cost."""
+        trial = create_trial(self._run)
+        view = view_of(trial, diagnosis_of_report(report))
         if self._as_json:
-            document = {**report.to_json(), "state": state, **accounts(self._run)}
+            document = {**report.to_json(), "state": state, **accounts(trial, view)}
             if written:
                 document["report"] = written
             emit_json_line({"event": "ended", **document})
@@ -194,5 +198,5 @@ class _Printer:
         conclude(report, named=named)
         if state in ENDS:
             self._out.print(f"the training {ENDS[state]}")
-        print_accounts(self._run, self._out)
+        print_accounts(trial, view, self._out)
         print_report(written, self._out)

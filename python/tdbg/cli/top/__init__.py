@@ -19,7 +19,6 @@ from tdbg.cli.top.board import WatchedRun
 from tdbg.cli.top.commands import Commands
 from tdbg.cli.top.screens import View, draw
 from tdbg.errors import NotARun
-from tdbg.run.findings import Severity
 
 __all__ = ["command"]
 
@@ -110,6 +109,8 @@ def _document(run: WatchedRun) -> dict[str, object]:
         "steps": run.n_steps,
         "last_step": run.last_step if run.last_step >= 0 else None,
         "losses": {each.name: each.newest for each in run.losses(1)},
+        "last_loss": run.view.loss.to_json() if run.view and run.view.loss else None,
+        "verdict": run.view.verdict.to_json() if run.view else None,
         "findings": [finding.to_json() for finding in run.findings],
     }
 
@@ -117,14 +118,11 @@ def _document(run: WatchedRun) -> dict[str, object]:
 def _line(run: WatchedRun) -> str:
     if run.error:
         return f"{run.path}: {run.state}: {run.error}"
-    parts = [f"{run.path}: {run.state}", f"{run.n_steps} steps"]
-    parts += [f"{each.name} {each.newest:.4g}" for each in run.losses(1)[:1]]
-    for severity in (Severity.ERROR, Severity.WARNING):
-        n = run.n_findings(severity)
-        parts += [f"{n} {severity.label}{'s' if n > 1 else ''}"] if n else []
-    if run.findings:
-        parts.append(f"worst: {run.findings[0].rule} {run.findings[0].tensor}")
-    return ", ".join(parts)
+    view = run.view
+    if view is None:
+        return f"{run.path}: {run.state}"
+    text = f"{run.path}: {view.head.status}. {view.verdict.sentence}"
+    return text if view.loss is None else f"{text} Last loss {view.loss.text}."
 
 
 def _show(board: _Board) -> None:

@@ -1,4 +1,4 @@
-"""What ``tdbg top`` knows of the runs that it shows.
+"""What ``tdbg top`` knows about the runs that it shows.
 
 A run is looked at as often as it is worth: what is read of it for the screen is read
 again only after twenty times the time that it took, so that looking at a training never
@@ -9,7 +9,6 @@ Thread safety: none; the thread of the screen.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -22,8 +21,8 @@ from tdbg.config.collections import CollectionKeys
 from tdbg.errors import TdbgError
 from tdbg.modes import TRAIN, ModeKeys
 from tdbg.run.findings import Finding, Severity
-from tdbg.run.model_info import ModelInfo
-from tdbg.trial import Envelope, Trial, create_trial
+from tdbg.trial import Envelope, Trial, create_trial, in_forward_order
+from tdbg.view import ENDED, RunView, view_of
 
 __all__ = ["Series", "WatchedRun", "folder_of"]
 
@@ -36,7 +35,6 @@ _MAPPED = tuple(
         CollectionKeys.OUTPUTS,
     )
 )
-ENDED = frozenset({"closed", "dead"})
 UNREADABLE = "unreadable"
 
 # A look at a run may take this share of the time, and is made so often at most.
@@ -73,14 +71,10 @@ class WatchedRun:
         name: What it is called on the screen.
         state: Of the training, as ``Trial.status``; or ``unreadable``.
         error: Why it cannot be read.
-        n_steps: For how many steps it has trained, recorded or not.
+        n_steps: Training steps, recorded or not.
         last_step: The newest global step; -1 if there is none.
-        rate: Steps of training per second, lately; None: unknown.
-        cost: What capture costs, in words.
-        findings: Problems, those that are there now before those that are gone, the
-            worst first; without what follows from another one.
-        n_following: How many problems follow from those.
-        is_judged: Whether any rule has judged the run.
+        rate: Recent training steps per second; None: unknown.
+        view: How it is; None until it was read once.
     """
 
     def __init__(self, path: str) -> None:
@@ -91,10 +85,7 @@ class WatchedRun:
         self.n_steps = 0
         self.last_step = -1
         self.rate: float | None = None
-        self.cost = ""
-        self.findings: list[Finding] = []
-        self.n_following = 0
-        self.is_judged = False
+        self.view: RunView | None = None
         self._trial: Trial | None = None
         self._next_look = 0.0
         self._times: deque[tuple[float, int]] = deque()
@@ -110,7 +101,7 @@ class WatchedRun:
         began = time.monotonic()
         if began < self._next_look:
             return False
-        before = self.state, self.last_step, len(self.findings), self.error
+        before = self.state, self.last_step, self.view, self.error
         try:
             is_new = self._look()
         except (TdbgError, OSError) as error:
@@ -118,7 +109,7 @@ class WatchedRun:
             self._trial = None
         took = time.monotonic() - began
         self._next_look = began + max(_LEAST_SECONDS, _SHARE * took)
-        after = self.state, self.last_step, len(self.findings), self.error
+        after = self.state, self.last_step, self.view, self.error
         return is_new or before != after
 
     def _look(self) -> bool:
@@ -127,18 +118,16 @@ class WatchedRun:
             is_new = True
         else:
             is_new = self._trial.refresh()
-        trial = self._trial
-        self.state, self.error = trial.status, ""
-        if not is_new:
-            return False
-        steps = trial.steps(show_incomplete_steps=True)
-        self.last_step = steps[-1] if steps else -1
-        trained = trial.steps(mode=TRAIN, show_incomplete_steps=True)
-        self.n_steps = trained[-1] - trained[0] + 1 if trained else 0
-        self._note_rate(time.monotonic())
-        self.cost = str(trial.overhead())
-        self._read_findings(trial)
-        return True
+        trial, status = self._trial, self._trial.status
+        is_new |= self.view is None or status != self.view.head.status
+        self.error = ""
+        if is_new:
+            self.view = view_of(trial)
+            head = self.view.head
+            self.state, self.n_steps = head.status, head.steps
+            self.last_step = -1 if head.last_step is None else head.last_step
+            self._note_rate(time.monotonic())
+        return is_new
 
     def _note_rate(self, now: float) -> None:
         times = self._times
@@ -149,23 +138,24 @@ class WatchedRun:
         elapsed = now - first
         self.rate = (self.n_steps - steps) / elapsed if elapsed > 1 else None
 
-    def _read_findings(self, trial: Trial) -> None:
-        newest = {
-            (each.rule, each.tensor, each.first_step): each for each in trial.findings()
-        }
-        following = [each for each in newest.values() if each.cause is not None]
-        self.n_following = sum(not each.is_over for each in following)
-        self.findings = sorted(
-            (each for each in newest.values() if each.cause is None),
-            key=lambda each: (each.is_over, -each.severity, each.first_step),
-        )
-        self.is_judged = bool(trial.rule_statuses())
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings that follow from no other, the one to look at first foremost."""
+        episodes = [] if self.view is None else self.view.diagnosis.episodes
+        return [each.newest for each in episodes if each.newest.cause is None]
 
-    def n_findings(self, severity: Severity) -> int:
-        """How many problems of that severity are there now."""
-        return sum(
-            each.severity is severity and not each.is_over for each in self.findings
-        )
+    @property
+    def n_following(self) -> int:
+        """Number of findings that are there now and follow from those."""
+        episodes = [] if self.view is None else self.view.diagnosis.episodes
+        following = (each.newest for each in episodes if each.newest.cause is not None)
+        return sum(not each.is_over for each in following)
+
+    def n_problems(self, severity: Severity) -> int:
+        """Number of problems of that severity that are there now."""
+        if self.view is None:
+            return 0
+        return self.view.diagnosis.counts[severity.label]
 
     # ---- pictures --------------------------------------------------------------
 
@@ -219,11 +209,10 @@ class WatchedRun:
         if trial is None:
             return None
         names = trial.tensor_names(collection=collection)
-        infos = trial.model_info()
-        ordered = _in_order(names, infos[-1] if infos else None)
-        if not ordered:
+        if not names:
             return None
-        return self._envelope(trial, tuple(ordered), TRAIN, start, columns, "l2")
+        ordered = tuple(in_forward_order(trial, names))
+        return self._envelope(trial, ordered, TRAIN, start, columns, "l2")
 
     def _envelope(
         self,
@@ -248,29 +237,6 @@ class WatchedRun:
         took = time.monotonic() - now
         self._envelopes[key] = now + took + _SHARE * took, envelope
         return envelope
-
-
-def _in_order(names: Sequence[str], info: ModelInfo | None) -> list[str]:
-    """Sort tensors as the model has what they belong to, else by name and number."""
-    places: dict[str, int] = {}
-    if info is not None:
-        for name in (*info.parameters, *info.modules):
-            places.setdefault(name, len(places))
-
-    def key(name: str) -> tuple[object, ...]:
-        bare = name.removeprefix("gradient/")
-        place = places.get(bare, places.get(_module_of(bare), len(places)))
-        return place, [
-            (0, int(part), "") if part.isdigit() else (1, 0, part)
-            for part in re.split(r"(\d+)", name)
-        ]
-
-    return sorted(names, key=key)
-
-
-def _module_of(name: str) -> str:
-    """The module of an output or input: ``fc1`` of ``fc1_output_0``."""
-    return re.sub(r"_(?:output|input)_.*$", "", name)
 
 
 def folder_of(runs: Sequence[WatchedRun]) -> str:

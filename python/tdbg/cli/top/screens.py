@@ -50,6 +50,7 @@ _STATE_STYLES = {
 }
 _LOSS_ROWS = 4
 _ADVICE_ROWS = 2
+_VERDICT_ROWS = 3
 _FLOW_WIDTH = 40
 
 
@@ -145,19 +146,29 @@ def _run_line(run: WatchedRun, folder: str, width: int, *, is_selected: bool) ->
     losses = run.losses(2 * spark)
     if losses:
         drawn = sparkline(losses[0])
-        line.append(f"{value_text(losses[0].newest):>8}  ")
+        loss = None if run.view is None else run.view.loss
+        line.append(f"{'' if loss is None else value_text(loss.value):>8}  ")
         line.append_text(drawn)
         line.append(" " * (spark + 2 - cell_len(drawn.plain)))
     else:
         line.append(" " * (spark + 12))
-    for severity in (Severity.ERROR, Severity.WARNING):
-        n = run.n_findings(severity)
+    for severity in (Severity.ERROR, Severity.WARNING, Severity.INFO):
+        n = run.n_problems(severity)
         if n:
             line.append(f"{_SYMBOLS[severity]} {n} ", SEVERITY_STYLES[severity.label])
-    if run.findings:
-        worst = run.findings[0]
-        line.append_text(plain(f"{worst.rule} {worst.tensor}"))
+    line.append_text(plain(_in_short(run)))
     return clipped(line, width)
+
+
+def _in_short(run: WatchedRun) -> str:
+    """The worst problem, or what else is to be said of a run that is not fine."""
+    if run.view is None:
+        return ""
+    diagnosis = run.view.diagnosis
+    first = next(iter((*diagnosis.at_fault, *diagnosis.notes)), None)
+    if first is not None:
+        return f"{first.rule} {first.worst.tensor}"
+    return f"{diagnosis.failed[0]} failed" if diagnosis.failed else ""
 
 
 # ---- one run ---------------------------------------------------------------------
@@ -170,8 +181,8 @@ def _run_screen(run: WatchedRun, view: View, width: int, height: int) -> list[Te
     title.append(f"  step {max(run.last_step, 0):,}")
     if run.rate is not None and run.state == "running":
         title.append(f"  {run.rate:.3g} steps/s")
-    lines = [clipped(title, width), _verdict(run, width)]
-    if run.error:
+    lines = [clipped(title, width), *_verdict(run, width)]
+    if run.error or run.view is None:
         return lines
     lines += _findings(run, view, width, max(2, height // 6))
     start = _start(run, view)
@@ -195,29 +206,18 @@ def _run_screen(run: WatchedRun, view: View, width: int, height: int) -> list[Te
         # The chosen one takes what it is given, the others come if they fit.
         if room > (1 if i == 0 else len(envelope.names) + 1):
             lines += [Text(), *layer_map(envelope, collection, width, room)]
-    lines.append(plain(run.cost))
+    lines.append(plain(run.view.head.cost_text))
     lines[-1].stylize("dim")
     return lines
 
 
-def _verdict(run: WatchedRun, width: int) -> Text:
-    """One sentence: how far the training is, and what is wrong."""
-    if run.error:
-        return plain(run.error)
-    steps = f"{counted(run.n_steps, 'step')} of training"
-    if run.n_steps == 0:
-        text = "no step of training yet; losses and maps appear with the first ones"
-    elif not run.is_judged:
-        text = f"{steps}; no rule has judged them: c checks the run"
-    elif not run.findings:
-        text = f"{steps}; the rules that judged them found nothing"
-    elif run.findings[0].is_over:
-        text = f"{steps}; what the rules found is gone"
-    else:
-        worst, n = run.findings[0], sum(not each.is_over for each in run.findings)
-        many = "1 thing is" if n == 1 else f"{n} things are"
-        text = f"{steps}; {many} wrong, {worst.rule} first"
-    return clipped(plain(text), width)
+def _verdict(run: WatchedRun, width: int) -> list[Text]:
+    """The sentence about the run, and the key that has it judged."""
+    if run.error or run.view is None:
+        return [plain(run.error)]
+    verdict = run.view.verdict
+    hint = " Press c to check it." if verdict.tone == "unjudged" else ""
+    return _wrapped(verdict.sentence + hint, width, _VERDICT_ROWS, indent=0)
 
 
 def _findings(run: WatchedRun, view: View, width: int, room: int) -> list[Text]:
@@ -307,9 +307,9 @@ def _no_map(run: WatchedRun) -> str:
 # ---- lines -----------------------------------------------------------------------
 
 
-def _wrapped(text: str, width: int, rows: int) -> list[Text]:
+def _wrapped(text: str, width: int, rows: int, indent: int = 4) -> list[Text]:
     """A text in so many lines at most; the last one is cut."""
-    parts = textwrap.wrap(plain(text).plain, max(20, width - 4))
+    parts = textwrap.wrap(plain(text).plain, max(20, width - indent))
     if len(parts) > rows:
         parts = [*parts[: rows - 1], " ".join(parts[rows - 1 :])]
-    return [clipped(Text(f"    {part}"), width) for part in parts]
+    return [clipped(Text(" " * indent + part), width) for part in parts]
