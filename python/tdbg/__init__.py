@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tdbg import shown
+
 if TYPE_CHECKING:
     from tdbg import errors, modes, rules
     from tdbg._core import __version__
@@ -60,6 +62,10 @@ _SUBMODULES = (
     "run",
     "stats",
 )
+
+
+# Loaded when a notebook first shows a value.
+shown.load_with(lambda: importlib.import_module("tdbg.notebook.cells"))
 
 
 def __getattr__(name: str) -> Any:

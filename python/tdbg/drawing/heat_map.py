@@ -18,8 +18,9 @@ from tdbg.drawing.colors import NOT_FINITE, viridis
 from tdbg.drawing.frame import Box, figure, legend, svg, text, x_axis
 from tdbg.drawing.markup import Child, Markup, shortened, tag
 from tdbg.drawing.scales import number, step_scale
+from tdbg.view import Cells
 
-__all__ = ["Cells", "Flag", "colors", "heat_map", "png"]
+__all__ = ["Flag", "colors", "heat_map", "png"]
 
 Floats = NDArray[np.float64]
 
@@ -34,23 +35,6 @@ NOTHING, BAD, FIRST = 0, 1, 2
 BAD_COLOR = tuple(bytes.fromhex(NOT_FINITE[1:]))
 # Colours of a map that is drawn as paths.
 STEPS = 16
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cells:
-    """What a map shows.
-
-    Attributes:
-        names: Name of each row.
-        edges: Bounds of the columns in steps.  Shape (columns + 1,).
-        values: float64 (rows, columns): positive numbers; NaN where there is none.
-        bad: bool (rows, columns): where there is a NaN or an infinity.
-    """
-
-    names: Sequence[str]
-    edges: NDArray[np.int64]
-    values: Floats
-    bad: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from tdbg.drawing.frame import (
 )
 from tdbg.drawing.markup import Markup, join, tag
 from tdbg.drawing.scales import Scale, number, scale_of, step_scale
-from tdbg.drawing.series import Series
+from tdbg.trial import Series
 
 __all__ = ["Limit", "Mark", "line_chart"]
 

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
-from tdbg.trial import Trial, in_forward_order
+from tdbg.trial import Trial
 from tdbg.ui.documents import described
 from tdbg.ui.packing import pack
 from tdbg.ui.series import curve, curve_names
+from tdbg.view import in_forward_order
 
 __all__ = ["MAP_FIELDS", "picture"]
 

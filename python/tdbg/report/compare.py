@@ -17,7 +17,6 @@ from tdbg.drawing.dots import Dots, dot_chart
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.scales import number
-from tdbg.drawing.series import Series
 from tdbg.report.page import Section, badge, table
 from tdbg.report.sections.layers import usual_magnitudes
 from tdbg.report.sections.losses import loss_series, scalar_series
@@ -25,6 +24,7 @@ from tdbg.report.sections.overview import WORDS, size
 from tdbg.report.sections.workers import step_time
 from tdbg.report.subject import GRADIENT, Subject
 from tdbg.report.trees.ensemble import importance_of, rounds_of
+from tdbg.trial import Series
 
 __all__ = ["banners", "compared"]
 

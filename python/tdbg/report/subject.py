@@ -15,11 +15,10 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.drawing.series import COLUMNS, Series
 from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import mapping_of
-from tdbg.trial import Trial
+from tdbg.trial import SERIES_COLUMNS, Series, Trial
 from tdbg.view import Diagnosis, RunView, are_trees, view_of
 
 __all__ = ["Subject"]
@@ -156,7 +155,7 @@ class Subject:
         names: Sequence[str],
         field: str,
         mode: ModeKeys | None = None,
-        columns: int = COLUMNS,
+        columns: int = SERIES_COLUMNS,
     ) -> list[Series]:
         """The envelope of a statistic of each of some tensors that there are."""
         known = [name for name in names if self.trial.has_tensor(name)]

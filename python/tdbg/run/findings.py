@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import is_integer
+from tdbg.shown import Shown
 
 __all__ = ["Cause", "Evidence", "Finding", "Phase", "Severity", "Stage", "Statistic"]
 
@@ -112,7 +113,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Shown):
     """One problem of one tensor, over a stretch of steps.
 
     Attributes:
@@ -152,11 +153,6 @@ class Finding:
     stage: Stage | None = None
     cause: Cause | None = None
     evidence: Evidence | None = None
-
-    def _repr_html_(self) -> str:
-        from tdbg.run.findings_html import finding_html
-
-        return finding_html(self)
 
     @property
     def is_over(self) -> bool:

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tdbg import _core
 from tdbg.errors import ConfigurationError
+from tdbg.shown import Shown
 from tdbg.stats.number_formats import Loss, borders_of
 
 __all__ = ["Histogram", "has_edge_values"]
@@ -52,7 +53,7 @@ def has_edge_values(dtype: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Histogram:
+class Histogram(Shown):
     """The number of elements in each bin that has any.
 
     Attributes:
@@ -133,11 +134,6 @@ class Histogram:
     def __repr__(self) -> str:
         """The numbers of elements and bins, without the bins themselves."""
         return f"Histogram(count={self.count}, bins={len(self.keys)})"
-
-    def _repr_html_(self) -> str:
-        from tdbg.stats.histogram_html import histogram_html
-
-        return histogram_html(self)
 
     # --- Counts ---------------------------------------------------------------
 

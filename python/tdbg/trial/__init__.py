@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from tdbg.trial.durations import DURATION_FIELD
 from tdbg.trial.envelope import ENVELOPE_FIELDS, Envelope
-from tdbg.trial.forward_order import in_forward_order
 from tdbg.trial.losses import LossSeries
 from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
 from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.reports import RunOverhead, ScalarSeries, n_trained, stop_reason
-from tdbg.trial.selection import StepState
+from tdbg.trial.selection import StepState, mode_key
+from tdbg.trial.series import SERIES_COLUMNS, Series
 from tdbg.trial.statistics import Statistics
 from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
 from tdbg.trial.tensor import TensorHandle, TensorStatistics
@@ -23,6 +23,7 @@ from tdbg.trial.writers import Attempt, EventRecord, Problem
 __all__ = [
     "DURATION_FIELD",
     "ENVELOPE_FIELDS",
+    "SERIES_COLUMNS",
     "STEP_TABLE_DTYPE",
     "Attempt",
     "Call",
@@ -33,6 +34,7 @@ __all__ = [
     "Problem",
     "RunOverhead",
     "ScalarSeries",
+    "Series",
     "Statistics",
     "StepState",
     "TensorDescription",
@@ -43,8 +45,8 @@ __all__ = [
     "WriterLostRecords",
     "create_trial",
     "default_mapping",
-    "in_forward_order",
     "lost_by_writer",
+    "mode_key",
     "n_trained",
     "stop_reason",
     "waiting_for_steps",

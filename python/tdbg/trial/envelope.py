@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tdbg import _core
-from tdbg.drawing.series import Series
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.trial.layout import Layout
+from tdbg.trial.series import Series
 from tdbg.trial.writers import Source
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from tdbg.errors import (
     TensorUnavailableForStep,
 )
 from tdbg.modes import ModeKeys
+from tdbg.shown import Shown
 from tdbg.stats import rows
 from tdbg.stats.row_fields import EXTREMES, FIELDS, RowFields
 from tdbg.trial import shards, values
@@ -104,7 +105,7 @@ def as_row(merged: Statistics) -> np.void:
     return result
 
 
-class TensorHandle(HistogramQueries):
+class TensorHandle(HistogramQueries, Shown):
     """A tensor as the trial sees it; made by ``Trial.tensor``.
 
     Attributes:
@@ -117,11 +118,6 @@ class TensorHandle(HistogramQueries):
 
     def __repr__(self) -> str:
         return f"TensorHandle({self.name!r}, role={self.role!r}, dtype={self.dtype!r})"
-
-    def _repr_html_(self) -> str:
-        from tdbg.trial.html import tensor_html
-
-        return tensor_html(self._run, self)
 
     @property
     def role(self) -> str:

@@ -15,7 +15,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from tdbg.modes import ModeKeys
 from tdbg.run.directory import NO_MAP_VARIABLE, local_path, wait_for_run
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
+from tdbg.shown import Shown, drawn_by
 from tdbg.trial import reports, selection
 from tdbg.trial.losses import LossSeries, losses
 from tdbg.trial.lost_records import LostRecords, lost_records
@@ -37,13 +38,10 @@ from tdbg.trial.table_queries import TableQueries
 from tdbg.trial.tensor import TensorHandle
 from tdbg.trial.writers import Attempt, EventRecord, Problem
 
-if TYPE_CHECKING:
-    from tdbg.trial.plot import Plots
-
 __all__ = ["Trial", "create_trial", "default_mapping"]
 
 
-class Trial(TableQueries):
+class Trial(TableQueries, Shown):
     """A run as a reader sees it; made by ``create_trial``."""
 
     def __init__(self, run: RunState, name: str) -> None:
@@ -53,21 +51,14 @@ class Trial(TableQueries):
     def __repr__(self) -> str:
         return f"Trial({self.path!r}, status={self.status!r})"
 
-    def _repr_html_(self) -> str:
-        from tdbg.trial.html import trial_html
-
-        return trial_html(self)
-
     @property
-    def plot(self) -> Plots:
+    def plot(self) -> Any:
         """Plots with matplotlib, for papers: series, layer map, ridgeline.
 
         Example:
             trial.plot.series("gradient/fc.weight").figure.savefig("gradient.pdf")
         """
-        from tdbg.trial.plot import Plots
-
-        return Plots(self)
+        return drawn_by(self, "plot")
 
     # --- The run ------------------------------------------------------------
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from tdbg.compare import Axis
 from tdbg.errors import TdbgError
-from tdbg.trial import Trial, in_forward_order
+from tdbg.trial import Trial
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
-from tdbg.view import RunView, loss_names, view_of
+from tdbg.view import RunView, in_forward_order, loss_names, view_of
 
 __all__ = ["describe_run", "described", "list_runs", "tell_runs", "tensors_of"]
 

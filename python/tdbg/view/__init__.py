@@ -9,8 +9,16 @@ Thread safety: functions over values, and over a trial whose lock they hold insi
 
 from __future__ import annotations
 
-from tdbg.view.curves import LastLoss, last_loss, loss_names
+from tdbg.view.curves import (
+    LastLoss,
+    is_number,
+    last_loss,
+    loss_names,
+    loss_series,
+    series_of,
+)
 from tdbg.view.head import ENDED, Head, are_trees, head_of, training_steps
+from tdbg.view.layers import MAP_FIELDS, Cells, in_forward_order, layer_cells
 from tdbg.view.problems import (
     Diagnosis,
     Episode,
@@ -21,10 +29,12 @@ from tdbg.view.problems import (
     diagnosis_of_run,
 )
 from tdbg.view.run import RunView, view_of
-from tdbg.view.verdict import Verdict, verdict_of
+from tdbg.view.verdict import Verdict, verdict_of, verdict_of_rules
 
 __all__ = [
     "ENDED",
+    "MAP_FIELDS",
+    "Cells",
     "Diagnosis",
     "Episode",
     "Head",
@@ -38,9 +48,15 @@ __all__ = [
     "diagnosis_of_report",
     "diagnosis_of_run",
     "head_of",
+    "in_forward_order",
+    "is_number",
     "last_loss",
+    "layer_cells",
     "loss_names",
+    "loss_series",
+    "series_of",
     "training_steps",
     "verdict_of",
+    "verdict_of_rules",
     "view_of",
 ]

@@ -13,9 +13,16 @@ import numpy as np
 
 from tdbg.config.collections import CollectionKeys, Role
 from tdbg.modes import TRAINING, ModeKeys
-from tdbg.trial import Trial
+from tdbg.trial import Series, Trial, mode_key
 
-__all__ = ["LastLoss", "last_loss", "loss_names"]
+__all__ = [
+    "LastLoss",
+    "is_number",
+    "last_loss",
+    "loss_names",
+    "loss_series",
+    "series_of",
+]
 
 # The last loss is looked for in so many of the newest global steps, then in more.
 NEWEST_STEPS = 256
@@ -110,3 +117,71 @@ def _last(
         if start == first:
             return None
         width *= 16
+
+
+def is_number(trial: Trial, name: str) -> bool:
+    """Whether a tensor has one element, or is a scalar: a loss, a metric."""
+    tensor = trial.tensor(name)
+    return tensor.role == "scalar" or int(np.prod(tensor.first_shape)) == 1
+
+
+def series_of(
+    trial: Trial,
+    name: str,
+    field: str | None = None,
+    *,
+    mode: ModeKeys | str | None = None,
+    start: int | None = None,
+    stop: int | None = None,
+    columns: int,
+) -> Series:
+    """A statistic of a tensor, or a scalar, over global steps.
+
+    Args:
+        trial: The run.
+        name: The tensor or scalar.
+        field: A field of ``Trial.envelope``; None: the value of what has one element,
+            and ``rms`` of everything else.
+        mode: Only steps of this mode.
+        start: First global step.
+        stop: Global step before which to end.
+        columns: At most so many columns; none of the rows is left out.
+
+    Raises:
+        TensorUnavailable: If there is nothing of that name.
+        ConfigurationError: If there is no such field.
+    """
+    tensor = trial.tensor(name)
+    chosen = field or ("mean" if is_number(trial, name) else "rms")
+    if tensor.role == "scalar":
+        found = trial.scalars(start=start, end=stop)
+        if name in found:
+            steps, values = found[name].steps, found[name].values
+            if mode is not None:
+                table = trial.step_table()
+                of_mode = table["step"][table["mode"] == mode_key(mode).value]
+                keep = np.isin(steps, of_mode)
+                steps, values = steps[keep], values[keep]
+            return Series.of_points(name, steps, values, columns)
+    envelope = trial.envelope(
+        [tensor.name], mode=mode, start=start, stop=stop, columns=columns, fields=chosen
+    )
+    return envelope.series(0, chosen, name)
+
+
+def loss_series(trial: Trial, columns: int) -> list[Series]:
+    """The losses, those of each mode apart."""
+    names = [
+        each.name
+        for each in trial.describe(trial.tensor_names(collection="losses"))
+        if each.role == Role.LOSS.name.lower()
+    ]
+    modes = trial.modes()
+    found = []
+    for name in names:
+        for mode in modes:
+            series = series_of(trial, name, "mean", mode=mode, columns=columns)
+            if len(series):
+                label = f"{name} ({mode.name})" if len(modes) > 1 else name
+                found.append(series.named(label))
+    return found

@@ -6,14 +6,14 @@ Thread safety: functions over values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tdbg.config.messages import counted
 from tdbg.view.head import Head
 from tdbg.view.problems import Diagnosis, Problem
 
-__all__ = ["Tone", "Verdict", "verdict_of"]
+__all__ = ["Tone", "Verdict", "verdict_of", "verdict_of_rules"]
 
 Tone = Literal["starting", "unjudged", "ok", "info", "warning", "error"]
 
@@ -70,16 +70,20 @@ def verdict_of(head: Head, diagnosis: Diagnosis) -> Verdict:
         begun = head.has_ended
         text = "Nothing was recorded." if begun else "Waiting for the first step."
         return Verdict("starting", text)
-    begin = _beginning(head)
+    found = verdict_of_rules(diagnosis)
+    is_whole = not head.missing and head.status in ("closed", "running")
+    tone = "info" if found.tone == "ok" and not is_whole else found.tone
+    return replace(found, tone=tone, sentence=f"{_beginning(head)} {found.sentence}")
+
+
+def verdict_of_rules(diagnosis: Diagnosis) -> Verdict:
+    """Return the verdict of the rules alone, whatever became of the training."""
     notes = len(diagnosis.notes)
     if diagnosis.accused:
         tone, words, advice = _with_problems(diagnosis)
-        wrong = len(diagnosis.at_fault)
-        return Verdict(tone, f"{begin} {words}", advice, wrong, notes)
+        return Verdict(tone, words, advice, len(diagnosis.at_fault), notes)
     tone, words = _without_problems(diagnosis)
-    if tone == "ok" and (head.missing or head.status not in ("closed", "running")):
-        tone = "info"
-    return Verdict(tone, f"{begin} {words}", notes=notes)
+    return Verdict(tone, words, notes=notes)
 
 
 def _beginning(head: Head) -> str:

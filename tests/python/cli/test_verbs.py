@@ -210,7 +210,7 @@ def test_what_follows_from_a_finding_is_folded_under_it_but_with_all(
         ) in result.output
         assert "(gone)" not in result.output
         assert "nothing passes this layer" not in result.output
-        assert "2 findings, 1 of which follows from another" in result.output
+        assert "in Net_input_0, with 1 consequence." in result.output
         in_full = call(verb, run, *rules, "--all").output
         assert "    -> nothing passes this layer" in in_full
         assert "that follow" not in in_full

@@ -7,11 +7,12 @@ import pytest
 
 from report_runs import HOSTILE, Page
 from tdbg.drawing.colors import viridis
-from tdbg.drawing.heat_map import Cells, heat_map
+from tdbg.drawing.heat_map import heat_map
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import tag
-from tdbg.drawing.series import Series
 from tdbg.drawing.snippet import MOST_BYTES, facts, listing, snippet, toned
+from tdbg.trial import Series
+from tdbg.view import Cells
 
 VALUES = np.r_[np.linspace(1, 2, 50), np.nan, 1e4]
 

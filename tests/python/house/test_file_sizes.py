@@ -37,7 +37,6 @@ SMALL = {
     "tdbg/compat/smdebug/*/hook.py": "a module of smdebug, found by its path",
     "tdbg/compat/smdebug/__main__.py": "python -m tdbg.compat.smdebug",
     "tdbg/rules/builtin/*/*.py": "a rule, found by its name",
-    "tdbg/rules/engine/report_html.py": "loaded where a notebook asks, and not before",
     "tdbg/launch/site/sitecustomize.py": "found by Python by this name",
 }
 

@@ -21,8 +21,8 @@ from tdbg.config.collections import CollectionKeys
 from tdbg.errors import TdbgError
 from tdbg.modes import TRAIN, ModeKeys
 from tdbg.run.findings import Finding, Severity
-from tdbg.trial import Envelope, Trial, create_trial, in_forward_order
-from tdbg.view import ENDED, RunView, view_of
+from tdbg.trial import Envelope, Trial, create_trial
+from tdbg.view import ENDED, RunView, in_forward_order, view_of
 
 __all__ = ["Series", "WatchedRun", "folder_of"]
 

@@ -8,11 +8,11 @@ from tdbg.config.messages import counted
 from tdbg.drawing.lines import Limit, Mark, line_chart
 from tdbg.drawing.markup import Child, Markup, link_to, shortened, tag
 from tdbg.drawing.scales import number
-from tdbg.drawing.series import Series
 from tdbg.report.page import Section, badge, table
 from tdbg.report.sections.overview import WORDS
 from tdbg.report.subject import Subject
 from tdbg.run.findings import Finding
+from tdbg.trial import Series
 from tdbg.view import Problem
 
 __all__ = ["findings"]

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.drawing.dots import Dots, dot_chart
-from tdbg.drawing.heat_map import Cells, Flag, heat_map
+from tdbg.drawing.heat_map import Flag, heat_map
 from tdbg.drawing.markup import Child, tag
 from tdbg.modes import ModeKeys
 from tdbg.report.page import Section
 from tdbg.report.subject import GRADIENT, UPDATE, Subject
 from tdbg.trial import Envelope
+from tdbg.view import Cells
 
 __all__ = ["gradient_flow", "layer_map", "usual_magnitudes"]
 

@@ -7,10 +7,10 @@ import numpy as np
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.scales import number
-from tdbg.drawing.series import Series
 from tdbg.modes import ModeKeys
 from tdbg.report.page import Section, table
 from tdbg.report.subject import Subject
+from tdbg.trial import Series
 
 __all__ = ["loss_series", "losses", "scalar_series"]
 

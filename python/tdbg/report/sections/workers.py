@@ -9,11 +9,11 @@ import numpy as np
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, tag
 from tdbg.drawing.scales import number
-from tdbg.drawing.series import Series
 from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.report.page import Section, table
 from tdbg.report.subject import Subject
+from tdbg.trial import Series
 
 __all__ = ["step_time", "workers"]
 

@@ -10,7 +10,6 @@ from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.matrix import matrix_chart
 from tdbg.drawing.roc import unit_chart
-from tdbg.drawing.series import Series
 from tdbg.report.page import Section, table
 from tdbg.report.trees.evaluation import (
     Ints,
@@ -23,6 +22,7 @@ from tdbg.report.trees.evaluation import (
     scores_of,
 )
 from tdbg.report.trees.samples import Samples
+from tdbg.trial import Series
 
 __all__ = ["classification"]
 

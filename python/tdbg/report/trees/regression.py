@@ -11,10 +11,10 @@ from tdbg.drawing.bars import columns_chart
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, tag
 from tdbg.drawing.scales import number
-from tdbg.drawing.series import Series
 from tdbg.report.page import Section, table
 from tdbg.report.trees.evaluation import label_bins
 from tdbg.report.trees.samples import Samples
+from tdbg.trial import Series
 
 __all__ = ["regression"]
 

@@ -12,7 +12,6 @@ from tdbg.drawing.bars import columns_chart
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.scales import number
-from tdbg.drawing.series import Series
 from tdbg.report.page import Section
 from tdbg.report.subject import Subject
 from tdbg.report.trees.classification import classification
@@ -26,6 +25,7 @@ from tdbg.report.trees.ensemble import (
 from tdbg.report.trees.evaluation import Kind
 from tdbg.report.trees.regression import regression
 from tdbg.report.trees.samples import Samples, objective, samples_of
+from tdbg.trial import Series
 
 __all__ = ["of_predictions", "of_trees"]
 

@@ -35,6 +35,7 @@ from tdbg.rules.table import Evaluation
 from tdbg.rules.vocabulary import Vocabulary, vocabulary_of
 from tdbg.rules.window import Idle
 from tdbg.run.findings import Cause, Finding, Severity
+from tdbg.shown import Shown
 
 if TYPE_CHECKING:
     from tdbg.rules.engine.finding_writer import FindingWriter
@@ -56,7 +57,7 @@ RunPath = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Shown):
     """The result of running rules over a run.
 
     Attributes:
@@ -75,11 +76,6 @@ class Report:
     n_steps: int
     last_step: int
     notes: tuple[str, ...] = ()
-
-    def _repr_html_(self) -> str:
-        from tdbg.rules.engine.report_html import report_html
-
-        return report_html(self)
 
     @property
     def accuses(self) -> bool:

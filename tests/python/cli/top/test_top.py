@@ -149,7 +149,7 @@ def test_steps_are_those_of_the_training_where_every_tenth_is_recorded(
             builder.step(step, weight, mode_step=step, what="statistics")
     run = looked(tmp_path / "run")
     lines = lines_of([run], View(is_open=True), 80, 24)
-    assert lines[1].startswith("391 steps of training;")
+    assert lines[1].startswith("Trained for 391 steps.")
 
 
 def test_a_finding_stands_first_with_its_advice(spiked: Path, tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ def test_a_finding_stands_first_with_its_advice(spiked: Path, tmp_path: Path) ->
     lines = lines_of([run], View(is_open=True), 120, 40)
     (worst, *_) = run.findings
     assert worst.rule == "ExplodingTensor"
-    assert "what the rules found is gone" in lines[1]
-    assert lines[2].startswith(f"■ ExplodingTensor steps {NAN:,} to {NAN:,} (gone)")
-    assert lines[3].strip().startswith("->")
+    assert "1 problem occurred and recovered: ExplodingTensor" in lines[1]
+    assert lines[3].startswith(f"■ ExplodingTensor steps {NAN:,} to {NAN:,} (gone)")
+    assert lines[4].strip().startswith("->")
 
 
 def test_names_from_a_run_cannot_reach_the_terminal(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_rules_judge_when_they_are_asked(tmp_path: Path) -> None:
             value[0] = np.nan if step == 3 else 2.0
             builder.step(step, {"fc.weight": value})
     run, view = looked(path), View(is_open=True)
-    assert "c checks the run" in lines_of([run], view, 100, 20)[1]
+    assert "Press c to check it." in lines_of([run], view, 100, 20)[1]
     commands = Commands([run], view)
     commands.press("c")
     deadline = time.monotonic() + 60
@@ -242,7 +242,7 @@ def test_rules_judge_when_they_are_asked(tmp_path: Path) -> None:
         time.sleep(0.01)
     assert "the rules have judged" in view.message
     lines = lines_of([looked(path)], View(is_open=True), 120, 20)
-    assert "1 thing is wrong, ExplodingTensor first" in lines[1]
+    assert "One thing is wrong: ExplodingTensor in" in lines[1]
     assert lines[2].startswith("■ ExplodingTensor since step 3")
     assert "■ 1 ExplodingTensor" in "".join(lines_of([looked(path)], View(), 120, 10))
 
@@ -252,8 +252,10 @@ def test_a_pipe_gets_a_line_for_each_run(spiked: Path, tmp_path: Path) -> None:
     result = call("top", spiked, tmp_path / "other")
     assert result.exit_code == 0, result.output
     first, second = result.stdout.splitlines()
-    assert first.startswith(f"{spiked}: closed, 3000 steps, {LOSS} 1.0")
-    assert second == f"{tmp_path / 'other'}: closed, 3 steps"
+    assert first.startswith(f"{spiked}: closed. Trained for 3,000 steps.")
+    assert "Last loss 1.0" in first
+    sentence = "Trained for 3 steps. No rule has judged this run yet."
+    assert second == f"{tmp_path / 'other'}: closed. {sentence}"
     documents = [
         json.loads(line) for line in call("top", spiked, "--json").stdout.splitlines()
     ]

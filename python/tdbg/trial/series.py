@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["COLUMNS", "Series"]
+__all__ = ["SERIES_COLUMNS", "Series"]
 
 Floats = NDArray[np.float64]
 
 # Columns of a chart: about one a pixel of its plot.
-COLUMNS = 600
+SERIES_COLUMNS = 600
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +49,7 @@ class Series:
         label: str,
         steps: ArrayLike,
         values: ArrayLike,
-        columns: int = COLUMNS,
+        columns: int = SERIES_COLUMNS,
     ) -> Series:
         """Points, put together to at most *columns* columns of as many points each."""
         at, found = np.asarray(steps, np.int64), np.asarray(values, np.float64)

@@ -1,101 +1,69 @@
-"""What pictures of a run are drawn from: series of numbers, and maps of layers.
+"""Layers in the order of the forward pass, and their map over the steps.
 
 Thread safety: functions; the trial's lock is held inside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.collections import Role
-from tdbg.drawing.heat_map import Cells
-from tdbg.drawing.series import Series
+from tdbg.config.tensor_names import PREFIXES, parameter_in
 from tdbg.errors import TensorUnavailable
 from tdbg.modes import ModeKeys
-from tdbg.trial.forward_order import in_forward_order
-from tdbg.trial.selection import mode_key
+from tdbg.trial import Trial
 
-if TYPE_CHECKING:
-    from tdbg.trial.trial import Trial
-
-__all__ = ["is_number", "layer_cells", "loss_series", "series_of"]
+__all__ = ["MAP_FIELDS", "Cells", "in_forward_order", "layer_cells"]
 
 Floats = NDArray[np.float64]
-# What a step of a layer's map is made of; of a mean, which may be negative, there is
-# no logarithm.
+# Statistics that a map can show: a mean may be negative and has no logarithm.
 MAP_FIELDS = ("l2", "rms", "std", "abs_max", "zero_share")
 
 
-def is_number(trial: Trial, name: str) -> bool:
-    """Whether a tensor has one element, or is a scalar: a loss, a metric."""
-    tensor = trial.tensor(name)
-    return tensor.role == "scalar" or int(np.prod(tensor.first_shape)) == 1
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """What a map shows.
 
-
-def series_of(
-    trial: Trial,
-    name: str,
-    field: str | None = None,
-    *,
-    mode: ModeKeys | str | None = None,
-    start: int | None = None,
-    stop: int | None = None,
-    columns: int,
-) -> Series:
-    """A statistic of a tensor, or a scalar, over global steps.
-
-    Args:
-        trial: The run.
-        name: The tensor or scalar.
-        field: A field of ``Trial.envelope``; None: the value of what has one element,
-            and ``rms`` of everything else.
-        mode: Only steps of this mode.
-        start: First global step.
-        stop: Global step before which to end.
-        columns: At most so many columns; none of the rows is left out.
-
-    Raises:
-        TensorUnavailable: If there is nothing of that name.
-        ConfigurationError: If there is no such field.
+    Attributes:
+        names: Name of each row.
+        edges: Bounds of the columns in steps.  Shape (columns + 1,).
+        values: float64 (rows, columns): positive numbers; NaN where there is none.
+        bad: bool (rows, columns): where there is a NaN or an infinity.
     """
-    tensor = trial.tensor(name)
-    chosen = field or ("mean" if is_number(trial, name) else "rms")
-    if tensor.role == "scalar":
-        found = trial.scalars(start=start, end=stop)
-        if name in found:
-            steps, values = found[name].steps, found[name].values
-            if mode is not None:
-                table = trial.step_table()
-                of_mode = table["step"][table["mode"] == mode_key(mode).value]
-                keep = np.isin(steps, of_mode)
-                steps, values = steps[keep], values[keep]
-            return Series.of_points(name, steps, values, columns)
-    envelope = trial.envelope(
-        [tensor.name], mode=mode, start=start, stop=stop, columns=columns, fields=chosen
-    )
-    return envelope.series(0, chosen, name)
+
+    names: Sequence[str]
+    edges: NDArray[np.int64]
+    values: Floats
+    bad: NDArray[np.bool_]
 
 
-def loss_series(trial: Trial, columns: int) -> list[Series]:
-    """The losses, those of each mode apart."""
-    names = [
-        each.name
-        for each in trial.describe(trial.tensor_names(collection="losses"))
-        if each.role == Role.LOSS.name.lower()
-    ]
-    modes = trial.modes()
-    found = []
-    for name in names:
-        for mode in modes:
-            series = series_of(trial, name, "mean", mode=mode, columns=columns)
-            if len(series):
-                label = f"{name} ({mode.name})" if len(modes) > 1 else name
-                found.append(series.named(label))
-    return found
+def in_forward_order(trial: Trial, names: Iterable[str]) -> list[str]:
+    """Names of tensors in the order of the forward pass.
+
+    Parameters, and gradients and updates of parameters, stand in the order of the
+    model, everything else behind them as it first came in a step.
+    """
+    info = trial.model_info()
+    parameters = list(info[-1].parameters) if info else []
+    place = {name: i for i, name in enumerate(parameters)}
+
+    def key(name: str) -> tuple[float, int]:
+        of_parameter = place.get(_parameter_of(name), math.inf)
+        return of_parameter, trial.tensor(name).position
+
+    return sorted(names, key=key)
+
+
+def _parameter_of(name: str) -> str:
+    """The parameter that a gradient, an update or a state of an optimizer is of."""
+    if name.startswith(PREFIXES[Role.OPTIMIZER_STATE]):
+        return name.split("/", 2)[-1]
+    return parameter_in(name)
 
 
 def layer_cells(

@@ -16,11 +16,16 @@ from tdbg.drawing.markup import Child, tag
 from tdbg.drawing.scales import number
 from tdbg.drawing.snippet import facts, snippet, toned
 from tdbg.errors import TdbgError
-from tdbg.run.findings_html import findings_table, last_states
-from tdbg.trial.pictures import is_number, layer_cells, loss_series, series_of
-from tdbg.trial.run import RunState
-from tdbg.trial.tensor import TensorHandle
-from tdbg.trial.trial import Trial
+from tdbg.notebook.cells.findings import findings_table
+from tdbg.trial import TensorHandle, Trial
+from tdbg.view import (
+    RunView,
+    is_number,
+    layer_cells,
+    loss_series,
+    series_of,
+    view_of,
+)
 
 __all__ = ["tensor_html", "trial_html"]
 
@@ -34,19 +39,19 @@ TONES = {"stalled": "warning", "dead": "error", "unknown": "warning"}
 def trial_html(trial: Trial) -> str:
     """A run: how it stands, what was found, its losses, its layers over the steps."""
     with trial.no_refresh():
-        findings = trial.findings()
+        view = view_of(trial)
         return snippet(
             ["Run ", tag("code", trial.name)],
-            facts(_facts(trial)),
-            findings_table(findings, MOST_FINDINGS),
+            facts(_facts(trial, view)),
+            findings_table(view.diagnosis, MOST_FINDINGS),
             _if_readable(lambda: _losses(trial)),
             _if_readable(lambda: _layers(trial)),
         )
 
 
-def tensor_html(run: RunState, tensor: TensorHandle) -> str:
+def tensor_html(tensor: TensorHandle) -> str:
     """A tensor: what it is, its newest statistics, and its course over the steps."""
-    trial = Trial(run, tensor.name)
+    trial = Trial(tensor._run, tensor.name)
     with trial.no_refresh():
         return snippet(
             ["Tensor ", tag("code", tensor.name)],
@@ -62,42 +67,37 @@ def _if_readable(draw: Callable[[], Child]) -> Child:
         return tag("p", f"Not shown: {error}")
 
 
-def _facts(trial: Trial) -> list[tuple[str, Child]]:
-    table = trial.step_table()
-    status = trial.status
+def _facts(trial: Trial, view: RunView) -> list[tuple[str, Child]]:
+    head, verdict = view.head, view.verdict
     rows: list[tuple[str, Child]] = [
-        ("state", toned(TONES.get(status, ""), status)),
+        ("verdict", toned(verdict.tone, verdict.sentence)),
+        ("state", toned(TONES.get(head.status, ""), head.status)),
         ("directory", tag("code", trial.path)),
-        ("steps", _steps(len(table), table["step"].tolist())),
+        ("steps", _recorded(view)),
         ("tensors", f"{len(trial.tensor_names()):,}"),
     ]
+    if view.loss is not None:
+        rows.append(("last loss", f"{view.loss.text} ({view.loss.name})"))
     workers, attempts = len(trial.workers()), len(trial.attempts())
     if workers > 1:
         rows.append(("workers", str(workers)))
     if attempts > 1:
         rows.append(("attempts", str(attempts)))
-    overhead = trial.overhead()
-    if overhead.is_telling:
-        rows.append(("cost of capture", f"{overhead.share:+.1%}"))
+    if head.cost is not None:
+        rows.append(("cost of capture", f"{head.cost:+.1%}"))
     problems = trial.problems()
     if problems:
         tone = toned("warning", counted(len(problems), "problem"))
         rows.append(("files", [tone, f": {problems[0].message}"]))
-    statuses = trial.rule_statuses()
-    found = last_states(trial.findings())
-    active = [each.severity for each in found if not each.is_over]
-    if active:
-        words = toned(max(active).label, counted(len(active), "finding"))
-        rows.append(("findings", words))
-    elif found:
-        words = toned("ok", f"{counted(len(found), 'finding')}, all over")
-        rows.append(("findings", words))
-    elif statuses:
-        words = toned("ok", f"{counted(len(statuses), 'rule')} found nothing wrong")
-        rows.append(("findings", words))
-    else:
-        rows.append(("findings", "no rule has judged this run yet"))
     return rows
+
+
+def _recorded(view: RunView) -> str:
+    head = view.head
+    if head.first_step is None:
+        return "none yet"
+    span = f"from {head.first_step:,} to {head.last_step:,}"
+    return f"{head.counted_steps}; {head.recorded:,} recorded, {span}"
 
 
 def _steps(n: int, steps: list[int]) -> str:

@@ -19,7 +19,7 @@ def test_a_report_shows_findings_and_who_had_nothing_to_judge_by(
     cells = {row.children[0].text: row.children[1].text for row in page.root.all("tr")}
     assert cells["had nothing to judge by"] == "TreeDepth"
     assert cells["judged"] == "200 steps, up to 199"
-    assert cells["findings"] == "✓ 1 finding, all over"
+    assert cells["verdict"].startswith("✓ 1 problem occurred and recovered: LossSpike")
     assert "LossSpike" in page.root.text
 
 
@@ -27,4 +27,4 @@ def test_a_report_without_findings_says_that_nothing_was_found(tmp_path: Path) -
     planted_run(tmp_path / "run", 60)
     report = tdbg.rules.check(tmp_path / "run", ["LossSpike"], record=False)
     assert report.healthy
-    assert "nothing found" in Page(report._repr_html_()).root.text
+    assert "1 rule found nothing wrong" in Page(report._repr_html_()).root.text

@@ -5,14 +5,13 @@ Thread safety: pure functions over values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from tdbg.config.messages import counted
 from tdbg.drawing.markup import Child, join, tag
 from tdbg.drawing.snippet import facts, listing, snippet, toned
 from tdbg.run.findings import Finding
+from tdbg.view import Diagnosis
 
-__all__ = ["finding_html", "findings_table", "last_states"]
+__all__ = ["finding_html", "findings_table"]
 
 MOST_LISTED = 12
 
@@ -32,18 +31,9 @@ def finding_html(finding: Finding) -> str:
     return snippet([_severity(finding), f" {finding.rule}"], facts(rows))
 
 
-def last_states(findings: Iterable[Finding]) -> list[Finding]:
-    """Each problem once: what was last said of it."""
-    last = {(each.rule, each.tensor, each.first_step): each for each in findings}
-    return list(last.values())
-
-
-def findings_table(findings: Sequence[Finding], most: int = MOST_LISTED) -> Child:
-    """A table of the worst *most* findings, each in its last state."""
-    worst = sorted(
-        last_states(findings),
-        key=lambda f: (f.is_over, -f.severity, f.cause is not None, f.first_step),
-    )
+def findings_table(diagnosis: Diagnosis, most: int = MOST_LISTED) -> Child:
+    """A table of the first *most* findings, each in its last state."""
+    worst = [each.newest for each in diagnosis.episodes]
     if not worst:
         return None
     table = listing(

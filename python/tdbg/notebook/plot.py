@@ -22,18 +22,17 @@ from tdbg.config.messages import short
 from tdbg.drawing.colors import NOT_FINITE, SERIES
 from tdbg.drawing.markup import shortened, visible
 from tdbg.drawing.scales import scale_of
-from tdbg.drawing.series import Series
 from tdbg.errors import ConfigurationError, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.stats.histogram import Histogram
 from tdbg.stats.shared_bins import counts_in, note_of, shared_edges
-from tdbg.trial.pictures import MAP_FIELDS, is_number, layer_cells, series_of
+from tdbg.trial import Series
+from tdbg.view import MAP_FIELDS, is_number, layer_cells, series_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tdbg.trial.tensor import TensorHandle
-    from tdbg.trial.trial import Trial
+    from tdbg.trial import TensorHandle, Trial
 
 __all__ = ["Plots"]
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tdbg.config.messages import counted
 from tdbg.drawing.markup import Child, tag
 from tdbg.drawing.snippet import facts, listing, snippet, toned
-from tdbg.rules.runner import RuleStatus, Status
-from tdbg.run.findings_html import findings_table
-
-if TYPE_CHECKING:
-    from tdbg.rules.engine.engine import Report
+from tdbg.notebook.cells.findings import findings_table
+from tdbg.rules import Report, RuleStatus, Status
+from tdbg.view import diagnosis_of_report, verdict_of_rules
 
 __all__ = ["report_html"]
 
@@ -20,18 +16,12 @@ MOST_RULES = 40
 
 def report_html(report: Report) -> str:
     """The report as a snippet."""
-    n = len(report.findings)
-    active = [each.severity for each in report.findings if not each.is_over]
-    if not n:
-        words = toned("ok" if report.healthy else "warning", "nothing found")
-    elif active:
-        words = toned(max(active).label, counted(n, "finding"))
-    else:
-        words = toned("ok", f"{counted(n, 'finding')}, all over")
+    diagnosis = diagnosis_of_report(report)
+    verdict = verdict_of_rules(diagnosis)
     rows: list[tuple[str, Child]] = [
         ("run", tag("code", report.run)),
         ("judged", f"{counted(report.n_steps, 'step')}, up to {report.last_step:,}"),
-        ("findings", words),
+        ("verdict", toned(verdict.tone, verdict.sentence)),
         ("rules", str(len(report.statuses))),
     ]
     rows += [("note", note) for note in report.notes[:MOST_RULES]]
@@ -46,7 +36,7 @@ def report_html(report: Report) -> str:
     return snippet(
         "Report of the rules",
         facts(rows),
-        findings_table(report.findings),
+        findings_table(diagnosis),
         listing(("rule", "status", "findings", "message"), ran) if ran else None,
     )
 

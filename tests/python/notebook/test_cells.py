@@ -47,7 +47,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Trial:
 def test_a_run_shows_its_state_findings_losses_and_all_layers(planted: Trial) -> None:
     page = shown(planted)
     assert "600 recorded, from 0 to 599" in page.root.text
-    assert "3 findings, all over" in page.root.text
+    assert "3 problems occurred and recovered: " in page.root.text
     assert "ExplodingTensor" in page.root.text
     said = [
         e.attributes["aria-label"]
