@@ -128,3 +128,5 @@ def conclude(report: Report, *, named: bool) -> None:
         out.print(plain(f"note: {note}"))
     if report.n_steps == 0:
         out.print("no step to judge: nothing was captured yet")
+    else:
+        out.print(f"judged {counted(report.n_steps, 'recorded step')}")

@@ -18,7 +18,7 @@ from tdbg.drawing.colors import NOT_FINITE, viridis
 from tdbg.drawing.frame import Box, figure, legend, svg, text, x_axis
 from tdbg.drawing.markup import Child, Markup, shortened, tag
 from tdbg.drawing.scales import number, step_scale
-from tdbg.view import Cells
+from tdbg.view.layers import Cells
 
 __all__ = ["Flag", "colors", "heat_map", "png"]
 

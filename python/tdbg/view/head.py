@@ -48,8 +48,10 @@ class Head:
         lost: Number of lost records, whatever the reason.
         lost_text: Lost and unreadable records in words; empty if there are none.
         is_whole: Whether nothing is missing but what was left out on purpose.
-        incomplete: Settled steps that some worker did not record.
+        incomplete: Steps that some worker did not record and will not.
         damaged: Recorded steps that lost something.
+        ranks: Number of ranks that the newest attempt was started with.
+        absent: Number of those that wrote nothing.
     """
 
     status: str
@@ -72,6 +74,8 @@ class Head:
     is_whole: bool
     incomplete: int
     damaged: int
+    ranks: int
+    absent: int
 
     @property
     def has_ended(self) -> bool:
@@ -98,6 +102,10 @@ class Head:
                 parts.append("some of its files are damaged")
         if self.incomplete:
             parts.append(f"{_many(self.incomplete, 'step')} not recorded by all ranks")
+        if self.absent:
+            parts.append(
+                f"{self.absent:,} of {_many(self.ranks, 'rank')} wrote nothing"
+            )
         return " and ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -116,8 +124,12 @@ def head_of(trial: Trial) -> Head:
         table = trial.step_table()
         overhead, lost = trial.overhead(), trial.lost_records()
         steps, wall = table["step"], table["wall_ns"]
+        status = trial.status
+        is_over = status == "closed"
+        newest = trial.attempts()[-1:]
+        ranks = newest[0].world_size if newest else 0
         return Head(
-            status=trial.status,
+            status=status,
             steps=training_steps(table),
             evaluated=_span(table, EVALUATION),
             step_word="round" if are_trees(trial) else "step",
@@ -135,8 +147,11 @@ def head_of(trial: Trial) -> Head:
             lost=lost.records,
             lost_text=str(lost) if lost else "",
             is_whole=lost.in_order,
-            incomplete=int(np.sum(table["settled"] & ~table["complete"])),
+            # Nobody comes late to a training that has ended in order.
+            incomplete=int(np.sum((table["settled"] | is_over) & ~table["complete"])),
             damaged=int(np.sum(~table["lossless"])),
+            ranks=ranks,
+            absent=max(0, ranks - len(newest[0].writers)) if newest else 0,
         )
 
 

@@ -40,7 +40,7 @@ def test_a_report_is_written_beside_whoever_asks(tmp_path: Path) -> None:
     done = tdbg(tmp_path, "report", "runs/sick")
     assert done.returncode == 0, done.stderr
     place = tmp_path / "sick-report.html"
-    assert "one thing is wrong: ExplodingTensor in fc.weight" in done.stdout
+    assert "One thing is wrong: ExplodingTensor in fc.weight" in done.stdout
     assert done.stdout.endswith("written to sick-report.html\n")
     assert "ExplodingTensor" in Page.of(place).section("findings").text
 
@@ -146,7 +146,7 @@ def test_check_judges_even_if_the_report_cannot_be_written(tmp_path: Path) -> No
     assert "could not be written" in document["report"]["error"]
     well = tdbg(tmp_path, "check", "well", "--rule", "AllZero", "--report", name)
     assert well.returncode == 3
-    assert "5 steps judged" in well.stdout
+    assert "judged 5 recorded steps" in well.stdout
     assert "could not be written" in well.stderr
 
 

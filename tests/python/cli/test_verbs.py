@@ -204,15 +204,15 @@ def test_what_follows_from_a_finding_is_folded_under_it_but_with_all(
     for verb in "check", "watch":
         result = call(verb, run, *rules)
         assert result.exit_code == 1
-        assert "    -> the data holds it already" in result.output
+        assert "    -> The data already contains it" in result.output
         assert (
             "    (and 1 finding that follows from it: AllZero; --all shows it)\n"
         ) in result.output
         assert "(gone)" not in result.output
-        assert "nothing passes this layer" not in result.output
+        assert "Nothing passes this layer" not in result.output
         assert "in Net_input_0, with 1 consequence." in result.output
         in_full = call(verb, run, *rules, "--all").output
-        assert "    -> nothing passes this layer" in in_full
+        assert "    -> Nothing passes this layer" in in_full
         assert "that follow" not in in_full
     findings = call_json("check", run, *rules, exit_code=1)["findings"]
     assert [each["rule"] for each in findings] == ["ExplodingTensor", "AllZero"]

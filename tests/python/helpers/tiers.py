@@ -43,7 +43,7 @@ SECOND = {
     "integrations": "Lightning and transformers",
     "export/test_at_end.py": "whole programs",
     "actions": "services that are told of findings",
-    "trial/test_plot.py": "Matplotlib",
+    "notebook/test_plot.py": "Matplotlib",
     "benchmarks": "whole programs",
     "demo": "whole programs",
     "examples": "whole programs",

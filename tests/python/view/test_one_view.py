@@ -49,6 +49,8 @@ def head(**changes: object) -> Head:
         is_whole=True,
         incomplete=0,
         damaged=0,
+        ranks=1,
+        absent=0,
     )
     return replace(known, **changes)  # type: ignore[arg-type]
 

@@ -52,6 +52,7 @@ _LOSS_ROWS = 4
 _ADVICE_ROWS = 2
 _VERDICT_ROWS = 3
 _FLOW_WIDTH = 40
+_WIDTH_WITH_FLOW = 110
 
 
 @dataclass(slots=True)
@@ -178,7 +179,8 @@ def _run_screen(run: WatchedRun, view: View, width: int, height: int) -> list[Te
     title = Text(shortened(plain(run.name).plain, max(12, width // 2)) + "  ")
     title.stylize("bold")
     title.append(run.state, _STATE_STYLES.get(run.state, ""))
-    title.append(f"  step {max(run.last_step, 0):,}")
+    if run.view is not None:
+        title.append(f"  {run.view.head.counted_steps}")
     if run.rate is not None and run.state == "running":
         title.append(f"  {run.rate:.3g} steps/s")
     lines = [clipped(title, width), *_verdict(run, width)]
@@ -186,19 +188,8 @@ def _run_screen(run: WatchedRun, view: View, width: int, height: int) -> list[Te
         return lines
     lines += _findings(run, view, width, max(2, height // 6))
     start = _start(run, view)
-    loss_rows = _LOSS_ROWS if height < 30 else 2 * _LOSS_ROWS
-    flow_width = _FLOW_WIDTH if width >= 110 else 0
-    chart_width = width - (flow_width + 2 if flow_width else 0)
     maps = _maps(run, view, width, start)
-    charts = _loss_chart(run, chart_width, loss_rows, start)
-    if flow_width and maps:
-        collection, envelope = maps[0]
-        flow = depth_chart(envelope, collection, flow_width, loss_rows)
-        charts = [
-            beside(left, right, chart_width + 2)
-            for left, right in zip(charts or [Text()] * len(flow), flow, strict=False)
-        ]
-    lines += [Text(), *charts]
+    lines += [Text(), *_charts(run, maps[:1], width, height, start)]
     if not maps:
         lines += [Text(), Text(_no_map(run), "dim")]
     for i, (collection, envelope) in enumerate(maps):
@@ -209,6 +200,28 @@ def _run_screen(run: WatchedRun, view: View, width: int, height: int) -> list[Te
     lines.append(plain(run.view.head.cost_text))
     lines[-1].stylize("dim")
     return lines
+
+
+def _charts(
+    run: WatchedRun,
+    maps: Sequence[tuple[str, Envelope]],
+    width: int,
+    height: int,
+    start: int | None,
+) -> list[Text]:
+    """The losses, and beside them the first map by depth where there is room."""
+    rows = _LOSS_ROWS if height < 30 else 2 * _LOSS_ROWS
+    if width < _WIDTH_WITH_FLOW:
+        return _loss_chart(run, width, rows, start)
+    room = width - _FLOW_WIDTH - 2
+    charts = _loss_chart(run, room, rows, start)
+    for collection, envelope in maps:
+        flow = depth_chart(envelope, collection, _FLOW_WIDTH, rows)
+        charts = [
+            beside(left, right, room + 2)
+            for left, right in zip(charts or [Text()] * len(flow), flow, strict=False)
+        ]
+    return charts
 
 
 def _verdict(run: WatchedRun, width: int) -> list[Text]:

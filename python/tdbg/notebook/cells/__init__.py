@@ -7,10 +7,8 @@ shows a value.
 from __future__ import annotations
 
 from tdbg import shown
-from tdbg.notebook.cells.findings import finding_html
-from tdbg.notebook.cells.histogram import histogram_html
-from tdbg.notebook.cells.judged import report_html
-from tdbg.notebook.cells.run import tensor_html, trial_html
+from tdbg.notebook.cells.findings import finding_html, report_html
+from tdbg.notebook.cells.recorded import histogram_html, tensor_html, trial_html
 from tdbg.notebook.plot import Plots
 from tdbg.rules import Report
 from tdbg.run.findings import Finding

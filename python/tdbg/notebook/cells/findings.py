@@ -1,4 +1,4 @@
-"""Findings in a notebook: what is wrong, where, and what to do.
+"""Findings and reports in a notebook: what is wrong, where, and what to do.
 
 Thread safety: pure functions over values.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 from tdbg.config.messages import counted
 from tdbg.drawing.markup import Child, join, tag
 from tdbg.drawing.snippet import facts, listing, snippet, toned
+from tdbg.rules import Report, RuleStatus, Status
 from tdbg.run.findings import Finding
-from tdbg.view import Diagnosis
+from tdbg.view import Diagnosis, diagnosis_of_report, verdict_of_rules
 
-__all__ = ["finding_html", "findings_table"]
+__all__ = ["finding_html", "findings_table", "report_html"]
 
 MOST_LISTED = 12
+MOST_RULES = 40
 
 
 def finding_html(finding: Finding) -> str:
@@ -66,3 +68,34 @@ def _steps(finding: Finding) -> str:
     if finding.first_step == finding.last_step:
         return f"step {finding.first_step:,}"
     return f"steps {finding.first_step:,} to {finding.last_step:,}"
+
+
+def report_html(report: Report) -> str:
+    """The report as a snippet."""
+    diagnosis = diagnosis_of_report(report)
+    verdict = verdict_of_rules(diagnosis)
+    rows: list[tuple[str, Child]] = [
+        ("run", tag("code", report.run)),
+        ("judged", f"{counted(report.n_steps, 'step')}, up to {report.last_step:,}"),
+        ("verdict", toned(verdict.tone, verdict.sentence)),
+        ("rules", str(len(report.statuses))),
+    ]
+    rows += [("note", note) for note in report.notes[:MOST_RULES]]
+    silent = [each.rule for each in report.statuses if _had_nothing(each)]
+    if silent:
+        rows.append(("had nothing to judge by", ", ".join(silent)))
+    ran = [
+        (each.rule, each.status.value, str(each.n_findings), each.message)
+        for each in report.statuses[:MOST_RULES]
+        if each.n_findings or each.status is Status.ERROR
+    ]
+    return snippet(
+        "Report of the rules",
+        facts(rows),
+        findings_table(diagnosis),
+        listing(("rule", "status", "findings", "message"), ran) if ran else None,
+    )
+
+
+def _had_nothing(status: RuleStatus) -> bool:
+    return status.status is Status.NO_ISSUES_FOUND and bool(status.message)

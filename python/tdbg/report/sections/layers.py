@@ -15,7 +15,7 @@ from tdbg.modes import ModeKeys
 from tdbg.report.page import Section
 from tdbg.report.subject import GRADIENT, UPDATE, Subject
 from tdbg.trial import Envelope
-from tdbg.view import Cells
+from tdbg.view.layers import Cells
 
 __all__ = ["gradient_flow", "layer_map", "usual_magnitudes"]
 
