@@ -15,7 +15,7 @@ from tdbg.errors import TdbgError
 from tdbg.trial import Trial
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
-from tdbg.view import RunView, in_forward_order, loss_names, view_of
+from tdbg.view import RunView, in_forward_order, view_of
 
 __all__ = ["describe_run", "described", "list_runs", "tell_runs", "tensors_of"]
 
@@ -66,13 +66,17 @@ def _unreadable(id_: str, error: TdbgError) -> dict[str, Any]:
 
 def _short(trial: Trial) -> dict[str, Any]:
     with trial.no_refresh():
-        names = loss_names(trial) or curve_names(trial)
         view = view_of(trial)
-        spark = curve(trial, names[0], columns=SPARK_COLUMNS) if names else None
+        loss = view.loss
+        name = loss.name if loss else next(iter(curve_names(trial)), None)
+        spark = None
+        if name is not None:
+            mode = loss.mode if loss else None
+            spark = curve(trial, name, mode=mode, columns=SPARK_COLUMNS)
         return {
             **_head(trial, view),
             "counts": view.diagnosis.counts,
-            "loss": None if spark is None else {"name": names[0], **spark.to_json()},
+            "loss": None if spark is None else {"name": name, **spark.to_json()},
         }
 
 

@@ -22,8 +22,11 @@ export interface Head {
   id: string;
   name: string;
   status: string;
-  /** So many it has trained for; of some of them nothing was recorded. */
+  /** Training steps from the first recorded one to the last, evaluation apart. */
   steps: number;
+  /** Steps of evaluation and prediction. */
+  evaluated: number;
+  step_word: "step" | "round";
   recorded: number;
   first_step: number | null;
   last_step: number | null;
@@ -38,6 +41,8 @@ export interface Head {
   lost: number;
   bytes: number;
   verdict: Verdict;
+  /** The last loss of training, as every face of tdbg says it. */
+  last_loss: { name: string; mode_step: number; value: number | null; text: string } | null;
 }
 
 /** A run that the server has not read yet has a name and a time, and no status. */

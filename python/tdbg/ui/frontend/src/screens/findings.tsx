@@ -58,12 +58,8 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
       </header>
       {!found.length && (
         <Notice
-          title={
-            judged.length
-              ? "Rules have judged this run, and found nothing"
-              : "No rule has judged this run yet"
-          }
-          tone={judged.length ? "ok" : "unjudged"}
+          title={judged.length ? run.verdict.sentence : "No rule has judged this run yet"}
+          tone={run.verdict.tone}
         >
           {!judged.length && <JudgeButton run={run} />}
           {!judged.length && (

@@ -120,12 +120,13 @@ function RunRow({ run }: { run: ListedRun }) {
       </Link>
     );
   const facts = [
-    `${count(run.steps)} step${run.steps === 1 ? "" : "s"}`,
+    `${count(run.steps)} ${run.step_word}${run.steps === 1 ? "" : "s"}`,
+    run.last_loss && `loss ${run.last_loss.text}`,
     run.status === "running" && run.rate && `${number(run.rate)}/s`,
     run.cost !== null && `cost +${percent(run.cost)}`,
     run.problems > 0 && `damaged: ${count(run.problems)}`,
   ];
-  const loss = run.loss && `${plain(run.loss.name)} over ${count(run.steps)} steps`;
+  const loss = run.loss && `${plain(run.loss.name)} over ${count(run.steps)} ${run.step_word}s`;
   return (
     <Link to={{ run: run.id }} class="run-row">
       <Mark tone={run.verdict.tone} size={18} />
