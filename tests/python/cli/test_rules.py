@@ -46,7 +46,7 @@ def test_every_rule_is_listed_with_meaning_severity_needs_and_cost() -> None:
         assert all(parameter["meaning"] for parameter in rule["parameters"]), name
     lines = {line.split()[0]: line for line in call("rules").output.splitlines()}
     assert set(registry.BUILT_IN) <= set(lines)
-    assert lines["Confusion"].split("warning")[1].strip().startswith("pairs of")
+    assert lines["Confusion"].split("warning")[1].strip().startswith("classes that")
     assert len(lines) == len(found) + 2
     assert "costs one read of the tensor" in call("rules", "DeadRelu").output
 

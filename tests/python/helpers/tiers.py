@@ -18,7 +18,9 @@ TESTS = Path(__file__).resolve().parents[1]
 
 #: Folders and files of tests/python, and what they test or need beyond the extra.
 SECOND = {
-    "notebook": "a browser",
+    "notebook/test_jupyterlab.py": "a browser",
+    "notebook/test_live.py": "a browser",
+    "notebook/test_view.py": "a browser",
     "ui/test_compare_page.py": "a browser",
     "ui/test_little_recorded.py": "a browser",
     "ui/test_live.py": "a browser",
