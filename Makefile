@@ -117,7 +117,8 @@ $(STAMPS)/test-all: $(STAMPS)/editable
 	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py test-all)
 	@touch $@
 
-$(STAMPS)/lint: $(STAMPS)/editable
+# mypy reads the types of every library that tdbg imports somewhere.
+$(STAMPS)/lint: $(STAMPS)/test-all
 	@echo "== installing the tools for linting"
 	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py lint)
 	@touch $@
@@ -137,7 +138,7 @@ case-study: $(DEMO_INSTALLATION) ## a sick training found, stopped, mended: docs
 	@$(BIN)/pip install -qq pillow
 	@$(BIN)/python -m examples.case_study $(ARGS)
 
-develop: $(STAMPS)/test-all $(STAMPS)/lint ## an editable installation with every tool
+develop: $(STAMPS)/lint ## an editable installation with every tool
 
 # MXNet of 2022 needs a NumPy that nothing else runs with: an environment of its own, into
 # which the editable installation is copied, so that nothing is compiled again. That NumPy
