@@ -2,7 +2,12 @@
 
 #include <structmember.h>
 
+#include <array>
 #include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "python_capture/step_counter.h"
 
@@ -22,6 +27,29 @@ struct Hook {
   PyObject* references;   // A tuple of weak references.
   PyObject* asks;         // Or None.
 };
+
+// The words by which Python names the kinds.
+using NamedKind = std::pair<std::string_view, CountedHookKind>;
+constexpr std::array kHookKinds = {
+    NamedKind{"forward_begins", CountedHookKind::kForwardBegins},
+    NamedKind{"forward_ends", CountedHookKind::kForwardEnds},
+    NamedKind{"optimizer_begins", CountedHookKind::kOptimizerBegins},
+    NamedKind{"optimizer_ends", CountedHookKind::kOptimizerEnds},
+    NamedKind{"in_forward", CountedHookKind::kInForward},
+    NamedKind{"known_optimizer", CountedHookKind::kKnownOptimizer},
+};
+
+// The kind that a word names; none, with an exception set, for other words.
+std::optional<CountedHookKind> HookKindOf(std::string_view word) {
+  std::string words;
+  for (const auto& [name, kind] : kHookKinds) {
+    if (name == word) return kind;
+    words.append(words.empty() ? "" : ", ").append(name);
+  }
+  PyErr_Format(PyExc_ValueError, "kind must be one of %s, not '%s'",
+               words.c_str(), std::string(word).c_str());
+  return std::nullopt;
+}
 
 PyObject* HookOf(PyObject* self) { return reinterpret_cast<Hook*>(self)->hook; }
 
@@ -133,31 +161,36 @@ PyObject* Call(PyObject* self, PyObject* const* args, std::size_t flags,
 }
 
 PyObject* New(PyTypeObject* type, PyObject* args, PyObject* /*kwargs*/) {
-  long kind = 0;
+  const char* word = nullptr;
   PyObject* parts[6] = {};
-  if (PyArg_ParseTuple(args, "lOOOOO!O", &kind, &parts[0], &parts[1], &parts[2],
+  if (PyArg_ParseTuple(args, "sOOOOO!O", &word, &parts[0], &parts[1], &parts[2],
                        &parts[3], &PyTuple_Type, &parts[4], &parts[5]) == 0) {
     return nullptr;
   }
+  const std::optional<CountedHookKind> kind = HookKindOf(word);
+  if (!kind.has_value()) return nullptr;
   if (!py::isinstance<StepCounter>(parts[0])) {
     PyErr_SetString(PyExc_TypeError, "counter must be a StepCounter");
     return nullptr;
   }
   auto* counter = &py::handle(parts[0]).cast<StepCounter&>();
   const Py_ssize_t n = PyTuple_GET_SIZE(parts[4]);
-  bool are_right = kind != 0 || n == 2;
+  bool are_right = kind != CountedHookKind::kForwardBegins || n == 2;
   for (Py_ssize_t i = 0; i < n; ++i) {
     are_right &= PyWeakref_Check(PyTuple_GET_ITEM(parts[4], i)) != 0;
   }
-  if (!are_right || kind < 0 || kind > 5) {
-    PyErr_SetString(PyExc_ValueError, "no such kind, or not its references");
+  if (!are_right) {
+    PyErr_Format(PyExc_ValueError,
+                 "references of a hook for %s must be weak, and two for "
+                 "forward_begins",
+                 word);
     return nullptr;
   }
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   auto& hook = *reinterpret_cast<Hook*>(self);
   hook.vectorcall = Call;
-  hook.kind = static_cast<CountedHookKind>(kind);
+  hook.kind = *kind;
   hook.counter = counter;
   hook.owner = Py_NewRef(parts[0]);
   hook.event = Py_NewRef(parts[1]);

@@ -17,24 +17,29 @@
 
 namespace tdbg::python_capture {
 
-// What a hook is called for.
-enum class CountedHookKind : long {
-  // Before the call of a module: the event, if it is `module`, which trains,
-  // and `mode_root` too; no other exception is being handled than when the
-  // counting began, and nothing is computed backwards.
-  kForwardBegins = 0,
-  // After it, under the same conditions.
-  kForwardEnds = 1,
-  // Before the step of an optimizer: the event, if it was given no closure and
-  // `asks`, called with the optimizer, has no objection (False).  Where numbers
-  // of some steps are noted it is called in these only.
-  kOptimizerBegins = 2,
-  // After it: the event, unless a scaler says that it may have been skipped.
-  kOptimizerEnds = 3,
-  // In the call of a module: nothing.
-  kInForward = 4,
-  // Before the step of an optimizer, one of `known`: nothing.
-  kKnownOptimizer = 5,
+// What a hook is called for.  Python names a kind by a word, which only the
+// table in the source maps to it.
+enum class CountedHookKind {
+  // "forward_begins", before the call of a module: the event, if it is
+  // `module`,
+  // which trains, and `mode_root` too; no other exception is being handled than
+  // when the counting began, and nothing is computed backwards.
+  kForwardBegins,
+  // "forward_ends", after it, under the same conditions.
+  kForwardEnds,
+  // "optimizer_begins", before the step of an optimizer: the event, if it was
+  // given no closure and `asks`, called with the optimizer, has no objection
+  // (False).  Where numbers of some steps are noted it is called in these only.
+  kOptimizerBegins,
+  // "optimizer_ends", after it: the event, unless a scaler says that it may
+  // have
+  // been skipped.
+  kOptimizerEnds,
+  // "in_forward", in the call of a module: nothing.
+  kInForward,
+  // "known_optimizer", before the step of an optimizer, one of `known`:
+  // nothing.
+  kKnownOptimizer,
 };
 
 // The exception that the calling code handles, to be compared; null: none.

@@ -65,13 +65,14 @@ class StepCounter:
 
 @final
 class CountedHook:
-    """Stands in for a hook; cpp/python_capture/counted_hook.h has the kinds.
+    """Stands in for a hook; its class and its attributes are those of the hook.
 
-    Its class and its attributes are those of the hook.
+    *kind* is a word, such as "forward_begins": cpp/python_capture/counted_hook.h has
+    them all.  An unknown one raises ValueError.
     """
 
     def __new__(
-        cls, kind: int, counter: StepCounter, event: object, hook: Callable[..., Any],
+        cls, kind: str, counter: StepCounter, event: object, hook: Callable[..., Any],
         backward_id: Callable[[], int], references: tuple[weakref.ref[Any], ...],
         asks: Callable[[Any], bool] | None, /,
     ) -> CountedHook: ...  # fmt: skip

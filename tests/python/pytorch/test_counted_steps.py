@@ -354,18 +354,39 @@ def test_a_model_that_is_gone_keeps_no_steps_from_being_counted(run_dir: Path) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("arguments", "error", "message"),
     [
-        ((0, None, None, print, print, (), None), TypeError),
-        ((0, StepCounter(), None, print, print, (), None), ValueError),
-        ((9, StepCounter(), None, print, print, (), None), ValueError),
-        ((1, StepCounter(), None, print, print, (1,), None), ValueError),
-        ((1,), TypeError),
+        (("in_forward", None, None, print, print, (), None), TypeError, "StepCounter"),
+        (
+            ("forward_begins", StepCounter(), None, print, print, (), None),
+            ValueError,
+            "two for forward_begins",
+        ),
+        (
+            ("forward_ends", StepCounter(), None, print, print, (1,), None),
+            ValueError,
+            "weak",
+        ),
+        ((0, StepCounter(), None, print, print, (), None), TypeError, "str"),
+        (("in_forward",), TypeError, "7 arguments"),
     ],
 )
-def test_a_bad_hook_is_refused(arguments: tuple[Any, ...], error: type) -> None:
-    with pytest.raises(error):
+def test_a_bad_hook_is_refused(
+    arguments: tuple[Any, ...], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         CountedHook(*arguments)
+
+
+def test_an_unknown_kind_of_hook_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match="kind must be one of") as refused:
+        CountedHook("forward_begin", StepCounter(), None, print, print, (), None)
+    message = str(refused.value)
+    assert message.endswith("not 'forward_begin'")
+    for word in ("forward_begins", "forward_ends", "optimizer_begins"):
+        assert word in message
+    for word in ("optimizer_ends", "in_forward", "known_optimizer"):
+        assert word in message
 
 
 def test_a_step_without_events_cannot_be_counted() -> None:

@@ -31,9 +31,6 @@ from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
 
 __all__ = ["CountingHooks"]
 
-# As cpp/python_capture/counted_hook.h has them.
-_FORWARD_BEGINS, _FORWARD_ENDS, _OPTIMIZER_BEGINS = range(3)
-_OPTIMIZER_ENDS, _IN_FORWARD, _KNOWN_OPTIMIZER = range(3, 6)
 _OF_MODULES = ("_forward_pre_hooks", "_forward_hooks")
 _OF_OPTIMIZERS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 # Refers to an object that has a dict of hooks, with the name of that.
@@ -115,18 +112,18 @@ class CountingHooks:
             for name, key, hook in _hooks_of(root(), _OF_MODULES):
                 references = root, living[0][1]
                 if isinstance(hook, End):
-                    self._put(root, name, key, _FORWARD_ENDS, capture.ends)
+                    self._put(root, name, key, "forward_ends", capture.ends)
                 elif isinstance(hook, Begin):
                     begins = capture.begins
-                    self._put(root, name, key, _FORWARD_BEGINS, begins, references)
+                    self._put(root, name, key, "forward_begins", begins, references)
                 elif isinstance(hook, QuickHook):
-                    self._put(root, name, key, _IN_FORWARD)
+                    self._put(root, name, key, "in_forward")
 
     def _replace_optimizers(self, session: Session, watch: OptimizerWatch) -> None:
         known = watch.optimizers()
         references = tuple(weakref.ref(each) for each in known)
         name, key = "_global_optimizer_pre_hooks", watch.meets
-        self._put(lambda: optimizer, name, key, _KNOWN_OPTIMIZER, None, references)
+        self._put(lambda: optimizer, name, key, "known_optimizer", None, references)
         for each, owner in zip(known, references, strict=True):
             events = watch.events(each)
             for name, key, hook in _hooks_of(each, _OF_OPTIMIZERS):
@@ -134,16 +131,16 @@ class CountingHooks:
                     continue
                 if isinstance(hook, StepBegins):
                     begins, asks = events.begins, watch.has_news
-                    self._put(owner, name, key, _OPTIMIZER_BEGINS, begins, (), asks)
+                    self._put(owner, name, key, "optimizer_begins", begins, (), asks)
                 elif isinstance(hook, StepEnds):
-                    self._put(owner, name, key, _OPTIMIZER_ENDS, events.ends)
+                    self._put(owner, name, key, "optimizer_ends", events.ends)
 
     def _put(
         self,
         owner: _Owner,
         name: str,
         key: int,
-        kind: int,
+        kind: str,
         event: object = None,
         references: tuple[weakref.ref[Any], ...] = (),
         asks: Callable[[Optimizer], bool] | None = None,
