@@ -214,8 +214,9 @@ def test_files_that_go_below_the_writer_are_one_warning_and_counted(
     assert counters["last_errno"] == errno.ENOENT
     assert counters["offered"] == 40
     assert counters["written"] + counters["failed"] == 40
-    # What the file held is lost with it.
-    assert counters["failed"] == 40 if gone == "the run" else counters["failed"] >= 11
+    # What the file held is lost with it: two records of each of five steps. A writer
+    # that is idle may find out by itself, before the next step is there.
+    assert counters["failed"] == 40 if gone == "the run" else counters["failed"] >= 10
 
 
 def test_sampling_keeps_whole_steps_and_their_rows(tmp_path: Path) -> None:
