@@ -91,6 +91,31 @@ def test_severities_are_named_on_the_page_and_in_the_overview(
     assert severities_in(shown) == used
 
 
+@pytest.fixture(scope="module")
+def texts_of_rules(repository: Path) -> list[str]:
+    """Return the texts that rules make messages from, the longest first."""
+    texts = {
+        " ".join(node.value.split())
+        for folder in ("rules", "config")
+        for path in (repository / "python" / "tdbg" / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    return sorted((text for text in texts if len(text) > 5), key=len, reverse=True)
+
+
+@pytest.mark.parametrize("name", registry.BUILT_IN)
+def test_the_message_on_a_page_has_the_words_of_the_code(
+    name: str, repository: Path, texts_of_rules: list[str]
+):
+    (shown,) = re.findall(r"```text\n(.*?)```", page_of(repository, name), re.DOTALL)
+    left = " ".join(shown.split())
+    for text in texts_of_rules:
+        left = left.replace(text, "|")
+    # Names and short words, such as "are", are left.
+    assert len(re.findall(r"[A-Za-z_.]{3,}", left)) <= 5, left
+
+
 def test_every_page_is_of_a_rule(repository: Path):
     pages = {page.stem for page in (repository / "docs" / "rules").iterdir()}
     assert pages == set(registry.BUILT_IN)
