@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from tdbg.hooks import face
 from tdbg.hooks.face import *  # noqa: F403
+from tdbg.hooks.jax.gradients import optax
 from tdbg.hooks.jax.hook import Hook, del_hook, get_hook, set_hook, watch
-from tdbg.hooks.jax.optax import optax
 from tdbg.hooks.jax.tracing import tap
 
 if TYPE_CHECKING:

@@ -422,7 +422,7 @@ def _has_loss(outputs: Any) -> bool:
     import jax
     import numpy as np
 
-    from tdbg.hooks.jax.losses import find_loss
+    from tdbg.hooks.jax.hook import find_loss
 
     def stand_in(leaf: Any) -> Any:
         shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)

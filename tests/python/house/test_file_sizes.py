@@ -26,8 +26,6 @@ SMALL = {
     "tdbg/hooks/trees/adapter.py": "what all frameworks of boosted trees share",
     "tdbg/tensorflow.py": "a public face",
     "tdbg/jax.py": "a public face",
-    "tdbg/hooks/jax/losses.py": "what a step's loss is, a rule that users read",
-    "tdbg/hooks/jax/optax.py": "one library's own way in",
     "tdbg/hooks/jax/interception.py": "what stands between traces and libraries",
     "tdbg/actions/stop.py": "an action, found by its name",
     "tdbg/actions/notify.py": "an action, found by its name",

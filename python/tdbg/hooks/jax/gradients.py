@@ -1,4 +1,4 @@
-"""Gradients of a step, the loss that they are of, and the updates made of them.
+"""Gradients of a step, their loss, and the updates that an optimizer makes of them.
 
 Thread safety: a trace belongs to its thread; others see none.
 """
@@ -17,7 +17,7 @@ from tdbg.hooks.jax.names import path_name
 from tdbg.hooks.jax.step_capture import LOSS
 from tdbg.hooks.jax.tracing import present_trace
 
-__all__ = ["show_gradients", "show_update"]
+__all__ = ["optax", "show_gradients", "show_update"]
 
 
 def show_gradients(gradients: Any, loss: Any = None) -> Any:
@@ -69,3 +69,30 @@ def show_update(
     result, state = update(gradients, *args, **extra)
     result = trace.show_tree(result, lambda _, path: update_name(path), Role.UPDATE)
     return result, state
+
+
+def optax(tx: Any) -> Any:
+    """Return an optax transformation that captures its gradients and its updates.
+
+        tx = tj.optax(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)))
+
+    ``gradient/<parameter>`` is what ``update`` is given: wrap all of a chain for the
+    gradients before they are clipped, or what follows the clipping for those that the
+    optimizer uses. ``update/<parameter>`` is what it returns. The state is that of
+    *tx*: checkpoints with and without the wrapper are the same.
+
+    Args:
+        tx: A ``GradientTransformation``. With ``optax.MultiSteps`` and
+            ``optax.apply_if_finite`` wrap these, not what is inside of them.
+
+    Returns:
+        A ``GradientTransformationExtraArgs``.
+    """
+    from optax import GradientTransformationExtraArgs, with_extra_args_support
+
+    inner = with_extra_args_support(tx)
+
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        return show_update(inner.update, updates, state, params, **extra)
+
+    return GradientTransformationExtraArgs(inner.init, update)

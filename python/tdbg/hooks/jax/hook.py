@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.modes import CurrentMode
@@ -20,12 +21,45 @@ from tdbg.hooks.jax.facts import ModelFacts
 from tdbg.hooks.jax.interception import imported_interceptors, interceptor_of
 from tdbg.hooks.jax.jit import JitStep
 from tdbg.hooks.jax.kinds import kind_of_name
-from tdbg.hooks.jax.losses import find_loss
 from tdbg.hooks.jax.sites import Sites
 from tdbg.hooks.jax.step_capture import LOSS, StepCapture
 from tdbg.modes import ModeKeys
 
-__all__ = ["Hook", "del_hook", "get_hook", "set_hook", "watch"]
+__all__ = ["Hook", "del_hook", "find_loss", "get_hook", "set_hook", "watch"]
+
+_LOSS = "loss"
+# A step returns (state, (loss, metrics)), and nothing deeper.
+_DEPTH = 2
+
+
+def find_loss(outputs: Any, depth: int = _DEPTH) -> Any:
+    """Return the first number with a fraction that a step returns; None: there is none.
+
+    That is the output itself; the first such element of a tuple, as of
+    ``(params, opt_state, loss)``, ``(loss, aux)`` or ``(state, (loss, aux))``; or what
+    a mapping has as ``loss``. States of optimizers are not searched.
+
+    Example:
+        >>> float(find_loss(({"w": np.ones(2)}, (np.float32(0.5), "aux"))))
+        0.5
+    """
+    if _is_number(outputs):
+        return outputs
+    if isinstance(outputs, Mapping):
+        found = outputs.get(_LOSS)
+        return found if _is_number(found) else None
+    if depth and isinstance(outputs, tuple | list) and not hasattr(outputs, "_fields"):
+        at_once = (each for each in outputs if _is_number(each))
+        within = (find_loss(each, depth - 1) for each in outputs)
+        return next(at_once, next((each for each in within if each is not None), None))
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, float | np.floating):
+        return True
+    is_array = isinstance(value, jax.Array | np.ndarray) and value.ndim == 0
+    return is_array and bool(jax.numpy.issubdtype(value.dtype, jax.numpy.floating))
 
 
 class Hook(FrameworkHook):
@@ -91,7 +125,7 @@ class Hook(FrameworkHook):
             function: A function of pytrees; None: this is a decorator.
             mode: Of its steps; None: TRAIN, or what ``hook.set_mode`` says.
             loss: Returns the loss from what the function returns, or None; by default
-                the first number of it (``hooks/jax/losses.py``): ``loss``,
+                its first number (``find_loss``): ``loss``,
                 ``(loss, aux)``, ``(params, opt_state, loss)``.
             loss_kind: What the loss computes, as of ``tdbg.config.kinds``, such as
                 "cross_entropy", for rules that ask.

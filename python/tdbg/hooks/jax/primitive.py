@@ -6,6 +6,10 @@ Python, a copy or a lock, and hands the same memory on: XLA may not drop it, sin
 others use its result, and need not order it, since it has no effect. ``show_all`` shows
 the arguments of a program, and is the identity on the ticket.
 
+The handler needs a platform whose programs call host functions on their memory, which
+only the CPU's do, and a version of XLA that accepts it. Everywhere else
+``jax.debug.callback`` copies each tensor to the host: correct, but slower.
+
 It differentiates as the identity does, and shows a batch of ``jax.vmap`` at once. Where
 a program is partitioned among devices, each shows its own part, and of parts that are
 equal one is shown: no part moves (tests look for collectives in the compiled program).
@@ -16,6 +20,7 @@ Thread safety: pure functions.
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -29,7 +34,6 @@ from jax.interpreters import partial_eval as pe
 from jax.sharding import NamedSharding, PartitionSpec
 
 from tdbg import _core
-from tdbg.hooks.jax.handler import calls_handler, show_in_callback
 from tdbg.hooks.jax.shards import PartTable, part_table
 
 __all__ = ["PASSES", "ProgramObserver", "show", "show_all", "when_done"]
@@ -280,3 +284,46 @@ show_all_p.def_abstract_eval(_last)
 ad.primitive_jvps[show_all_p] = _jvp_all
 batching.primitive_batchers[show_all_p] = _batch_all
 mlir.register_lowering(show_all_p, _lower_all)
+
+
+_log = logging.getLogger("tdbg")
+
+
+@functools.cache
+def calls_handler() -> bool:
+    """Whether XLA takes the handlers of the core; registers them at the first call."""
+    try:
+        for name, handler in _core.tap_handlers().items():
+            jax.ffi.register_ffi_target(name, handler, platform="cpu", api_version=1)
+    except Exception as error:
+        _log.warning(
+            "XLA does not take the handler of tdbg (%s): tensors are copied to Python, "
+            "which is slower",
+            error,
+        )
+        return False
+    return True
+
+
+def show_in_callback(x: Any, ticket: Any, *, tap: int) -> Any:
+    """Return *x*, which is shown by ``jax.debug.callback``.
+
+    Of an array that is divided among devices the callback is given the whole, which JAX
+    gathers on one: nothing tells a callback which part it has.
+
+    Args:
+        x: The tensor; in a program that is written for each device, its part of it.
+        ticket: Of the step, with the number of the part in such a program.
+        tap: Number of the place.
+    """
+    jax.debug.callback(functools.partial(_show, tap), x, ticket)
+    return x
+
+
+def _show(tap: int, x: Any, ticket: Any) -> None:
+    words = np.asarray(ticket)
+    number = int(words[2]) if len(words) == 3 else 0  # Low, high, number of the part.
+    if number >= 0:
+        low, high = (int(word) for word in words[:2].view(np.uint32))
+        array = np.ascontiguousarray(x)
+        _core.show_tensor(low | high << 32, tap, array, number)

@@ -26,13 +26,14 @@ from tdbg.hooks.keras.losses import Losses, Tracker, reader_of
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import (
     SKIPPED,
+    LearningRates,
     Optimizers,
+    Rates,
     TrainingOptimizers,
     accumulates_over,
     inner_of,
     states_of,
 )
-from tdbg.hooks.keras.rates import LearningRates, Rates
 from tdbg.hooks.keras.replica_losses import ReplicaTracker
 from tdbg.hooks.keras.replicas import n_replicas_of
 from tdbg.hooks.keras.selections import Selections
