@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -13,7 +17,6 @@ from tdbg.actions import Action, close_all
 from tdbg.cli import options
 from tdbg.cli.accounts import accounts, exit_if_unread, print_accounts
 from tdbg.cli.check import conclude, exit_code
-from tdbg.cli.interrupts import first_interrupt
 from tdbg.cli.output import (
     console,
     counted,
@@ -49,7 +52,7 @@ from tdbg.run.findings import Finding
 from tdbg.trial import create_trial
 from tdbg.view import diagnosis_of_report, view_of
 
-__all__ = ["command"]
+__all__ = ["command", "first_interrupt"]
 
 
 @click.command("watch")
@@ -200,3 +203,31 @@ class _Printer:
             self._out.print(f"the training {ENDS[state]}")
         print_accounts(trial, view, self._out)
         print_report(written, self._out)
+
+
+@contextmanager
+def first_interrupt(call: Callable[[], None]) -> Iterator[None]:
+    """Make the first Ctrl-C call *call*, and raise nothing; a second one raises.
+
+    ``KeyboardInterrupt`` comes out of whatever is running: half of a poll, or the
+    callback of a weak reference, where Python reports it and goes on.
+
+    Args:
+        call: May be called between any two instructions of the main thread, so it
+            must take no lock.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    if not is_main or before is not signal.default_int_handler:
+        yield  # Somebody else handles it, or nobody is to.
+        return
+
+    def interrupted(_: int, __: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        call()
+
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

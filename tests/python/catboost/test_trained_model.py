@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tdbg.hooks.catboost.model import TrainedModel
-from tdbg.hooks.catboost.trees_json import Features, table_of_trees
+from tdbg.hooks.catboost.model import Features, TrainedModel, table_of_trees
 from tdbg.hooks.trees.rounds import DataSet
 from tdbg.hooks.trees.tables import TreeTable
 from tree_runs import diabetes, digits

@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from tdbg.cli.interrupts import first_interrupt
+from tdbg.cli.watch import first_interrupt
 
 
 def interrupt(_: object = None) -> None:

@@ -8,7 +8,7 @@ import lightgbm
 import numpy as np
 import pytest
 
-from tdbg.hooks.lightgbm.trees_text import table_of_text
+from tdbg.hooks.lightgbm.booster import table_of_text
 from tdbg.hooks.trees.tables import TreeTable
 
 QUIET = {"verbosity": -1, "num_threads": 1, "num_leaves": 8}

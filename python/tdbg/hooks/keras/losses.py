@@ -2,27 +2,40 @@
 
 What Keras calls ``loss`` in its logs is the mean of the epoch so far.  The loss of a
 batch is what the model's loss trackers are given; where no tap sees that, it is how
-much their totals have grown.
+much their totals have grown in the step.  The total before a step is that after the
+step before; only if nobody has read that, it is read before the step.
+
+Under ``tf.distribute`` a metric has numbers of its own on each replica, which Keras
+adds up when it reads them.  Their growth in a step is the loss of one replica's share
+of the batch.
 
 Thread safety: the training's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from tdbg.capture.naming import MAX_CALLS, activation_name
+from tdbg.capture.recorder import StepContext
+from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
 from tdbg.config.kinds import Kind
+from tdbg.hooks.keras.backend import Backend, State, number_in
 from tdbg.hooks.keras.kinds import loss_class, loss_kind
-from tdbg.hooks.keras.tracing import Patches, Taps
+from tdbg.hooks.keras.replicas import numbers_of_replicas
+from tdbg.hooks.keras.tracing import Patches, Taps, tap_key
 from tdbg.modes import ModeKeys
 
 __all__ = [
     "LossFunction",
+    "LossRecords",
     "Losses",
+    "ReplicaTracker",
     "Totals",
     "Tracker",
     "growth",
@@ -315,3 +328,171 @@ def _followed_by(
         return followed
 
     return make
+
+
+# The sum of the losses in a metric, and that of their weights.
+_Numbers = tuple[float, float]
+
+
+class ReplicaTracker(Tracker):
+    """Follows a metric that means a loss, on each replica."""
+
+    def __init__(self, metric: Any) -> None:
+        super().__init__(metric)
+        self._of_replicas: Sequence[_Numbers | None] = [None] * len(self._read())
+
+    def begin(self, before: _Numbers | None) -> None:
+        """As ``Tracker``; of the replicas' shares of the numbers, those of now."""
+        super().begin(before)
+        n = len(self._of_replicas)
+        if before is None or not any(before):
+            self._of_replicas = [before] * n
+        else:
+            self._of_replicas = self._read()
+
+    def record(
+        self, session: Session, context: StepContext, entry: TensorEntry | None
+    ) -> None:
+        """Record the loss of each replica in the step that is over.
+
+        Args:
+            session: Receives the losses.
+            context: The step.
+            entry: The name of the loss; None: the loss was recorded already.
+        """
+        before, self._of_replicas = self._of_replicas, self._read()
+        if entry is None:
+            return
+        flags = (context.step_plan.of_entry(entry),)
+        micro_batch = context.step.micro_batch
+        for replica, now in enumerate(self._of_replicas):
+            loss = _grown(before[replica], now)
+            if loss is not None:
+                tensors = (np.asarray(loss, np.float32),)
+                session.replicas.take(
+                    replica, context, (entry,), tensors, flags, micro_batch
+                )
+
+    def _read(self) -> list[Any]:
+        read = map(numbers_of_replicas, (self.metric.total, self.metric.count))
+        return list(zip(*read, strict=True))
+
+
+def _grown(before: _Numbers | None, now: _Numbers) -> float | None:
+    """The mean of the losses in between; None: there were none, or nobody knows."""
+    if before is None or np.array_equal(before, now, equal_nan=True):
+        return None  # An empty share leaves them as they are.
+    if now[1] <= before[1]:  # They were reset.
+        before = (0.0, 0.0)
+    added = now[1] - before[1]
+    return (now[0] - before[0]) / added if added > 0 else None
+
+
+class LossRecords:
+    """Records the losses of the steps of one model.
+
+    Where steps are computed asynchronously a step that is over ends when its losses
+    have been computed: nobody waits for them.
+
+    Args:
+        session: Receives them.
+        backend: Reads numbers.
+        losses: The losses of the model.
+    """
+
+    def __init__(self, session: Session, backend: Backend, losses: Losses) -> None:
+        self._session = session
+        self._backend = backend
+        self._losses = losses
+
+    def step_begins(self, mode: ModeKeys, state: State, *, has_taps: bool) -> None:
+        """Know what trackers hold before a step, as far as its losses follow from it.
+
+        Args:
+            mode: The mode of the step.
+            state: The variables before it.
+            has_taps: Whether it is to be run with taps.
+        """
+        for tracker in self._losses.trackers:
+            if tracker.is_known or (has_taps and mode in tracker.tapped_in):
+                continue
+            if not self._session.may_capture(Role.LOSS):
+                return
+            tracker.begin(self._totals(tracker, state))
+
+    def step_ended(
+        self,
+        model: Any,
+        context: StepContext,
+        tensors: Mapping[str, Any],
+        state: State,
+    ) -> None:
+        """Record the losses of a step that is over.
+
+        Args:
+            model: The model.
+            context: The step.
+            tensors: What taps hold of it.
+            state: The variables as it has left them.
+        """
+        mode = context.step.mode
+        for tracker in self._losses.trackers:
+            entry = self._session.entry(self._losses.name_of(model, tracker), Role.LOSS)
+            if tap_key(entry.name, Role.LOSS) in tensors:
+                tracker.tapped_in.add(mode)
+                tracker.begin(None)
+                continue
+            if not tracker.is_known:  # Taps were to see it, and did not.
+                tracker.tapped_in.discard(mode)
+            if not context.step_plan.of_entry(entry):
+                tracker.begin(None)
+            elif isinstance(tracker, ReplicaTracker):
+                tracker.record(self._session, context, entry)
+            else:
+                before, after = tracker.before, self._totals(tracker, state)
+                tracker.begin(after)
+                self._record(context, entry, before, after)
+
+    def metrics_are_reset(self) -> None:
+        """Keras has reset its metrics."""
+        for tracker in self._losses.trackers:
+            tracker.begin((0.0, 0.0))
+
+    def _totals(self, tracker: Tracker, state: State) -> Totals:
+        """What a tracker holds; where it is yet computed, copies of that."""
+        numbers = state.read([tracker.metric.total, tracker.metric.count])
+        as_async = self._backend.as_async
+        total, count = as_async.copies(numbers) if as_async else self._numbers(numbers)
+        return total, count
+
+    def _numbers(self, totals: Sequence[Any]) -> tuple[float, float]:
+        total, count = (number_in(self._backend, each) for each in totals)
+        return total, count
+
+    def _record(
+        self,
+        context: StepContext,
+        entry: TensorEntry,
+        before: Totals | None,
+        after: Totals,
+    ) -> None:
+        if before is None:
+            return
+        session = self._session
+        flags = context.step_plan.of_entry(entry)
+        micro_batch = context.step.micro_batch
+
+        def deliver() -> None:
+            loss = growth(self._numbers(before), self._numbers(after))
+            if loss is not None:
+                session.note_data(context)
+                arrays = (np.asarray(loss, np.float32),)
+                session.take(context, (entry,), arrays, (flags,), 0, micro_batch)
+
+        as_async = self._backend.as_async
+        if as_async is not None:
+            session.note_data(context)  # Its record waits for the result.
+            result = as_async.computed((*before, *after))
+            session.expect(context, result, deliver)
+        else:
+            deliver()

@@ -21,8 +21,13 @@ from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.backend import Answer, Backend, State, number_in
-from tdbg.hooks.keras.loss_records import LossRecords
-from tdbg.hooks.keras.losses import Losses, Tracker, reader_of
+from tdbg.hooks.keras.losses import (
+    Losses,
+    LossRecords,
+    ReplicaTracker,
+    Tracker,
+    reader_of,
+)
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import (
     SKIPPED,
@@ -34,7 +39,6 @@ from tdbg.hooks.keras.optimizers import (
     inner_of,
     states_of,
 )
-from tdbg.hooks.keras.replica_losses import ReplicaTracker
 from tdbg.hooks.keras.replicas import n_replicas_of
 from tdbg.hooks.keras.selections import Selections
 from tdbg.hooks.keras.taps import ModelTaps

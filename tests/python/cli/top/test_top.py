@@ -24,9 +24,8 @@ from click.testing import CliRunner, Result
 from run_builder import RunBuilder, simple_run
 from tdbg.cli import _tdbg
 from tdbg.cli.top.board import WatchedRun
-from tdbg.cli.top.charts import sparkline
+from tdbg.cli.top.charts import on_log_scale, sparkline
 from tdbg.cli.top.commands import Commands
-from tdbg.cli.top.drawing import on_log_scale
 from tdbg.cli.top.screens import KEYS, View, draw
 from tdbg.config import Role
 from tdbg.rules import check

@@ -21,7 +21,7 @@ from common import (
 )
 
 import tdbg.keras as tk
-from tdbg.hooks.keras.loss_records import LossRecords
+from tdbg.hooks.keras.losses import LossRecords
 from tdbg.hooks.keras.taps import ModelTaps
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.run.requests import request_stop
