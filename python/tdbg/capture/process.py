@@ -15,10 +15,9 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from tdbg.capture.session import Session
+from tdbg.capture.ranks import WriterIdentity
 
 __all__ = [
     "MAX_FAULTS",
@@ -31,11 +30,25 @@ __all__ = [
 _log = logging.getLogger("tdbg")
 
 
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+class OpenSession(Protocol):
+    """A session as far as its process ends it."""
+
+    @property
+    def writes_as(self) -> WriterIdentity | None:
+        """The run, rank and attempt that it writes; None if it writes nothing."""
+
+    def close(self, reason: str = ...) -> bool:
+        """End the run; return True if everything was written."""
+
+    def make_inert(self) -> None:
+        """Do nothing any more, in a forked child."""
+
+
+_sessions: weakref.WeakSet[OpenSession] = weakref.WeakSet()
 _callbacks: list[Callable[[], None]] = []
 
 
-def watch_process(session: Session) -> None:
+def watch_process(session: OpenSession) -> None:
     """Close the session when the process exits; keep it out of forked children."""
     _sessions.add(session)
 

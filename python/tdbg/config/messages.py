@@ -13,12 +13,15 @@ __all__ = [
     "check_known",
     "counted",
     "nearest",
+    "nearest_recorded",
     "printable",
     "short",
     "whole_number",
 ]
 
 _LONGEST = 200
+# To compare names takes the square of their lengths.
+_LONGEST_COMPARED = 500
 
 
 def nearest(value: object, valid: Iterable[str]) -> str:
@@ -33,6 +36,28 @@ def nearest(value: object, valid: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return f"valid are {', '.join(repr(name) for name in names)}"
+
+
+def nearest_recorded(name: str, recorded: Iterable[str]) -> str:
+    """Return the end of a message about a name that a run has not: up to three near it.
+
+    A run may have any number of names of any length; comparing them stays cheap.
+
+    Example:
+        >>> nearest_recorded("los", ["loss", "rate"])
+        "did you mean 'loss'?"
+    """
+    known = sorted(recorded)
+    close = []
+    if len(name) <= _LONGEST_COMPARED:
+        some = [each for each in known[:5000] if len(each) <= _LONGEST_COMPARED]
+        close = difflib.get_close_matches(name, some, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(map(short, close))}?"
+    if not known:
+        return "there is none so far"
+    shown = ", ".join(map(short, known[:5]))
+    return f"there are {len(known)}: {shown}{', ...' if len(known) > 5 else ''}"
 
 
 def short(value: object, longest: int = _LONGEST) -> str:

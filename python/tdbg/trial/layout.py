@@ -16,11 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.messages import short
+from tdbg.config.messages import nearest_recorded, short
 from tdbg.errors import TensorUnavailable
 from tdbg.run.schema import stored_name
 from tdbg.trial.run import RunState
-from tdbg.trial.selection import nearest
 from tdbg.trial.shards import Contributions, extreme_class, whole_count
 from tdbg.trial.writers import Source
 
@@ -144,6 +143,6 @@ def _known(run: RunState, names: Sequence[str]) -> list[str]:
     requested = list(dict.fromkeys(map(stored_name, names)))
     for name in requested:
         if run.definition(name) is None:
-            msg = f"no tensor {short(name)}; {nearest(name, run.names())}"
+            msg = f"no tensor {short(name)}; {nearest_recorded(name, run.names())}"
             raise TensorUnavailable(msg)
     return requested

@@ -1,23 +1,19 @@
 """The losses of a training, as NumPy arrays.
 
-Thread safety: values, and a function that holds the trial's lock inside.
+Thread safety: values, and a pure function.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.collections import CollectionKeys
 from tdbg.modes import ModeKeys
+from tdbg.trial.statistics import Statistics
 
-if TYPE_CHECKING:
-    from tdbg.trial.trial import Trial
-
-__all__ = ["LossSeries", "losses"]
+__all__ = ["LossSeries", "loss_series"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,24 +39,26 @@ class LossSeries:
         return len(self.steps)
 
 
-def losses(trial: Trial, mode: ModeKeys) -> list[LossSeries]:
-    """Return the losses of one mode by name, or of all modes if it is GLOBAL."""
-    with trial.no_refresh():
-        if mode is ModeKeys.GLOBAL:
-            return [each for m in trial.modes() for each in _of_mode(trial, m)]
-        return _of_mode(trial, mode)
+def loss_series(
+    losses: Statistics, table: NDArray[np.void], mode: ModeKeys
+) -> list[LossSeries]:
+    """Return a series for each loss that a mode has, in the order of *losses*.
 
-
-def _of_mode(trial: Trial, mode: ModeKeys) -> list[LossSeries]:
-    names = trial.tensor_names(mode=mode, collection=CollectionKeys.LOSSES.value)
-    rows = trial.statistics(names, mode=mode)
-    values = rows.reduction("mean")
-    table = trial.step_table()
-    mode_steps = table["mode_step"][np.searchsorted(table["step"], rows.steps)]
+    Args:
+        losses: The statistics of all losses at the steps of the mode.
+        table: The step table, which has the mode's own count of steps.
+        mode: The mode.
+    """
+    values = losses.reduction("mean")
+    mode_steps = table["mode_step"][np.searchsorted(table["step"], losses.steps)]
     return [
         LossSeries(
-            name, mode, rows.steps[here], mode_steps[here].astype(np.int64), value[here]
+            name,
+            mode,
+            losses.steps[here],
+            mode_steps[here].astype(np.int64),
+            value[here],
         )
-        for name, here, value in zip(rows.names, rows.present, values, strict=True)
+        for name, here, value in zip(losses.names, losses.present, values, strict=True)
         if here.any()
     ]

@@ -5,7 +5,6 @@ Thread safety: functions over a ``RunState`` whose lock is held.
 
 from __future__ import annotations
 
-import difflib
 import enum
 import re
 import time
@@ -14,7 +13,6 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.messages import short
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import (
     ConfigurationError,
@@ -33,7 +31,6 @@ __all__ = [
     "matching",
     "missing_step",
     "mode_key",
-    "nearest",
     "saved_in",
     "saved_near",
     "state_of",
@@ -131,25 +128,6 @@ def matching(names: Iterable[str], regex: str | Iterable[str] | None) -> set[str
             msg = f"{text!r} is no regular expression: {error}"
             raise ConfigurationError(msg) from error
     return {name for name in names if any(p.search(name) for p in patterns)}
-
-
-# To compare names takes the square of their lengths.
-LONGEST_COMPARED = 500
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of a message about a name that is not there."""
-    known = sorted(names)
-    close = []
-    if len(name) <= LONGEST_COMPARED:
-        some = [each for each in known[:5000] if len(each) <= LONGEST_COMPARED]
-        close = difflib.get_close_matches(name, some, n=3, cutoff=0.5)
-    if close:
-        return f"did you mean {' or '.join(map(short, close))}?"
-    if not known:
-        return "there is none so far"
-    shown = ", ".join(map(short, known[:5]))
-    return f"there are {len(known)}: {shown}{', ...' if len(known) > 5 else ''}"
 
 
 # Between two looks at a run that is waited for.

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.collections import Collection
-from tdbg.config.messages import short
+from tdbg.config.collections import Collection, CollectionKeys
+from tdbg.config.messages import nearest_recorded, short
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import NO_MAP_VARIABLE, local_path, wait_for_run
@@ -29,7 +29,7 @@ from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
 from tdbg.shown import Shown, drawn_by
 from tdbg.trial import reports, selection
-from tdbg.trial.losses import LossSeries, losses
+from tdbg.trial.losses import LossSeries, loss_series
 from tdbg.trial.lost_records import LostRecords, lost_records
 from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.run import RunState
@@ -360,7 +360,7 @@ class Trial(TableQueries, Shown):
         with self._run.fresh() as run:
             found = run.resolve(name)
             if found is None:
-                msg = f"no tensor {short(name)}; {selection.nearest(name, run.names())}"
+                msg = f"no tensor {short(name)}; {nearest_recorded(name, run.names())}"
                 raise TensorUnavailable(msg)
             return TensorHandle(run, found)
 
@@ -382,7 +382,7 @@ class Trial(TableQueries, Shown):
         """
         found = self.collections()
         if name not in found:
-            msg = f"no collection {name!r}; {selection.nearest(name, found)}"
+            msg = f"no collection {name!r}; {nearest_recorded(name, found)}"
             raise QueryError(msg)
         return found[name]
 
@@ -417,7 +417,16 @@ class Trial(TableQueries, Shown):
             for loss in trial.losses():
                 plt.plot(loss.steps, loss.values, label=f"{loss.name} {loss.mode.name}")
         """
-        return losses(self, mode_key(mode))
+        asked = mode_key(mode)
+        found: list[LossSeries] = []
+        with self.no_refresh():
+            for one in self.modes() if asked is ModeKeys.GLOBAL else [asked]:
+                names = self.tensor_names(
+                    mode=one, collection=CollectionKeys.LOSSES.value
+                )
+                recorded = self.statistics(names, mode=one)
+                found += loss_series(recorded, self.step_table(), one)
+        return found
 
 
 def create_trial(

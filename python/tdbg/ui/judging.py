@@ -9,31 +9,13 @@ Errors: what goes wrong is what the page is told; none reaches who asked.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.rules import Engine
-from tdbg.ui.runs import OpenRun
+from tdbg.ui.runs import Judging, OpenRun
 
 __all__ = ["Judge"]
-
-
-@dataclass(frozen=True, slots=True)
-class Judging:
-    """How far it is.
-
-    Attributes:
-        state: waiting, judging, judged or failed.
-        reason: Why it failed; empty otherwise.
-    """
-
-    state: Literal["waiting", "judging", "judged", "failed"]
-    reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """A dictionary that JSON can hold."""
-        return {"state": self.state, "reason": self.reason}
 
 
 class Judge:

@@ -17,17 +17,15 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
 from tdbg.run.directory import find_runs, fingerprint, local_path, open_run
 from tdbg.trial import Trial, create_trial
 
-if TYPE_CHECKING:
-    from tdbg.ui.judging import Judging
-
-__all__ = ["OpenRun", "Runs"]
+__all__ = ["Judging", "OpenRun", "Runs"]
 
 # Folders are listed again at most so often, a run is looked at, too.
 LIST_SECONDS = 1.0
@@ -37,6 +35,23 @@ MAX_OPEN = 256
 # Of training: what comes after these are files that were not there.
 ENDED = ("closed", "dead")
 _Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """How far the server is with judging a run.
+
+    Attributes:
+        state: waiting, judging, judged or failed.
+        reason: Why it failed; empty otherwise.
+    """
+
+    state: Literal["waiting", "judging", "judged", "failed"]
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return {"state": self.state, "reason": self.reason}
 
 
 class OpenRun:

@@ -48,6 +48,11 @@ class Package:
         self.folder = folder
         self.trees: dict[str, ast.Module] = {}
         self.faces: set[str] = set()  # Modules that are an `__init__`.
+        self.compiled = {  # Modules of which there is a stub and no source.
+            ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+            for path in folder.rglob("*.pyi")
+            if not path.with_suffix(".py").exists()
+        }
         for path in sorted(folder.rglob("*.py")):
             if "node_modules" in path.parts:
                 continue
@@ -78,7 +83,8 @@ class Package:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 for each in node.names:
                     full = f"{node.module}.{each.name}"
-                    found = full if full in self.trees else node.module
+                    is_module = full in self.trees or full in self.compiled
+                    found = full if is_module else node.module
                     yield Import(found, lazy, typing)
             elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
                 yield from self._imports_in(node.body, lazy=lazy, typing=True)

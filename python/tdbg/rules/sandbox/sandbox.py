@@ -30,7 +30,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import tdbg
 from tdbg.rules.rule import Rule
 from tdbg.rules.runner import RuleRunner, RuleStatus, Status
 from tdbg.rules.sandbox import supervisor
@@ -97,7 +96,7 @@ class Process:
         self._answers, answers = os.pipe()
         control, self._control = os.pipe()
         self._output, output = os.pipe()
-        root = str(Path(tdbg.__file__).parents[1])
+        root = str(Path(__file__).parents[3])
         worker = [sys.executable, "-c", PREAMBLE + program, root]
         of_all = {"memory_bytes": limits.memory_bytes, "processes": limits.processes}
         command = [sys.executable, "-I", "-S", str(Path(supervisor.__file__))]
