@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tdbg.cli.output import EXIT_UNREADABLE, plain
 from tdbg.modes import TRAINING
-from tdbg.trial import LostRecords, Problem, Trial
+from tdbg.trial import FileProblem, LostRecords, Trial
 from tdbg.view import RunView
 
 __all__ = [
@@ -61,7 +61,7 @@ def state_text(state: str, lost: Mapping[str, Any]) -> str:
 
 
 def exit_if_unread(
-    ctx: click.Context, problems: Iterable[Problem], code: int = 0
+    ctx: click.Context, problems: Iterable[FileProblem], code: int = 0
 ) -> None:
     """Exit with *code*, and tell what the system refused to read, if anything.
 

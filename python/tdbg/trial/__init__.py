@@ -18,7 +18,7 @@ from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
 from tdbg.trial.tensor import TensorHandle, TensorStatistics
 from tdbg.trial.trial import Trial, create_trial, default_mapping
 from tdbg.trial.values import Call
-from tdbg.trial.writers import Attempt, EventRecord, Problem
+from tdbg.trial.writers import Attempt, EventRecord, FileProblem
 
 __all__ = [
     "DURATION_FIELD",
@@ -29,9 +29,9 @@ __all__ = [
     "Call",
     "Envelope",
     "EventRecord",
+    "FileProblem",
     "LossSeries",
     "LostRecords",
-    "Problem",
     "RunOverhead",
     "ScalarSeries",
     "Series",

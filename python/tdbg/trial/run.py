@@ -29,7 +29,7 @@ from tdbg.run.schema import stored_name
 from tdbg.trial import writers
 from tdbg.trial.shards import role_of
 from tdbg.trial.steps import StepTable
-from tdbg.trial.writers import NO_END, Attempt, Problem, Source, WriterReader
+from tdbg.trial.writers import NO_END, Attempt, FileProblem, Source, WriterReader
 
 __all__ = ["RunState"]
 
@@ -223,13 +223,13 @@ class RunState:
         newest = self.newest
         return bool(newest) and all(writer.ended for writer in newest)
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[FileProblem]:
         """What is wrong in the files of the run."""
         found = []
         for name, error in sorted(self._unreadable.items()):
             # Anything else than trouble with a file is another run's writer.
             kind = error.kind or "io" if isinstance(error, StorageError) else "foreign"
-            found.append(Problem(kind, name, "", 0, 0, str(error)))
+            found.append(FileProblem(kind, name, "", 0, 0, str(error)))
         for name in sorted(self._writers):
             found += self._writers[name].problems()
         return found

@@ -36,7 +36,7 @@ from tdbg.trial.run import RunState
 from tdbg.trial.selection import StepState, mode_key, state_of, wait
 from tdbg.trial.table_queries import TableQueries
 from tdbg.trial.tensor import TensorHandle
-from tdbg.trial.writers import Attempt, EventRecord, Problem
+from tdbg.trial.writers import Attempt, EventRecord, FileProblem
 
 __all__ = ["Trial", "create_trial", "default_mapping"]
 
@@ -141,7 +141,7 @@ class Trial(TableQueries, Shown):
         with self._run.fresh() as run:
             return {f"worker_{each.rank}": each.liveness for each in run.newest}
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[FileProblem]:
         """What is wrong with the files: damage, torn tails, foreign shards, ..."""
         with self._run.fresh() as run:
             return run.problems()

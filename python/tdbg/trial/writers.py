@@ -34,8 +34,8 @@ __all__ = [
     "Attempt",
     "Definitions",
     "EventRecord",
+    "FileProblem",
     "Ids",
-    "Problem",
     "Source",
     "WriterReader",
     "attempts_of",
@@ -152,7 +152,7 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FileProblem:
     """Something in the run's files that is not as it should be.
 
     Attributes:
@@ -205,7 +205,7 @@ class WriterReader:
         self.last_step = -1  # Highest that was recorded so far.
         self._events: list[EventRecord] = []
         self._histograms = HistogramIndex(self.reader)
-        self._event_problems: list[Problem] = []
+        self._event_problems: list[FileProblem] = []
         self._n_events = 0
         self._final = False
         self.liveness = self.reader.liveness()
@@ -294,11 +294,11 @@ class WriterReader:
         """Definitions of the tensor *name*."""
         return np.array(self.ids.get(name, ()), np.uint32)
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[FileProblem]:
         """What is wrong in the directory, as far as it was looked at."""
         self.events  # noqa: B018 - those that are no JSON
         found = [
-            Problem(p.kind, self.name, p.file, p.offset, p.length, p.message)
+            FileProblem(p.kind, self.name, p.file, p.offset, p.length, p.message)
             for p in self.reader.problems()
         ]
         return found + self._event_problems
@@ -311,7 +311,7 @@ class WriterReader:
         if not isinstance(data, dict):
             message = f"event {event.sequence} holds no JSON object"
             self._event_problems.append(
-                Problem("event", self.name, "", 0, len(event.json), message)
+                FileProblem("event", self.name, "", 0, len(event.json), message)
             )
             return
         self._events.append(

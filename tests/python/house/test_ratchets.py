@@ -19,12 +19,10 @@ from tdbg import rules
 PARTS_OF_A_SESSION = {
     *("machine", "recorder", "policy", "step_writer", "meter", "counted"),
 }
-LAZY_CIRCLES = 0
-LARGEST_TYPING_CIRCLE = 46  # To be small.
 LONGEST_CHAIN = 25  # To be 24.
 FLOORS = 10
 #: Packages that have more floors. To be none.
-MORE_FLOORS = {"hooks": 12, "trial": 12}
+MORE_FLOORS = {"hooks": 12}
 #: Of all modules. To be 0.15.
 SHARE_WITH_ONE_IMPORTER = 0.23
 LINES, COMPLEXITY = 60, 15
@@ -53,7 +51,12 @@ LARGE = {
     "trial.reports:_merge": "one loop for each part of a model's description",
     "trial.steps:_Workers.__init__": "one pass over the states of all workers",
 }
-CLASSES_OF_ONE_NAME = 7  # To be 0.
+#: Names of several public classes that mean the same.
+OF_ONE_MEANING = {
+    "Hook": "captures a training, in each framework",
+    "TdbgCallback": "captures a training, in each library of trainers",
+    "Training": "what the demo trains, in each framework",
+}
 #: The face of another package, whose names are that one's.
 SMDEBUG = "tdbg.compat.smdebug"
 #: Of docstrings of one line. To be 0.02.
@@ -79,13 +82,11 @@ def test_modules_do_not_import_each_other(package: Package) -> None:
 
 
 def test_modules_do_not_import_each_other_later(package: Package) -> None:
-    found = circles(package.graph(lazy=True))
-    assert len(found) <= LAZY_CIRCLES, found
+    assert circles(package.graph(lazy=True)) == []
 
 
 def test_modules_do_not_need_types_of_each_other(package: Package) -> None:
-    found = circles(package.graph(lazy=True, typing=True))
-    assert max(map(len, found), default=0) <= LARGEST_TYPING_CIRCLE, found
+    assert circles(package.graph(lazy=True, typing=True)) == []
 
 
 def test_chains_of_imports_are_short(package: Package) -> None:
@@ -115,10 +116,10 @@ def test_a_function_is_small_and_plain(package: Package) -> None:
     assert {name: large[name] for name in large.keys() - LARGE.keys()} == {}
 
 
-def test_a_public_name_is_that_of_one_class(package: Package) -> None:
+def test_a_public_name_has_one_meaning(package: Package) -> None:
     counted = package.public_classes(without=SMDEBUG)
-    twice = sorted(name for name, count in counted.items() if count > 1)
-    assert len(twice) <= CLASSES_OF_ONE_NAME, twice
+    twice = {name for name, count in counted.items() if count > 1}
+    assert twice == OF_ONE_MEANING.keys()
 
 
 def test_rules_are_listed_in_one_place(repository: Path) -> None:

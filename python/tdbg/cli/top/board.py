@@ -24,7 +24,7 @@ from tdbg.run.findings import Finding, Severity
 from tdbg.trial import Envelope, Trial, create_trial
 from tdbg.view import ENDED, RunView, in_forward_order, view_of
 
-__all__ = ["Series", "WatchedRun", "folder_of"]
+__all__ = ["LossCurve", "WatchedRun", "folder_of"]
 
 # Collections that a map shows, the first one that the run has first.
 _MAPPED = tuple(
@@ -47,7 +47,7 @@ _NEWEST_STEPS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class LossCurve:
     """A loss over the steps of its mode.
 
     Attributes:
@@ -159,7 +159,7 @@ class WatchedRun:
 
     # ---- pictures --------------------------------------------------------------
 
-    def losses(self, columns: int, start: int | None = None) -> list[Series]:
+    def losses(self, columns: int, start: int | None = None) -> list[LossCurve]:
         """The losses, those of training first.
 
         Args:
@@ -180,7 +180,7 @@ class WatchedRun:
                 if not envelope.rows.any():
                     continue
                 newest = self._newest(trial, name, mode, envelope)
-                found.append(Series(name + of_mode, envelope, newest))
+                found.append(LossCurve(name + of_mode, envelope, newest))
         return found
 
     def _newest(

@@ -19,7 +19,7 @@ from rich.style import Style
 from rich.text import Text
 
 from tdbg.cli.output import number, plain, shortened
-from tdbg.cli.top.board import Series
+from tdbg.cli.top.board import LossCurve
 from tdbg.trial import Envelope
 
 __all__ = [
@@ -196,7 +196,7 @@ def depth_bars(shares: Floats, bad: NDArray[np.bool_], height: int) -> list[Text
 NAME_WIDTH = 28
 
 
-def loss_chart(series: Series, width: int, rows: int) -> list[Text]:
+def loss_chart(series: LossCurve, width: int, rows: int) -> list[Text]:
     """A loss with its name, its newest value, and the values at its edges."""
     room = width - 10
     name = shortened(plain(series.name).plain, max(8, width - 12))
@@ -208,14 +208,14 @@ def loss_chart(series: Series, width: int, rows: int) -> list[Text]:
     return lines
 
 
-def sparkline(series: Series) -> Text:
+def sparkline(series: LossCurve) -> Text:
     """A loss in one line, two columns to a character."""
     (line,), _, _ = _band_of(series, 1)
     return line
 
 
 def _band_of(
-    series: Series, rows: int, columns: int | None = None
+    series: LossCurve, rows: int, columns: int | None = None
 ) -> tuple[list[Text], float, float]:
     envelope = series.envelope
     low = envelope.low["mean"][0].astype(float)

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 from tdbg.capture.schedule import StepPlan
 from tdbg.capture.tensor_entry import TensorEntry
 
-__all__ = ["Selection", "Selections"]
+__all__ = ["SelectedTensors", "Selections"]
 
 _Thing = TypeVar("_Thing")
 
@@ -19,7 +19,7 @@ _Thing = TypeVar("_Thing")
 _MAX_STEP_PLANS = 64
 
 
-class Selection(NamedTuple, Generic[_Thing]):
+class SelectedTensors(NamedTuple, Generic[_Thing]):
     """What a step captures.
 
     Attributes:
@@ -38,7 +38,7 @@ class Selections(Generic[_Thing]):
 
     def __init__(self) -> None:
         self._named: Sequence[tuple[TensorEntry, _Thing]] = ()
-        self._known: dict[StepPlan, Selection[_Thing]] = {}
+        self._known: dict[StepPlan, SelectedTensors[_Thing]] = {}
 
     def refresh(self) -> None:
         """Forget what is captured: collections have changed."""
@@ -46,7 +46,7 @@ class Selections(Generic[_Thing]):
 
     def of(
         self, plan: StepPlan, named: Sequence[tuple[TensorEntry, _Thing]]
-    ) -> Selection[_Thing]:
+    ) -> SelectedTensors[_Thing]:
         """Return what a step of this plan captures.
 
         Args:
@@ -66,7 +66,7 @@ class Selections(Generic[_Thing]):
                 for entry, thing in named
                 if (flags := of_entry(entry))
             ]
-            found = self._known[plan] = Selection(
+            found = self._known[plan] = SelectedTensors(
                 tuple(entry for entry, _, _ in chosen),
                 tuple(thing for _, thing, _ in chosen),
                 tuple(flags for _, _, flags in chosen),

@@ -17,7 +17,7 @@ from tdbg.hooks.keras.kinds import activation_of, classes_and_kind, unit_range
 from tdbg.hooks.keras.losses import Losses
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import Optimizers, optimizers_of
-from tdbg.hooks.keras.selections import Selection, Selections
+from tdbg.hooks.keras.selections import SelectedTensors, Selections
 from tdbg.hooks.keras.tracing import Patches, Taps, tap_key
 from tdbg.hooks.keras.variables import Variables, captures, layers_of
 from tdbg.hooks.sparse import added
@@ -280,7 +280,7 @@ class ModelTaps:
 
     def _select(
         self, context: StepContext, tensors: Mapping[str, Any], part: int
-    ) -> Selection[str]:
+    ) -> SelectedTensors[str]:
         """What a step captures of what one trace holds."""
         keys: tuple[int | str, ...] = (part, *tensors)
         known = self._known.get(keys)

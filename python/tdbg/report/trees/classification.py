@@ -13,7 +13,7 @@ from tdbg.drawing.roc import unit_chart
 from tdbg.report.page import Section, table
 from tdbg.report.trees.evaluation import (
     Ints,
-    Kind,
+    PredictionKind,
     area_below,
     classes_of,
     confusion_of,
@@ -39,7 +39,7 @@ def classification(samples: Sequence[Samples], step_word: str) -> list[Section]:
         _evaluation(samples, n, step_word),
         _diagonal(samples, n, step_word),
     ]
-    if samples[0].kind is Kind.BINARY:
+    if samples[0].kind is PredictionKind.BINARY:
         found.append(_roc(samples, step_word))
     return found
 

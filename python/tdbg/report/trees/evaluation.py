@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "Kind",
     "Measures",
+    "PredictionKind",
     "area_below",
     "classes_of",
     "confusion_of",
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 MOST_CLASSES = 1000
 
 
-class Kind(enum.Enum):
+class PredictionKind(enum.Enum):
     """What is predicted."""
 
     BINARY = "binary classification"
@@ -57,7 +57,7 @@ class Measures:
 
 def kind_of(
     labels: NDArray[np.generic], predictions: NDArray[np.generic]
-) -> Kind | None:
+) -> PredictionKind | None:
     """What kind of prediction this is; None if it is none that is known.
 
     Labels of one number a sample, and predictions of as many samples: a row of scores a
@@ -75,18 +75,22 @@ def kind_of(
     if predictions.ndim == 2 and predictions.shape[1] > 1:
         if not is_class or labels.max() >= predictions.shape[1]:
             return None
-        return Kind.BINARY if predictions.shape[1] == 2 else Kind.MULTICLASS
+        return (
+            PredictionKind.BINARY
+            if predictions.shape[1] == 2
+            else PredictionKind.MULTICLASS
+        )
     if predictions.ndim > 2:
         return None
     values = predictions.reshape(len(labels)).astype(np.float64)
     if is_class and labels.max() <= 1:
-        return Kind.BINARY
+        return PredictionKind.BINARY
     if is_class and np.isin(values, np.unique(labels)).all():
-        return Kind.MULTICLASS
-    return Kind.REGRESSION
+        return PredictionKind.MULTICLASS
+    return PredictionKind.REGRESSION
 
 
-def classes_of(kind: Kind, predictions: NDArray[np.generic]) -> Ints:
+def classes_of(kind: PredictionKind, predictions: NDArray[np.generic]) -> Ints:
     """The predicted class of each sample.
 
     Of two classes with one number a sample: above 0.5 where all are probabilities, else
@@ -96,7 +100,7 @@ def classes_of(kind: Kind, predictions: NDArray[np.generic]) -> Ints:
         scores = np.where(np.isnan(predictions), -np.inf, predictions)
         return np.asarray(scores.argmax(axis=1), np.int64)
     values = predictions.ravel().astype(np.float64)
-    if kind is Kind.BINARY:
+    if kind is PredictionKind.BINARY:
         return np.asarray(values > _threshold(values), np.int64)
     return np.nan_to_num(values, nan=0.0).astype(np.int64)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
 from tdbg.report.subject import Subject
-from tdbg.report.trees.evaluation import Kind, kind_of
+from tdbg.report.trees.evaluation import PredictionKind, kind_of
 
 __all__ = ["Samples", "samples_of"]
 
@@ -51,7 +51,7 @@ class Samples:
     """
 
     name: str
-    kind: Kind
+    kind: PredictionKind
     steps: list[int]
     labels: list[NDArray[Any]]
     predictions: list[NDArray[Any]]
@@ -60,7 +60,7 @@ class Samples:
     @property
     def n_classes(self) -> int:
         """How many classes there are; REQUIRES: a classification."""
-        if self.kind is Kind.BINARY:
+        if self.kind is PredictionKind.BINARY:
             return 2
         width = self.predictions[-1].shape[1] if self.predictions[-1].ndim == 2 else 0
         return max(width, *(int(each.max()) + 1 for each in self.labels))
@@ -105,7 +105,7 @@ def _of_mode(
         return None
     at = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_STEPS)).round())
     chosen, labels, predictions = [], [], []
-    kind: Kind | None = None
+    kind: PredictionKind | None = None
     for step in (steps[int(i)] for i in at):
         y = subject.read(label, trial.tensor(label).value, step, mode)
         p = subject.read(prediction, trial.tensor(prediction).value, step, mode)
@@ -117,7 +117,9 @@ def _of_mode(
         kinds = {kind, of_step} - {None}
         if of_step is None:
             return None
-        kind = Kind.REGRESSION if Kind.REGRESSION in kinds else of_step
+        kind = (
+            PredictionKind.REGRESSION if PredictionKind.REGRESSION in kinds else of_step
+        )
         chosen.append(step)
         labels.append(y)
         predictions.append(p)

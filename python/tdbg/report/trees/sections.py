@@ -22,7 +22,7 @@ from tdbg.report.trees.ensemble import (
     rounds_of,
     shape_of_trees,
 )
-from tdbg.report.trees.evaluation import Kind
+from tdbg.report.trees.evaluation import PredictionKind
 from tdbg.report.trees.regression import regression
 from tdbg.report.trees.samples import Samples, objective, samples_of
 from tdbg.trial import Series
@@ -64,7 +64,7 @@ def of_predictions(subject: Subject) -> list[Section]:
 def _of_kind(samples: Sequence[Samples], step_word: str) -> list[Section]:
     if not samples:
         return []
-    if samples[0].kind is Kind.REGRESSION:
+    if samples[0].kind is PredictionKind.REGRESSION:
         return regression(samples, step_word)
     return classification(samples, step_word)
 
@@ -99,7 +99,7 @@ def _labels(samples: Sequence[Samples], step_word: str) -> Section:
         for each in samples
     )
     words = f"A {kind.value}: {sizes}."
-    if kind is Kind.REGRESSION:
+    if kind is PredictionKind.REGRESSION:
         values = [each.labels[-1].astype(np.float64) for each in samples]
         low, high = min(v.min() for v in values), max(v.max() for v in values)
         edges = np.linspace(low, high if high > low else low + 1.0, BINS + 1)

@@ -39,7 +39,7 @@ from tdbg.shown import Shown
 
 if TYPE_CHECKING:
     from tdbg.rules.engine.finding_writer import FindingWriter
-    from tdbg.trial import Problem, Trial
+    from tdbg.trial import FileProblem, Trial
 
 
 __all__ = ["POLL_SECONDS", "Engine", "Report", "check", "watch"]
@@ -180,7 +180,7 @@ class Engine:
         """State of the training: "running", "stalled", "closed", "dead", "unknown"."""
         return self._trial.status
 
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[FileProblem]:
         """What is wrong with the files of the run, as far as they were read."""
         return self._trial.problems()
 

@@ -23,7 +23,7 @@ from tdbg.compat.smdebug.xgboost import Hook as SmdebugHook
 from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.report.trees.evaluation import (
-    Kind,
+    PredictionKind,
     area_below,
     classes_of,
     confusion_of,
@@ -316,14 +316,18 @@ Y = np.array([0, 1, 1, 0, 2])
 @pytest.mark.parametrize(
     ("labels", "predictions", "kind"),
     [
-        (Y, np.zeros((5, 3)), Kind.MULTICLASS),
+        (Y, np.zeros((5, 3)), PredictionKind.MULTICLASS),
         (Y, np.zeros((5, 2)), None),
-        (Y > 0, np.zeros((5, 2)), Kind.BINARY),
-        (np.array([0, 1, 1]), np.array([0.2, 0.4, 0.9]), Kind.BINARY),
-        (np.array([0.0, 1.0, 1.0]), np.array([[-2.0], [0.4], [9.0]]), Kind.BINARY),
-        (Y, np.array([0, 1, 2, 0, 2]), Kind.MULTICLASS),
-        (Y, np.array([0.1, 1, 2, 0, 2]), Kind.REGRESSION),
-        (np.array([0.5, -1.0]), np.array([1.0, 2.0]), Kind.REGRESSION),
+        (Y > 0, np.zeros((5, 2)), PredictionKind.BINARY),
+        (np.array([0, 1, 1]), np.array([0.2, 0.4, 0.9]), PredictionKind.BINARY),
+        (
+            np.array([0.0, 1.0, 1.0]),
+            np.array([[-2.0], [0.4], [9.0]]),
+            PredictionKind.BINARY,
+        ),
+        (Y, np.array([0, 1, 2, 0, 2]), PredictionKind.MULTICLASS),
+        (Y, np.array([0.1, 1, 2, 0, 2]), PredictionKind.REGRESSION),
+        (np.array([0.5, -1.0]), np.array([1.0, 2.0]), PredictionKind.REGRESSION),
         (np.array([0.5, np.nan]), np.array([1.0, 2.0]), None),
         (np.zeros((5, 2)), np.zeros((5, 2)), None),
         (Y, np.zeros((4, 3)), None),
@@ -333,15 +337,15 @@ Y = np.array([0, 1, 1, 0, 2])
     ],
 )
 def test_the_kind_of_a_prediction_follows_from_both(
-    labels: np.ndarray, predictions: np.ndarray, kind: Kind | None
+    labels: np.ndarray, predictions: np.ndarray, kind: PredictionKind | None
 ) -> None:
     assert kind_of(labels, predictions) is kind
 
 
 def test_margins_are_compared_with_zero_and_probabilities_with_a_half() -> None:
     margins, shares = np.array([-0.4, 0.4, 2.0]), np.array([0.2, 0.4, 0.9])
-    assert classes_of(Kind.BINARY, margins).tolist() == [0, 1, 1]
-    assert classes_of(Kind.BINARY, shares).tolist() == [0, 0, 1]
+    assert classes_of(PredictionKind.BINARY, margins).tolist() == [0, 1, 1]
+    assert classes_of(PredictionKind.BINARY, shares).tolist() == [0, 0, 1]
 
 
 def test_a_class_nobody_predicts_or_has_divides_by_nothing() -> None:
