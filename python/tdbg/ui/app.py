@@ -34,11 +34,10 @@ from tdbg.run.json_values import load_json
 from tdbg.trial import DURATION_FIELD
 from tdbg.ui import comparison, control, documents, elements, series
 from tdbg.ui.estimate import estimate
-from tdbg.ui.judging import Judge
 from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
 from tdbg.ui.reads import ReaderGone, Reading, Turns
-from tdbg.ui.runs import OpenRun, Runs
+from tdbg.ui.runs import Judge, OpenRun, Runs
 from tdbg.ui.security import TOKEN_HEADER, Access, Guard
 
 __all__ = ["create_app"]

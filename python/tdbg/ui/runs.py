@@ -1,6 +1,8 @@
 """The runs that a server shows: found below folders, opened when asked for.
 
-A page names a run by an id that the server gave it, never by a path.
+A page names a run by an id that the server gave it, never by a path.  A run that nobody
+has judged is judged here if a page asks for it, as ``tdbg check`` does: one run at a
+time, in a thread that does not keep the server from ending.
 
 Thread safety: may be used from any thread.
 
@@ -22,10 +24,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
+from tdbg.rules import Engine
 from tdbg.run.directory import find_runs, fingerprint, local_path, open_run
 from tdbg.trial import Trial, create_trial
 
-__all__ = ["Judging", "OpenRun", "Runs"]
+__all__ = ["Judge", "Judging", "OpenRun", "Runs"]
 
 # Folders are listed again at most so often, a run is looked at, too.
 LIST_SECONDS = 1.0
@@ -285,3 +288,41 @@ class Runs:
 def _id_of(path: Path) -> str:
     """The same for the same place, so that a link to a page stays good."""
     return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
+
+
+class Judge:
+    """Runs all rules over runs, one run after the other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+
+    def start(self, run: OpenRun) -> dict[str, Any]:
+        """Judge what the run holds now; returns at once how far it is.
+
+        Findings and statuses are written into the run, as they are by ``tdbg check``.
+        Whoever asks while it is under way asks for the same.
+        """
+        with self._lock:
+            judging = run.judging
+            if judging is None or judging.state in ("judged", "failed"):
+                # Returned below as it was begun: a small run may be judged by then.
+                judging = run.judging = Judging("waiting")
+                threading.Thread(
+                    target=self._judge, args=(run,), name="tdbg-judge", daemon=True
+                ).start()
+            return judging.to_json()
+
+    def _judge(self, run: OpenRun) -> None:
+        with self._turn:
+            run.judging = Judging("judging")
+            try:
+                engine = Engine(run.trial.path)
+                engine.poll()
+                engine.poll_idle()
+                report = engine.finish()
+            except (TdbgError, OSError) as error:
+                run.judging = Judging("failed", str(error))
+            else:
+                notes = "; ".join(report.notes)
+                run.judging = Judging("failed" if notes else "judged", notes)

@@ -18,8 +18,7 @@ from planted import add_findings, finding
 from run_builder import RunBuilder
 from tdbg.config import Role
 from tdbg.run.findings import Evidence, Finding, Severity
-from tdbg.ui.judging import Judge
-from tdbg.ui.runs import Runs
+from tdbg.ui.runs import Judge, Runs
 
 RANKS, OUTLIER = 9, 5
 STEPS = 60
