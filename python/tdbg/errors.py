@@ -120,7 +120,7 @@ class UnsupportedFeature(StorageError):
 
 
 class QueryError(TdbgError, LookupError):
-    """What was asked of a trial is not there."""
+    """A trial was asked for something that it does not have."""
 
 
 class StepUnavailable(QueryError):

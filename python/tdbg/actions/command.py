@@ -93,7 +93,7 @@ class Command:
 
 
 def _variable(text: str) -> str:
-    """What a variable can hold of a text: no NUL, and not all if it is long."""
+    """Return a text as an environment variable can hold it: shortened, without NUL."""
     data = text.replace("\0", "").encode(errors="replace")
     return data[:MAX_VARIABLE_BYTES].decode(errors="ignore")
 

@@ -129,7 +129,7 @@ class Gate:
         return lines if self._dry_run else lines + troubles
 
     def _dry_lines(self) -> list[str]:
-        """What a dry run would have done: one line for each rule and step."""
+        """Return the report of a dry run: a line for each rule and step."""
         if self._all_changes and self.dry_findings:
             return [
                 f"action {self.name} would be told of {len(self.dry_findings)} changes"

@@ -123,7 +123,7 @@ class Webhook:
 
 
 def _name_of(error: Any) -> str:
-    """What kind of error it is; of a certificate also what is wrong with it."""
+    """Return the kind of an error, and the reason if a certificate was refused."""
     reason = getattr(error.args[0] if error.args else error, "verify_message", "")
     name = type(error).__name__
     return f"{name} ({reason})" if reason else name

@@ -432,7 +432,7 @@ class HookBase(ABC):
 
     @property
     def stop_reason(self) -> str | None:
-        """Who asked and why, or None."""
+        """Return who asked the training to stop, and why; None if nobody has."""
         return self._session.stop_reason
 
     @property
@@ -471,7 +471,7 @@ class HookBase(ABC):
         return self._session.device_state()
 
     def overhead(self) -> Overhead:
-        """What capture has cost so far."""
+        """Return the cost of capture so far."""
         return self._session.overhead()
 
     def dry_run_summary(self) -> DryRunSummary:

@@ -447,12 +447,12 @@ class Throttling:
 
     @property
     def throttle(self) -> Throttle:
-        """What is left out now."""
+        """Return what capture leaves out now."""
         return self._at(self._controller.level)
 
     @property
     def left_out(self) -> str:
-        """What is left out now, in words; empty for nothing."""
+        """Return in words what capture leaves out now; empty if nothing."""
         interval = self._policy.save_config.of(ModeKeys.TRAIN).statistics_interval
         return self.throttle.text(interval)
 

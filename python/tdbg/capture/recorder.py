@@ -369,7 +369,7 @@ class Recorder:
         numbers: NDArray[Any],
         flags: Sequence[int],
     ) -> None:
-        """The same of a step of this number, without a note that it has data."""
+        """Record numbers for a step, without noting that the step has data."""
         batch, cores = self.batch_capture, [entry.core for entry in entries]
         if batch is None or not batch.take_numbers(step, cores, numbers, flags):
             self._fallback.take_numbers(step, entries, numbers, flags)

@@ -60,7 +60,7 @@ class GraphRecording(StepMachine):
         self.machine.optimizer_gone(key)
 
     def defines_step(self, key: Hashable) -> bool:
-        """As the session's machine says; the first optimizer does if none is known."""
+        """Return whether this optimizer ends steps; any one does until one is known."""
         return self.machine.defines_step(key) or not self.machine.optimizers
 
     def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> StepChange:  # noqa: ARG002

@@ -168,7 +168,7 @@ class Replicas:
         return all(closed)
 
     def counters(self) -> dict[str, int]:
-        """Those of the writer; of several writers the sums, and what is worst."""
+        """Return the counters of all writers: sums, and for states the worst."""
         every = [writer.counters() for writer in self._writers()]
         return {
             name: (max if name in _WORST else sum)([each[name] for each in every])
@@ -182,7 +182,7 @@ class Replicas:
 
     @property
     def n_repeated(self) -> int:
-        """As of ``Recorder``."""
+        """Return the number of repeated rows of all replicas."""
         return sum(each.n_repeated for each in (self._first, *self._others))
 
 

@@ -322,7 +322,7 @@ class Obedience:
 
     @property
     def stop_reason(self) -> str | None:
-        """Who asked the training to stop and why, or None."""
+        """Return who asked the training to stop, and why; None if nobody has."""
         return self._stop_state.reason
 
     def obey(self, machine: StepMachine, mode: ModeKeys) -> bool:

@@ -175,7 +175,7 @@ class _KnownGroup:
         return True
 
     def differs(self, group: _Group) -> bool:
-        """The same, of the last call of ``has_changed``."""
+        """Return what ``has_changed`` would, without remembering the new numbers."""
         numbers, versions = self._numbers, self._versions
         try:
             return self.has_changed(group)

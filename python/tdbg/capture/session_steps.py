@@ -173,7 +173,7 @@ class SessionSteps(SessionTensors):
 
     @property
     def noted_plan(self) -> StepPlan | None:
-        """What is captured of the losses that are noted."""
+        """Return the plan of the step whose losses are noted."""
         return self.counted.step_plan
 
     def note_loss(
@@ -364,7 +364,7 @@ class SessionSteps(SessionTensors):
 
     @property
     def stop_reason(self) -> str | None:
-        """Who asked the training to stop and why, or None."""
+        """Return who asked the training to stop, and why; None if nobody has."""
         return self.obedience.stop_reason
 
     @property

@@ -45,7 +45,7 @@ class Answers:
     gone: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """What is said of those that have not answered; empty where all have."""
+        """Return the workers that have not answered, as JSON; empty if all have."""
         said: dict[str, Any] = {}
         if self.silent:
             said["silent"] = self.silent
@@ -54,7 +54,7 @@ class Answers:
         return said
 
     def sentence(self) -> str:
-        """The same in words."""
+        """Say which workers have not answered; empty if all have."""
         texts = [
             f"no answer of {name}, {_SILENCE.get(state, state)}"
             for name, state in self.silent.items()

@@ -136,7 +136,7 @@ def _show_history(
     modes: Sequence[ModeKeys],
     as_json: bool,
 ) -> None:
-    """Of several modes each by itself; the steps are then global ones all the same."""
+    """Print a tensor's history for each mode; several modes count global steps."""
     (counting,) = modes if len(modes) == 1 else (ModeKeys.GLOBAL,)
     by_mode: dict[str, list[int]] = {}
     for step in tensor.steps(counting, what="statistics"):

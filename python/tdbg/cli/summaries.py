@@ -178,7 +178,7 @@ def summarize(
 
 
 class _History:
-    """What a summary holds of a tensor, a part of the steps after the other."""
+    """The history of a tensor for a summary, added in stretches of steps."""
 
     def __init__(self) -> None:
         self.steps: list[NDArray[np.int64]] = []

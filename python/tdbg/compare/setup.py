@@ -35,7 +35,7 @@ HYPERPARAMETERS = "hyperparameters"
 
 
 def facts_of(trial: Trial) -> dict[str, str]:
-    """What a run is, by the name of the fact."""
+    """Return facts about a run, by name."""
     framework = mapping_of(trial.configuration().get("framework"))
     software = " ".join(
         str(framework[k]) for k in ("name", "version") if framework.get(k)
@@ -81,7 +81,7 @@ def settings_of(trial: Trial) -> dict[str, Value]:
 
 
 def hyperparameters_of(trial: Trial) -> dict[str, str | float]:
-    """What the training saved as hyperparameters, at the last step that has them."""
+    """Return the hyperparameters that the training saved last."""
     saved = set(trial.tensor_names())
     collection = trial.collections().get(HYPERPARAMETERS)
     found: dict[str, str | float] = {}

@@ -93,7 +93,7 @@ class Framework:
     note: str = ""
 
     def missing(self) -> str | None:
-        """What is not installed; None: everything is."""
+        """Return the first package that is not installed; None if all are."""
         return next(
             (name for name in self.packages if importlib.util.find_spec(name) is None),
             self._missing_backend(),

@@ -77,7 +77,7 @@ class Watcher:
 
     @property
     def exit_code(self) -> int | None:
-        """What ``tdbg watch`` returned."""
+        """Return the exit code of ``tdbg watch``; None while it runs."""
         return self._process.returncode
 
     def _listen(self) -> None:

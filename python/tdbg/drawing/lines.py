@@ -139,7 +139,7 @@ def line_chart(
 
 
 def _said(series: Series) -> str:
-    """What a series ranges over, in words."""
+    """Describe the range of a series in words."""
     finite = np.isfinite(series.mean)
     name = f"{series.label}: " if series.label else ""
     bad = int(series.bad.sum())

@@ -169,11 +169,11 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
     # ---- checkpoints ---------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning puts into checkpoints."""
+        """Return the counters that Lightning puts into checkpoints."""
         counters = self._owner.counters()
         return {} if counters is None else {"counters": counters}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What Lightning has read from a checkpoint."""
+        """Resume from the counters that Lightning has read from a checkpoint."""
         if "counters" in state_dict:
             self._owner.resume(state_dict["counters"])

@@ -90,7 +90,7 @@ def _map(
     first: int,
     stop: int,
 ) -> tuple[dict[str, Any], Arrays]:
-    """What the map is of, its columns and layers, and its cells."""
+    """Return the map's collection, columns and layers, and its cells."""
     place: dict[str, Any] = {}
     cells: Arrays = {}
     for of, names in _candidates(trial, tensors):
@@ -105,7 +105,7 @@ def _map(
 def _candidates(
     trial: Trial, tensors: str | Sequence[str] | None
 ) -> list[tuple[str, list[str]]]:
-    """What the map may be of, and its tensors; the first that has rows is drawn."""
+    """Return candidates for the map, with their tensors; the first with rows wins."""
     if tensors is None or isinstance(tensors, str):
         collections = ("gradients", "weights") if tensors is None else (tensors,)
         return [(each, trial.tensor_names(collection=each)) for each in collections]

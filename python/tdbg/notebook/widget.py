@@ -120,7 +120,7 @@ class Live(anywidget.AnyWidget):  # type: ignore[misc]
             self.error = error
 
     def _seen(self) -> tuple[object, ...]:
-        """What changes with all that a picture shows; a look costs some 50 us."""
+        """Return what changes whenever the picture would; it takes about 50 us."""
         trial = self._trial
         return trial.n_bytes, trial.last_complete_step, trial.status
 
@@ -132,7 +132,7 @@ class Live(anywidget.AnyWidget):  # type: ignore[misc]
     def _repr_mimebundle_(
         self, **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """What anywidget gives, and for viewers without a kernel what the run shows."""
+        """Return anywidget's bundle, and the run as text and HTML for other viewers."""
         bundle = super()._repr_mimebundle_(**kwargs)
         if bundle is None:
             return None

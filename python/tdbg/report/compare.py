@@ -211,7 +211,7 @@ def _losses(runs: Pair, names: Names) -> Section:
 
 
 def _losses_of(run: Subject) -> list[Series]:
-    """Of trees by round, as metrics are; of others by step."""
+    """Return the losses of a run, by round and with metrics for trees, else by step."""
     if not run.are_trees:
         return loss_series(run)
     numbers = run.in_collection("losses") | run.in_collection("metrics")

@@ -81,7 +81,7 @@ class Rule(ABC):
     @property
     @abstractmethod
     def needs(self) -> Needs | tuple[Needs, ...]:
-        """What a hook must capture for the rule."""
+        """Return what a hook must capture for the rule."""
 
     @property
     def lookback(self) -> int:

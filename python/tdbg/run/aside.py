@@ -24,7 +24,7 @@ class Unanswered(Exception):
 
 
 class _Answer(Generic[_Result]):
-    """What a function returned or raised, once it has."""
+    """The result or error of a function that runs elsewhere."""
 
     def __init__(self, function: Callable[[], _Result]) -> None:
         self._function: Callable[[], _Result] | None = function

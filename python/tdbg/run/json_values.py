@@ -100,7 +100,7 @@ def list_of(value: object) -> list[Any]:
 
 
 def texts_of(value: object) -> list[str]:
-    """Those members of a list that are texts; a text alone is one."""
+    """Return the members of a list that are texts; a single text is one."""
     members = [value] if isinstance(value, str) else list_of(value)
     return [each for each in members if isinstance(each, str)]
 

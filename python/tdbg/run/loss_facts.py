@@ -19,7 +19,7 @@ __all__ = ["LossFact", "LossFault", "UntrainedParameter"]
 
 
 class LossFault(enum.StrEnum):
-    """What is wrong with a loss.  On disk by name: never rename."""
+    """A fault in the use of a loss.  On disk by name: never rename."""
 
     # A softmax or sigmoid is taken of what already is one.
     SOFTMAX_TWICE = "softmax_twice"

@@ -322,7 +322,7 @@ _FIELDS = dataclasses.fields(ModelInfo)
 
 
 def _paths(tensor_name: str) -> Iterator[str]:
-    """What an output or input may be of, by its name."""
+    """Yield the module paths that an output or input may belong to, by its name."""
     for direction in ("_output_", "_input_"):
         path, found, _ = tensor_name.rpartition(direction)
         if found:
@@ -332,7 +332,7 @@ def _paths(tensor_name: str) -> Iterator[str]:
 def _values(
     read: Callable[[Mapping[str, Any]], _Value | None], documents: object
 ) -> tuple[_Value, ...]:
-    """What can be read of a list of documents."""
+    """Return the values that *read* finds in a list of documents."""
     values = (read(mapping_of(each)) for each in list_of(documents))
     return tuple(value for value in values if value is not None)
 

@@ -40,7 +40,7 @@ def shared_edges(histograms: Collection[Histogram]) -> Floats:
 
 
 def counts_in(histogram: Histogram, edges: Floats) -> Floats:
-    """What each bin holds; the outermost also what lies beyond.  Shape (bins,)."""
+    """Return counts in bins, the outer ones with all beyond.  Shape (bins,)."""
     if not histogram.finite:
         return np.zeros(len(edges) - 1)
     counts = np.array(histogram.to_numpy(edges)[0], np.float64)
@@ -53,7 +53,7 @@ def counts_in(histogram: Histogram, edges: Floats) -> Floats:
 
 
 def note_of(histogram: Histogram) -> str:
-    """What bins do not show: NaN, infinities, zeros; otherwise how many elements."""
+    """Say what bins do not show: NaN, infinities, zeros; or else the count."""
     parts = []
     if histogram.nan:
         parts.append(f"{histogram.nan:,} NaN")

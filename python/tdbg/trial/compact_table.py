@@ -31,7 +31,7 @@ class _Column(NamedTuple):
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> _Column:
-        """Of values of a full page; integers or booleans."""
+        """Compress the values of a full page: integers or booleans."""
         numbers = values.astype(np.int64).view(np.uint64)
         first, last = int(numbers[0]), int(numbers[-1])
         if first == last and (numbers == numbers[0]).all():

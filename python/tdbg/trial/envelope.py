@@ -105,7 +105,7 @@ def envelope_fields(fields: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What is asked of one writer."""
+    """A question to one writer."""
 
     rank: int
     reader: RunReader  # Of now: a mended writer has another one.

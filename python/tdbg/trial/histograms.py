@@ -37,7 +37,7 @@ GRADIENTS = frozenset(
 
 
 class HistogramQueries:
-    """What a handle needs besides: its run and its name."""
+    """The histograms of a tensor handle, which has a run and a name."""
 
     _run: RunState
     name: str

@@ -130,7 +130,7 @@ class LayoutCache:
 
 
 def _state_of(source: Source) -> Hashable:
-    """What changes with the definitions of a source, and with its steps that count."""
+    """Return a key that changes with a source's definitions and counted steps."""
     writer = source.writer
     return (
         *(writer.name, writer.n_openings, writer.reader.n_definitions),

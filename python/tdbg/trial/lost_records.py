@@ -112,7 +112,7 @@ class LostRecords:
 
     @property
     def errors(self) -> list[str]:
-        """What the operating system said when it refused to write."""
+        """Return the operating system's messages about writes that failed."""
         return sorted({each.error for each in self.writers if each.error})
 
     @property
@@ -164,13 +164,13 @@ def _words(name: str) -> str:
 
 
 def lost_records(run: RunState) -> LostRecords:
-    """What was lost by everybody who wrote."""
+    """Return the records that any writer of the run lost."""
     found = [lost_by_writer(writer.name, writer.reader) for writer in run.everyone]
     return LostRecords(tuple(each for each in found if each))
 
 
 def lost_by_writer(name: str, reader: RunReader) -> WriterLostRecords:
-    """What the writer of this name lost, as its files tell."""
+    """Return the records that one writer lost, as its files tell."""
     gaps, holes = reader.gaps(), reader.holes()
     reasons: Counter[str] = Counter()
     for reason in np.unique(gaps["reason"]).tolist():

@@ -77,7 +77,7 @@ class TensorOverview:
 
 
 def describe(run: RunState, names: Sequence[str]) -> list[TensorDescription]:
-    """What tensors are, by their newest definitions; in the order of *names*."""
+    """Describe tensors by their newest definitions, in the order of *names*."""
     newest: dict[str, Definition] = {}
     shapes: dict[str, tuple[int, ...] | None] = {}
     for source in run.sources:
@@ -148,7 +148,7 @@ def _parts(
 
 
 class _Saved:
-    """What one source has of the tensors, as places among steps."""
+    """The data that one source has of the tensors, as places among steps."""
 
     def __init__(self, source: Source, numbers: dict[str, int]) -> None:
         self._source = source
@@ -250,7 +250,7 @@ class _Counts:
 def _joined(
     groups: Sequence[tuple[Indices, Indices]],
 ) -> Iterator[tuple[Indices, Indices]]:
-    """The same as groups in which no tensor is twice: those of the same groups."""
+    """Join groups such that no tensor is in two, by the groups that it was in."""
     if len(groups) < 2:
         yield from groups
         return

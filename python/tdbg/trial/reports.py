@@ -131,7 +131,7 @@ def rule_statuses(run: RunState) -> dict[str, dict[str, Any]]:
 
 
 def configuration(run: RunState) -> dict[str, Any]:
-    """What the first worker said of its configuration; empty if nothing."""
+    """Return the configuration that the first worker reported; empty if none."""
     for writer in run.newest:
         for event in reversed(writer.events):
             # One that is about something in particular is not that.
@@ -146,7 +146,7 @@ def configuration(run: RunState) -> dict[str, Any]:
 def _with_attached(
     data: dict[str, Any], events: Sequence[EventRecord]
 ) -> dict[str, Any]:
-    """The same, with what rules need that somebody asked for meanwhile."""
+    """Add to a configuration the rules' needs that somebody attached meanwhile."""
     needs = [
         need
         for event in events
@@ -269,7 +269,7 @@ def model_info(run: RunState) -> tuple[ModelInfo, ...]:
 
 
 def _together(workers: Sequence[Sequence[ModelInfo]]) -> list[ModelInfo]:
-    """Of one attempt: at each step at which one said something, what all had said."""
+    """Join one attempt's reports: at each step, what all workers had said by then."""
     found: list[ModelInfo] = []
     for step in sorted({each.step for worker in workers for each in worker}):
         latest = [
@@ -282,7 +282,7 @@ def _together(workers: Sequence[Sequence[ModelInfo]]) -> list[ModelInfo]:
 
 
 def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
-    """What workers have together; most have the same."""
+    """Merge the model infos of workers, most of which are alike."""
     first, *others = held
     optimizers = list(first.optimizers)
     modules = dict(first.modules)
@@ -332,7 +332,7 @@ def _renumbered(parameter: ParameterFacts, offset: int) -> ParameterFacts:
 
 
 def _union(values: Iterable[Sequence[_Value]]) -> tuple[_Value, ...]:
-    """What one of them has; several of a class as often as one of them has it."""
+    """Unite values: each as often as the worker that has it most often."""
     found: tuple[_Value, ...] = ()
     for each in values:
         if tuple(each) != found:
@@ -379,7 +379,7 @@ class RunOverhead:
 
     @property
     def rest_seconds(self) -> float:
-        """What the steps took without the time in tdbg."""
+        """Return the seconds of the steps without the time in tdbg."""
         return self.step_seconds - self.capture_seconds
 
     @property
@@ -474,7 +474,7 @@ def _changes(writer: WriterReader, what: str) -> list[EventRecord]:
 
 
 def _devices(writer: WriterReader) -> list[dict[str, Any]]:
-    """What the last event about them says."""
+    """Return the devices in a writer's latest event about them."""
     for event in reversed(_changes(writer, "devices")):
         devices = event.data.get("devices")
         if isinstance(devices, dict):

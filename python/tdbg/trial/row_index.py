@@ -165,7 +165,7 @@ class HistogramIndex:
         self._parts.append(part[np.lexsort((part["step"], part["definition"]))])
 
     def at(self, definition: int, step: int) -> list[HistogramPlace]:
-        """Those of a definition at a step, in the order of arrival."""
+        """Return the histograms of a definition at a step, in the order of arrival."""
         return [
             HistogramPlace(
                 int(one["call"]), int(one["micro_batch"]), int(one["number"])

@@ -224,7 +224,7 @@ class RunState:
         return bool(newest) and all(writer.ended for writer in newest)
 
     def problems(self) -> list[FileProblem]:
-        """What is wrong in the files of the run."""
+        """Return the problems in the run's files."""
         found = []
         for name, error in sorted(self._unreadable.items()):
             # Anything else than trouble with a file is another run's writer.

@@ -69,7 +69,7 @@ def saved_in(
     show_incomplete_steps: bool = False,
     worker: str | None = None,
 ) -> NDArray[np.int64]:
-    """The same as an array."""
+    """Return the saved steps of a tensor in a mode, as an array."""
     if what not in WHAT:
         msg = f"what must be one of {', '.join(WHAT)}, not {what!r}"
         raise ConfigurationError(msg)
@@ -86,7 +86,7 @@ def saved_in(
 
 
 def _settled(run: RunState, saved: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Those of *saved*, mostly few, that are settled steps of the run."""
+    """Return those of *saved*, mostly few, that are settled steps of the run."""
     steps, settled = run.table.steps, run.table.column("settled")
     at = np.searchsorted(steps, saved)
     saved, at = saved[at < len(steps)], at[at < len(steps)]
@@ -136,7 +136,7 @@ LONGEST_WAIT = 0.05
 
 
 class StepState(enum.IntEnum):
-    """What a reader can expect of a step."""
+    """The state of a step for a reader."""
 
     UNAVAILABLE = 0
     """Nothing was saved at it, and nothing ever will be."""

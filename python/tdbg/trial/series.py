@@ -86,5 +86,5 @@ class Series:
         return (self.first + self.last) / 2.0
 
     def named(self, label: str) -> Series:
-        """The same under another name."""
+        """Return this series under another name."""
         return replace(self, label=label)

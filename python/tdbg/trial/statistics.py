@@ -186,7 +186,7 @@ class _Accumulator:
         self._present[keys] = True
 
     def result(self, *, in_parts: bool = False) -> Statistics:
-        """What was merged; what lacks a part counts only if *in_parts*."""
+        """Return the merged rows; those that lack a part count only if *in_parts*."""
         if not in_parts:
             self._present &= self._fields["count"] >= self._whole
             for name in COUNTS:
@@ -227,7 +227,7 @@ def _widen(
 def with_rows(
     sources: Sequence[Source], names: Sequence[str], start: int, stop: int
 ) -> list[str]:
-    """Those of *names* that have a row in ``start <= step < stop``."""
+    """Return those of *names* that have a row in ``start <= step < stop``."""
     found: set[str] = set()
     for source in sources:
         index = source.writer.segments

@@ -372,7 +372,7 @@ class _Records(NamedTuple):
 
 
 def _records(sources: Sequence[Source], start: int) -> Iterator[_Records]:
-    """Those of one attempt from the step *start* on, some steps at a time."""
+    """Yield one attempt's step records from the step *start* on, some at a time."""
     spans = [
         (source, max(start, source.start, first), min(source.stop, last + 1))
         for source in sources
@@ -449,7 +449,7 @@ def _merge(records: _Records) -> NDArray[np.void]:
 
 
 def _gaps_of_steps(source: Source) -> NDArray[np.void]:
-    """Those within which steps may have ended."""
+    """Return the gaps within which steps may have ended."""
     gaps = source.writer.reader.gaps()
     found: NDArray[np.void] = gaps[(gaps["what"] & GapContent.STEPS) != 0]
     return found

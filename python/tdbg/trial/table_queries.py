@@ -287,7 +287,7 @@ class TableQueries:
             return overview.overview(run, names, mode_key(mode))
 
     def describe(self, names: Sequence[str]) -> list[TensorDescription]:
-        """What tensors are: roles, element types and shapes, in the order given."""
+        """Return roles, element types and shapes of tensors, in the order given."""
         with self._run.fresh() as run:
             return overview.describe(run, names)
 
@@ -314,7 +314,7 @@ def _check_columns(columns: int) -> None:
 def _range(
     recorded: NDArray[np.int64], start: int | None, stop: int | None
 ) -> tuple[int, int]:
-    """What is asked for; where nothing is said, all of the recorded steps."""
+    """Return the range of steps asked for; by default, all recorded ones."""
     first, last = (recorded[0], recorded[-1]) if len(recorded) else (0, -1)
     begin = int(first) if start is None else start
     return begin, int(last) + 1 if stop is None else stop

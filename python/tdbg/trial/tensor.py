@@ -61,7 +61,7 @@ class TensorStatistics(RowFields[int, float | int, float]):
 
     @classmethod
     def of(cls, row: np.void, number: int) -> TensorStatistics:
-        """Of a row of the core whose extremes are of the class *number*."""
+        """Make statistics of a core row; *number* is the class of its extremes."""
         values = {name: row[name].item() for name in FIELDS}
         values["min"], values["max"] = extremes_of(row, number)
         return cls(**values)
@@ -121,7 +121,7 @@ class TensorHandle(HistogramQueries, Shown):
 
     @property
     def role(self) -> str:
-        """What it is: weight, bias, gradient, input, output, loss, scalar, ..."""
+        """Return its role: weight, bias, gradient, input, output, loss, scalar, ..."""
         definition = self._definition()
         return "other" if definition is None else role_of(definition).name.lower()
 

@@ -142,7 +142,7 @@ class Trial(TableQueries, Shown):
             return {f"worker_{each.rank}": each.liveness for each in run.newest}
 
     def problems(self) -> list[FileProblem]:
-        """What is wrong with the files: damage, torn tails, foreign shards, ..."""
+        """Return the problems in the files: damage, torn tails, foreign shards, ..."""
         with self._run.fresh() as run:
             return run.problems()
 
@@ -188,17 +188,17 @@ class Trial(TableQueries, Shown):
             return reports.events(run, kind)
 
     def model_info(self) -> tuple[ModelInfo, ...]:
-        """What the training said of its model, by the step from which it holds."""
+        """Return the reported model infos, by the step from which each holds."""
         with self._run.fresh() as run:
             return reports.model_info(run)
 
     def findings(self) -> list[Finding]:
-        """What rules found that judged the run, by step."""
+        """Return the findings of rules that judged the run, by step."""
         with self._run.fresh() as run:
             return reports.findings(run)
 
     def rule_statuses(self) -> dict[str, dict[str, Any]]:
-        """What was last said about each rule that judged the run."""
+        """Return the latest status of each rule that judged the run."""
         with self._run.fresh() as run:
             return reports.rule_statuses(run)
 

@@ -78,7 +78,7 @@ def entries(
 def entries_between(
     run: RunState, name: str, start: int, stop: int, worker: str | None = None
 ) -> dict[int, list[RawEntry]]:
-    """The same of every global step in ``start <= step < stop`` that has any."""
+    """Return the entries of all steps in ``start <= step < stop`` that have any."""
     found: dict[int, list[RawEntry]] = {}
     for source in run.sources_of(worker):
         ids = source.writer.ids.get(name, [])

@@ -268,7 +268,7 @@ class WriterReader:
 
     @property
     def events(self) -> list[EventRecord]:
-        """What was reported, in order."""
+        """Return the events reported so far, in order."""
         for event in self.reader.events(self._n_events):
             self._n_events += 1
             self._add_event(event)
@@ -295,7 +295,7 @@ class WriterReader:
         return np.array(self.ids.get(name, ()), np.uint32)
 
     def problems(self) -> list[FileProblem]:
-        """What is wrong in the directory, as far as it was looked at."""
+        """Return the problems in the directory, as far as it has been read."""
         self.events  # noqa: B018 - those that are no JSON
         found = [
             FileProblem(p.kind, self.name, p.file, p.offset, p.length, p.message)
@@ -391,7 +391,7 @@ def attempts_of(writers: Sequence[WriterReader]) -> list[list[WriterReader]]:
 
 
 def describe(number: int, group: list[WriterReader]) -> Attempt:
-    """What a user is told about the attempt."""
+    """Describe an attempt for a user."""
     firsts = [w.first_step for w in group if w.first_step is not None]
     return Attempt(
         number=number,

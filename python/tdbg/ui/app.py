@@ -146,7 +146,7 @@ class _Question:
         return [self.runs.open(id_) for id_ in self.ids(MAX_COMPARED)]
 
     def ids(self, most: int) -> list[str]:
-        """Of the runs that are asked for."""
+        """Return the ids of the runs asked for."""
         found = self.query.getlist("run")
         if not 1 <= len(found) <= most:
             msg = f"name from 1 to {most} runs, not {len(found)}"
@@ -155,7 +155,7 @@ class _Question:
 
     @property
     def axis(self) -> Axis:
-        """What steps are aligned by."""
+        """Return the axis that steps are aligned by."""
         text = self.query.get("by", Axis.STEP)
         if text not in [*Axis]:
             msg = f"by must be one of {', '.join(Axis)}"

@@ -112,7 +112,7 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
 
 
 def described(trial: Trial) -> dict[str, Any]:
-    """The same of a run that no server has."""
+    """Return the document of a run that no server has opened."""
     with trial.no_refresh():
         view = view_of(trial)
         episodes, statuses = view.diagnosis.episodes, view.diagnosis.statuses
@@ -142,7 +142,7 @@ def described(trial: Trial) -> dict[str, Any]:
 
 
 def _changes(trial: Trial) -> list[dict[str, Any]]:
-    """What somebody asked the training to capture, and what became of it."""
+    """Return the requests to capture more, and what became of each."""
     return [
         {
             "step": event.step,

@@ -135,7 +135,7 @@ def _width(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What capturing took at a step: seconds for so many elements."""
+    """The measured cost of capture at a step: seconds for a number of elements."""
 
     seconds: float
     elements: int

@@ -19,7 +19,7 @@ AT_ONCE = 4
 
 
 class ReaderGone(Exception):
-    """Whoever asked has gone, or looks at something else by now."""
+    """The reader has gone, or looks at something else by now."""
 
 
 class Reading:

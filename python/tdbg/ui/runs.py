@@ -104,13 +104,13 @@ class OpenRun:
             return self._version
 
     def known(self, what: str) -> Any | None:
-        """What was computed of the run as it is now; None: nothing was."""
+        """Return a result computed for the run as it is now; None if there is none."""
         version = self.version()
         found = self._kept.get(what)
         return None if found is None or found[0] != version else found[1]
 
     def kept(self, what: str, compute: Callable[[], _Value]) -> _Value:
-        """What *compute* says, computed again only when the run has changed."""
+        """Return the result of *compute*, computed anew only if the run has changed."""
         version = self.version()
         found = self._kept.get(what)
         if found is None or found[0] != version:
@@ -286,7 +286,7 @@ class Runs:
 
 
 def _id_of(path: Path) -> str:
-    """The same for the same place, so that a link to a page stays good."""
+    """Return an id that stays the same for a place, so that links stay good."""
     return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
 
 

@@ -485,7 +485,7 @@ def histograms(
     kept = set(tensor.steps(what="values", worker=worker))
 
     def histogram(step: int) -> Histogram:
-        """As it was saved, or of the values that were."""
+        """Return the histogram as saved, or make it from values."""
         if step in counted:
             return tensor.histogram(step, worker=worker)
         return Histogram.of(tensor.value(step, worker=worker))
@@ -549,7 +549,7 @@ def _span(histogram: Histogram) -> tuple[float, float]:
 
 
 def _lost(histogram: Histogram) -> list[dict[str, Any]]:
-    """What number formats would lose: shares of the finite elements."""
+    """Return the shares of finite elements that narrow number formats would lose."""
     return [{"dtype": dtype, **asdict(histogram.lost_in(dtype))} for dtype in FORMATS]
 
 

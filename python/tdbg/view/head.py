@@ -91,7 +91,7 @@ class Head:
 
     @property
     def missing(self) -> str:
-        """What is missing that should be there, in words; empty if nothing is."""
+        """Say which data is missing; empty if none is."""
         parts = []
         if not self.is_whole:
             if self.lost:

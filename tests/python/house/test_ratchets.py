@@ -59,8 +59,8 @@ OF_ONE_MEANING = {
 }
 #: The face of another package, whose names are that one's.
 SMDEBUG = "tdbg.compat.smdebug"
-#: Of docstrings of one line. To be 0.02.
-SHARE_OF_ODD_OPENINGS = 0.065
+#: Of docstrings of one line.
+SHARE_OF_ODD_OPENINGS = 0.005
 ODD_OPENING = re.compile(
     r"(What|Of|The same|The others|None|Nothing|It|They|Who|Those|That|Such|As|Both|So)"
     r"\b"

@@ -240,7 +240,7 @@ class WatchedRun:
 
 
 def folder_of(runs: Sequence[WatchedRun]) -> str:
-    """What the names of all runs begin with, up to a slash; nothing of a single one."""
+    """Return the folder that all runs share, with its slash; empty for a single run."""
     if len(runs) < 2:
         return ""
     parents = [Path(run.name).parent.as_posix() + "/" for run in runs]

@@ -298,7 +298,7 @@ def beside(left: Text, right: Text, column: int) -> Text:
 
 
 def clipped(line: Text, width: int) -> Text:
-    """The same line, cut to that width."""
+    """Cut a line to a width, in place, and return it."""
     line.truncate(width, overflow="ellipsis")
     return line
 

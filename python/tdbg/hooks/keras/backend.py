@@ -36,7 +36,7 @@ class State(Protocol):
     """The variables of a model as they are around one call of a step."""
 
     def read(self, variables: Sequence[Any]) -> list[Any]:
-        """The values of variables of Keras, as tensors that live until they change."""
+        """Return the values of Keras variables, as tensors that stay until a change."""
 
 
 class Answer(NamedTuple):
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
     @property
     def replicas(self) -> tuple[Mapping[str, Any], ...]:
-        """What the taps hold, of each replica."""
+        """Return the tensors that the taps hold, one mapping for each replica."""
         return (self.tensors, *self.others)
 
 
@@ -62,10 +62,10 @@ class AsyncBackend(Protocol):
     """A backend whose calls return before a step is computed."""
 
     def copies(self, tensors: Sequence[Any]) -> list[Any]:
-        """These tensors, such that the next step leaves them what they are."""
+        """Return copies of tensors that the next step leaves unchanged."""
 
     def computed(self, tensors: Sequence[Any]) -> AsyncResult:
-        """That these are computed, for which nobody waits."""
+        """Return a result that arrives once these tensors are computed."""
 
 
 class Backend(Protocol):
@@ -85,31 +85,31 @@ class Backend(Protocol):
     as_async: AsyncBackend | None
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether it is a tensor of the backend, symbolic ones of a trace included."""
+        """Return whether a value is a tensor of the backend, symbolic ones included."""
 
     def scope(self) -> Callable[[Any], bool]:
-        """As ``TapBackend`` has it."""
+        """Return a function like ``TapBackend.scope``."""
 
     def array(self, tensor: Any) -> NDArray[Any] | None:
-        """A tensor as an array, without a copy where that is possible; None: sparse."""
+        """Return a tensor as an array, without a copy on the CPU; None if sparse."""
 
     def arrays(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """The tensors, with an array in place of each of which ``array`` makes one."""
+        """Return the tensors, as arrays where ``array`` makes one."""
 
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
-        """The row of a sparse tensor; None: it is none."""
+        """Return the row of a sparse tensor; None for a dense one."""
 
     def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
-        """The counts of the rows of a sparse tensor; None: it is none."""
+        """Return the counts of the rows of a sparse tensor; None for a dense one."""
 
     def computed(self, tensors: Sequence[Any]) -> AsyncResult:
-        """That these tensors are computed, which need not be so yet."""
+        """Return a result that arrives once these tensors are computed."""
 
     def state_before(self, model: Any, args: tuple[Any, ...]) -> State:
-        """The state that a call of a step function is given."""
+        """Return the state that a call of a step function starts from."""
 
     def state_after(self, model: Any, result: Any) -> State:
-        """The state that it has left."""
+        """Return the state that the call has left."""
 
     def tap(
         self,
@@ -118,25 +118,25 @@ class Backend(Protocol):
         taps: Callable[[], Taps],
         install: Callable[[Patches, Taps], None],
     ) -> Callable[..., Any]:
-        """Return a step with taps, of which ``answer`` takes apart what it returns."""
+        """Return a step with taps; ``answer`` takes its result apart."""
 
     def answer(self, returned: Any) -> Answer:
-        """What a function made of a step with taps has returned."""
+        """Take apart the result of a function made from a step with taps."""
 
     def logs_of(self, result: Any) -> Mapping[str, Any]:
-        """The logs in what a plain function has returned; none of a prediction."""
+        """Return the logs in the result of a plain function; none for a prediction."""
 
     def with_batch(self, args: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
-        """The arguments of a step function, with one batch for the iterator."""
+        """Return the arguments of a step function, with one batch for the iterator."""
 
     def next_batch(self, args: tuple[Any, ...]) -> Any:
-        """Take the next batch from the iterator; raises where there is none."""
+        """Take the next batch from the iterator; raise its error if there is none."""
 
     def following(self, args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
-        """The arguments of a call that goes on where one has ended."""
+        """Return the arguments of a call that goes on where another one ended."""
 
     def is_end(self, error: BaseException) -> bool:
-        """Whether an error only says that there are no more batches."""
+        """Return whether an error only says that there are no more batches."""
 
     def has_run(self, model: Any, error: Exception) -> bool:
         """Whether a step may have begun to run before this error.
@@ -146,7 +146,7 @@ class Backend(Protocol):
 
 
 def number_in(backend: Backend, value: Any) -> float:
-    """The number in a tensor of one element; 0 in a sparse one."""
+    """Return the number in a tensor of one element; 0 for a sparse one."""
     array = backend.array(value)
     return 0.0 if array is None else float(array.item())
 

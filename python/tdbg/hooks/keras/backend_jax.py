@@ -22,7 +22,7 @@ from tdbg.capture.adapter import AsyncResult, ComputedRow
 from tdbg.hooks.keras.backend import Answer, State
 from tdbg.hooks.keras.tracing import Patches, Taps
 
-__all__ = ["JaxBackend", "make_backend"]
+__all__ = ["make_backend"]
 
 _LOGS, _TAPS = "logs", "taps"
 _LOSS = "compute_loss_and_updates"
@@ -34,8 +34,8 @@ _PARTS = {
 }
 
 
-class JaxBackend:
-    """JAX as Keras uses it."""
+class _JaxBackend:
+    """JAX, as Keras uses it."""
 
     name = "jax"
 
@@ -53,48 +53,39 @@ class JaxBackend:
     # ---- tensors ---------------------------------------------------------------
 
     def is_tensor(self, value: Any) -> bool:
-        """As ``Backend``; a tracer counts as an array."""
         return isinstance(value, self._jax.Array)
 
     def scope(self) -> Callable[[Any], bool]:
-        """What cannot be returned is left out when the step is over."""
         return lambda _: True
 
     def array(self, tensor: Any) -> NDArray[Any] | None:
-        """As ``Backend``; on the CPU it is the array's own memory."""
         return np.asarray(tensor)
 
     def arrays(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """As ``Backend``."""
         return [np.asarray(each) for each in tensors]
 
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
-        """None: there are no sparse gradients."""
         del tensor, scale
         return None
 
     def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
-        """None, likewise."""
         del tensor
         return None
 
     def computed(self, tensors: Sequence[Any]) -> AsyncResult:
-        """As ``Backend``."""
         return _Computed(tensors)
 
     def copies(self, tensors: Sequence[Any]) -> list[Any]:
-        """As ``Backend``: the next step is given the memory of this one's state."""
+        """Copy tensors, since the next step gets the memory of this one's state."""
         copied: list[Any] = self._copy(tensors)
         return copied
 
     # ---- state -----------------------------------------------------------------
 
     def state_before(self, model: Any, args: tuple[Any, ...]) -> State:
-        """What the call is given; without arguments the variables themselves."""
         return _State(self, model, args[0] if args else ())
 
     def state_after(self, model: Any, result: Any) -> State:
-        """What the call returned."""
         return _State(self, model, result[1])
 
     def place_of(
@@ -132,8 +123,6 @@ class JaxBackend:
         taps: Callable[[], Taps],
         install: Callable[[Patches, Taps], None],
     ) -> Callable[..., Any]:
-        """As ``Backend``: a step that returns its logs and the tensors."""
-
         def tapped(state: Any, data: Any) -> tuple[dict[str, Any], Any]:
             held = taps()
             inside: list[str] = []
@@ -153,38 +142,31 @@ class JaxBackend:
         return tapped
 
     def answer(self, returned: Any) -> Answer:
-        """As ``Backend``."""
         outputs, state = returned
         return Answer((outputs[_LOGS], state), outputs[_TAPS])
 
     def logs_of(self, result: Any) -> Mapping[str, Any]:
-        """As ``Backend``."""
         return result[0] if isinstance(result[0], dict) else {}
 
     def with_batch(self, args: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
-        """As ``Backend``."""
         return args[0], iter((batch,))
 
     def next_batch(self, args: tuple[Any, ...]) -> Any:
-        """As ``Backend``."""
         return next(args[1])
 
     def following(self, args: tuple[Any, ...], result: Any) -> tuple[Any, ...]:
-        """As ``Backend``: from the state that was returned."""
         return result[1], args[1]
 
     def is_end(self, error: BaseException) -> bool:
-        """As ``Backend``."""
         return isinstance(error, StopIteration)
 
     def has_run(self, model: Any, error: Exception) -> bool:
-        """As ``Backend``."""
         is_eager = bool(model.run_eagerly) or not model.jit_compile
         return is_eager or isinstance(error, self._jax.errors.JaxRuntimeError)
 
 
 class _Computed:
-    """That arrays are computed."""
+    """Arrays that JAX may still compute: an ``AsyncResult``."""
 
     n_bytes = 0
 
@@ -192,20 +174,18 @@ class _Computed:
         self._arrays = [each for each in arrays if hasattr(each, "is_ready")]
 
     def is_there(self) -> bool:
-        """As ``AsyncResult``."""
         return all(each.is_ready() for each in self._arrays)
 
 
 class _State:
-    """The state around one call."""
+    """The state around one call; without one, the variables themselves."""
 
-    def __init__(self, backend: JaxBackend, model: Any, state: Any) -> None:
+    def __init__(self, backend: _JaxBackend, model: Any, state: Any) -> None:
         self._backend = backend
         self._model = model
         self._parts = dict(zip(_PARTS.get(len(state), ()), state, strict=False))
 
     def read(self, variables: Sequence[Any]) -> list[Any]:
-        """As ``State``."""
         return [self._read(each) for each in variables]
 
     def _read(self, variable: Any) -> Any:
@@ -219,7 +199,7 @@ class _State:
 def _returning(
     loss: Callable[..., Any], held: Taps, inside: list[str]
 ) -> Callable[..., Any]:
-    """A loss function that returns what taps hold inside of it, too."""
+    """Return a loss function that also returns the tensors tapped inside it."""
 
     def returning(*args: Any, **kwargs: Any) -> Any:
         before = set(held.tensors)
@@ -232,7 +212,7 @@ def _returning(
 
 
 def _without(state: Any, held: Taps, inside: Sequence[str]) -> Any:
-    """The state without what the loss function returned beside it."""
+    """Return the state without the tensors that the loss function put beside it."""
     trainable, others, *rest = state
     n_own = len(others) - len(inside)
     held.tensors.update(zip(inside, others[n_own:], strict=True))
@@ -240,7 +220,7 @@ def _without(state: Any, held: Taps, inside: Sequence[str]) -> Any:
 
 
 def _reachable(held: Taps, of_step: Any) -> dict[str, Any]:
-    """What taps hold that is not of a trace inside of the step's own."""
+    """Return the tensors of taps that the step can return: no traces inside its own."""
     own = getattr(of_step, "_trace", None)
     found = {
         key: tensor
@@ -251,6 +231,6 @@ def _reachable(held: Taps, of_step: Any) -> dict[str, Any]:
     return found
 
 
-def make_backend(keras_version: str) -> JaxBackend:
+def make_backend(keras_version: str) -> _JaxBackend:
     """Make the backend for this version of Keras."""
-    return JaxBackend(keras_version)
+    return _JaxBackend(keras_version)

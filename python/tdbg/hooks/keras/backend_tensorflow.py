@@ -26,14 +26,14 @@ from tdbg.hooks.keras.replicas import (
 from tdbg.hooks.keras.tracing import Patches, Taps
 from tdbg.hooks.sparse import row_of_slices, units_of_slices
 
-__all__ = ["TensorFlowBackend", "make_backend"]
+__all__ = ["make_backend"]
 
 _log = logging.getLogger("tdbg")
 _LOGS, _TAPS = "logs", "taps"
 
 
-class TensorFlowBackend:
-    """TensorFlow as Keras uses it."""
+class _TensorFlowBackend:
+    """TensorFlow, as Keras uses it."""
 
     name = "tensorflow"
     as_async = None
@@ -50,12 +50,11 @@ class TensorFlowBackend:
     # ---- tensors ---------------------------------------------------------------
 
     def is_tensor(self, value: Any) -> bool:
-        """As ``Backend``."""
         tf = self._tf
         return isinstance(value, tf.Tensor | tf.IndexedSlices)
 
     def scope(self) -> Callable[[Any], bool]:
-        """Only tensors of the graph that is being traced can be returned by it."""
+        """Accept tensors of the graph under trace, which alone can return them."""
         tf = self._tf
         if tf.executing_eagerly():
             return lambda _: True
@@ -69,25 +68,21 @@ class TensorFlowBackend:
         return may_return
 
     def array(self, tensor: Any) -> NDArray[Any] | None:
-        """As ``Backend``; on the CPU it is the tensor's own memory."""
         if isinstance(tensor, self._tf.IndexedSlices):
             return None
         return np.asarray(tensor)
 
     def arrays(self, tensors: Sequence[Any]) -> Sequence[Any]:
-        """As ``Backend``."""
         eager = self._eager
         return [np.asarray(each) if type(each) is eager else each for each in tensors]
 
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
-        """As ``Backend``: of IndexedSlices."""
         if not isinstance(tensor, self._tf.IndexedSlices):
             return None
         indices, values = np.asarray(tensor.indices), np.asarray(tensor.values)
         return row_of_slices(indices, values, _rows_of(tensor), scale)
 
     def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
-        """As ``Backend``: of IndexedSlices."""
         if not isinstance(tensor, self._tf.IndexedSlices):
             return None
         indices, values = np.asarray(tensor.indices), np.asarray(tensor.values)
@@ -96,11 +91,9 @@ class TensorFlowBackend:
     # ---- state -----------------------------------------------------------------
 
     def state_before(self, model: Any, args: tuple[Any, ...]) -> State:  # noqa: ARG002
-        """The variables themselves."""
         return self._state
 
     def state_after(self, model: Any, result: Any) -> State:  # noqa: ARG002
-        """The variables themselves."""
         return self._state
 
     # ---- steps -----------------------------------------------------------------
@@ -112,8 +105,6 @@ class TensorFlowBackend:
         taps: Callable[[], Taps],
         install: Callable[[Patches, Taps], None],
     ) -> Callable[..., Any]:
-        """As ``Backend``: a step that returns its logs and the tensors."""
-
         def tapped(data: Any) -> dict[str, Any]:
             held = taps()
             with held.patched(install):
@@ -148,7 +139,6 @@ class TensorFlowBackend:
         tf.numpy_function(posted, flat.tensors, [])
 
     def answer(self, returned: Any) -> Answer:
-        """As ``Backend``."""
         posted, self._posted = self._posted, {}
         if not posted:
             return Answer(returned[_LOGS], returned[_TAPS])
@@ -156,7 +146,6 @@ class TensorFlowBackend:
         return Answer(returned[_LOGS], first, tuple(others))
 
     def logs_of(self, result: Any) -> Mapping[str, Any]:
-        """As ``Backend``."""
         return result if isinstance(result, dict) else {}
 
     def with_batch(
@@ -164,15 +153,13 @@ class TensorFlowBackend:
         args: tuple[Any, ...],  # noqa: ARG002
         batch: Any,
     ) -> tuple[Any, ...]:
-        """As ``Backend``."""
         return (batch,) if isinstance(batch, list) else (iter((batch,)),)
 
     def is_end(self, error: BaseException) -> bool:
-        """As ``Backend``."""
         return isinstance(error, StopIteration | self._tf.errors.OutOfRangeError)
 
     def next_batch(self, args: tuple[Any, ...]) -> Any:
-        """As ``Backend``; a prediction is given its batches in a list."""
+        """Take the next batch; a prediction gets its batches in a list."""
         (iterator,) = args
         return iterator if isinstance(iterator, list) else next(iterator)
 
@@ -181,11 +168,10 @@ class TensorFlowBackend:
         args: tuple[Any, ...],
         result: Any,  # noqa: ARG002
     ) -> tuple[Any, ...]:
-        """As ``Backend``: the same."""
         return args
 
     def has_run(self, model: Any, error: Exception) -> bool:
-        """As ``Backend``: errors of operations come when they run."""
+        """Return whether an operation failed, which it does only when it runs."""
         is_eager = bool(getattr(model, "run_eagerly", False))
         return is_eager or isinstance(error, self._tf.errors.OpError)
 
@@ -195,9 +181,9 @@ def _rows_of(slices: Any) -> int:
     return int(np.asarray(shape)[0]) if shape is not None else 0
 
 
-def make_backend(keras_version: str) -> TensorFlowBackend:
+def make_backend(keras_version: str) -> _TensorFlowBackend:
     """Make the backend for this version of Keras."""
-    return TensorFlowBackend(keras_version)
+    return _TensorFlowBackend(keras_version)
 
 
 # TensorFlow has it for its own runtime: it reads ten variables in the time of two.
@@ -242,7 +228,7 @@ class LiveVariables:
             self._execute = None  # A version of TensorFlow that has these elsewhere.
 
     def read(self, variables: Sequence[Any]) -> list[Any]:
-        """As ``State``."""
+        """Read the values of variables, together where possible."""
         known = self._handles
         handles = []
         for each in variables:

@@ -127,19 +127,19 @@ class Hook(FrameworkHook):
 
     @_is_default
     def on_train_end(self, logs: Any = None) -> None:
-        """Nothing: further calls of ``fit`` belong to the same run."""
+        """Do nothing: further calls of ``fit`` belong to the same run."""
 
     @_is_default
     def on_predict_begin(self, logs: Any = None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @_is_default
     def on_predict_end(self, logs: Any = None) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     @_is_default
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Nothing: the model's functions are what is watched."""
+        """Do nothing: the hook watches the model's functions."""
 
     on_batch_end = on_train_batch_begin = on_train_batch_end = on_batch_begin
     on_test_batch_begin = on_test_batch_end = on_batch_begin

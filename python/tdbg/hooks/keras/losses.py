@@ -342,7 +342,7 @@ class ReplicaTracker(Tracker):
         self._of_replicas: Sequence[_Numbers | None] = [None] * len(self._read())
 
     def begin(self, before: _Numbers | None) -> None:
-        """As ``Tracker``; of the replicas' shares of the numbers, those of now."""
+        """Begin a step, and read what each replica has of the numbers now."""
         super().begin(before)
         n = len(self._of_replicas)
         if before is None or not any(before):
@@ -459,7 +459,7 @@ class LossRecords:
             tracker.begin((0.0, 0.0))
 
     def _totals(self, tracker: Tracker, state: State) -> Totals:
-        """What a tracker holds; where it is yet computed, copies of that."""
+        """Read the numbers of a tracker, or copy them if they are still computed."""
         numbers = state.read([tracker.metric.total, tracker.metric.count])
         as_async = self._backend.as_async
         total, count = as_async.copies(numbers) if as_async else self._numbers(numbers)

@@ -216,7 +216,7 @@ class Optimizers:
         return grads
 
     def _accumulated(self, optimizer: Any, variable: Any) -> Any:
-        """What an optimizer has added up for a variable before this batch."""
+        """Return the gradient that an optimizer accumulated before this batch."""
         index = optimizer._get_variable_index(variable)
         return optimizer._accumulated_gradients[index]
 

@@ -281,7 +281,7 @@ class ModelTaps:
     def _select(
         self, context: StepContext, tensors: Mapping[str, Any], part: int
     ) -> SelectedTensors[str]:
-        """What a step captures of what one trace holds."""
+        """Select from the tensors of one trace those that a step captures."""
         keys: tuple[int | str, ...] = (part, *tensors)
         known = self._known.get(keys)
         if known is None:

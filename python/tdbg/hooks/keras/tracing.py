@@ -33,10 +33,10 @@ def tap_key(name: str, role: Role) -> str:
 
 
 class TapBackend(Protocol):
-    """What taps ask the backend of Keras."""
+    """The part of the Keras backend that taps need."""
 
     def is_tensor(self, value: Any) -> bool:
-        """Whether it is a tensor of the backend, symbolic ones of a trace included."""
+        """Return whether a value is a tensor of the backend, symbolic ones included."""
 
     def scope(self) -> Callable[[Any], bool]:
         """Return what says of a tensor whether the step that begins can return it.

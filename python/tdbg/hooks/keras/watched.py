@@ -239,7 +239,7 @@ class WatchedModel:
     # ---- steps without taps ----------------------------------------------------
 
     def is_due_within(self, mode: ModeKeys, n_steps: int) -> bool:
-        """As ``is_due``, of any of the next steps."""
+        """Return whether any of the next steps is due."""
         self.session.obey(mode)
         session, first = self.session, self.session.next_step(mode)
         plans = (session.step_plan(mode, first + i) for i in range(n_steps))

@@ -73,7 +73,7 @@ class Loops:
     # ---- registration ----------------------------------------------------------
 
     def register(self, model: Any, optimizer: Any = None, *, loss: Any = None) -> None:
-        """As ``Hook.register``."""
+        """Register a model; see ``Hook.register``."""
         if self._backend is None or not self._session.is_live:
             return
         if self._backend.name != "tensorflow":
@@ -108,7 +108,7 @@ class Loops:
     def register_optimizer(
         self, optimizer: Any, *, model: Any = None, defines_step: bool = False
     ) -> None:
-        """As ``Hook.register_optimizer``."""
+        """Register an optimizer; see ``Hook.register_optimizer``."""
         if self._backend is None or not self._session.is_live:
             return
         _check_optimizer(optimizer)
@@ -129,7 +129,7 @@ class Loops:
         self._patches.wrap(optimizer, "apply", steps.wrap)
 
     def register_loss(self, loss: Any, *, model: Any = None) -> None:
-        """As ``Hook.register_loss``."""
+        """Register a loss; see ``Hook.register_loss``."""
         if self._backend is None or not self._session.is_live:
             return
         if not hasattr(loss, "__dict__") or hasattr(loss, "__code__"):
@@ -141,7 +141,7 @@ class Loops:
         self._loss_patches.change(loss, self._show(loss, model))
 
     def wrap_loss(self, loss: Callable[..., Any], *, model: Any = None) -> Any:
-        """As ``Hook.wrap_loss``."""
+        """Wrap a loss function; see ``Hook.wrap_loss``."""
         given: object = loss
         if not callable(given):
             msg = f"wrap_loss needs a function of labels and predictions, not {given!r}"
@@ -157,7 +157,7 @@ class Loops:
         mode: ModeKeys | None = None,
         **options: Any,
     ) -> Any:
-        """As ``Hook.function``."""
+        """Make a ``tf.function`` that the hook captures; see ``Hook.function``."""
         if function is None:
             return functools.partial(self.function, mode=mode, **options)
         given: object = function
@@ -172,7 +172,7 @@ class Loops:
         return FunctionStep(function, mode, loop, options)
 
     def model_with(self, variables: Iterable[Any]) -> Any:
-        """As ``Hook.model_with``."""
+        """Return the registered model that has most of these variables."""
         given = {id(each) for each in variables}
         counts = [
             (sum(id(each) in given for each in watched.model.variables), watched.model)

@@ -74,7 +74,7 @@ def _ends(subject: Subject) -> list[str]:
 
 
 def _histograms(subject: Subject, name: str) -> dict[int, Histogram]:
-    """Of some steps, the first and the last too; of values where none is stored."""
+    """Return histograms at chosen steps, made from values if none is stored."""
     tensor = subject.trial.tensor(name)
     found: dict[int, Histogram] = {}
     for step in _chosen(tensor.steps(ModeKeys.GLOBAL, what="histograms")):

@@ -155,7 +155,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _drawn_series(subject: Subject, names: list[str], field: str) -> list[Series]:
-    """Of losses also what they are compared with: that of training, other modes."""
+    """Return the series to draw; losses come with those they are compared with."""
     if field != "mean":
         return subject.series(names, field)
     for info in subject.trial.model_info():

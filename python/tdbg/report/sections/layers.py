@@ -120,7 +120,7 @@ def _caption(
 
 
 def _reach(subject: Subject, names: Sequence[str]) -> _Reach | None:
-    """Of tensors by these names, each a row; None if there is none of them."""
+    """Return the reach of these tensors, a row for each; None if none is there."""
     there = [i for i, name in enumerate(names) if subject.trial.has_tensor(name)]
     if not there:
         return None
@@ -209,7 +209,7 @@ def _greatest(block: Floats) -> Floats:
 
 
 def _unusual(low: Floats, high: Floats) -> Floats:
-    """Of each cell the bound that is further from the median of its row, as a ratio."""
+    """Return each cell's bound that is further from its row's median, as a ratio."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log10(np.stack([low, high]))
     result = high.copy()

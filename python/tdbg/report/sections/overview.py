@@ -72,7 +72,7 @@ def banner(subject: Subject) -> Markup:
 
 
 def facts(subject: Subject) -> Section:
-    """What ran, where, for how long, and what of it was recorded."""
+    """Tell what ran, where and for how long, and what was recorded."""
     trial = subject.trial
     rows = [
         ("State", _state(subject)),

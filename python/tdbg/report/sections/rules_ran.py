@@ -20,7 +20,7 @@ QUIET = "NoIssuesFound"
 
 
 def rules_ran(subject: Subject) -> Section:
-    """Those that found something or failed; the silent; the blind, and why."""
+    """List the rules: first those that found something or failed, then the others."""
     statuses = subject.diagnosis.statuses
     if not statuses:
         words = "None: `tdbg check RUN` judges the run with all of them."

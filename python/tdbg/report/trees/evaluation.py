@@ -31,7 +31,7 @@ MOST_CLASSES = 1000
 
 
 class PredictionKind(enum.Enum):
-    """What is predicted."""
+    """The kind of prediction."""
 
     BINARY = "binary classification"
     MULTICLASS = "multiclass classification"
@@ -112,7 +112,7 @@ def _threshold(values: Floats) -> float:
 
 
 def scores_of(predictions: NDArray[np.generic]) -> Floats:
-    """Of two classes: a number for each sample that grows with belief in class 1."""
+    """Return a score for each sample that grows with the belief in class 1."""
     values = predictions.astype(np.float64)
     if values.ndim == 2 and values.shape[1] == 2:
         return np.asarray(values[:, 1] - values[:, 0])

@@ -86,7 +86,7 @@ def _is_other(subject: Subject) -> bool:
 
 
 def objective(subject: Subject) -> str:
-    """What the hyperparameters call the objective; empty if they do not."""
+    """Return the objective that the hyperparameters name; empty if none."""
     if not subject.trial.has_tensor(OBJECTIVE):
         return ""
     tensor = subject.trial.tensor(OBJECTIVE)

@@ -165,7 +165,7 @@ def _compared(subject: Subject) -> dict[str, str]:
 def _fitting(
     trained: str, training: Series, held_back: str, validation: Series
 ) -> Markup:
-    """What a loss of training and one of validation say together."""
+    """Say how well the model fits, from a training loss and a validation loss."""
     values = validation.mean
     if not np.isfinite(values).all() or not np.isfinite(training.mean).all():
         return tag(

@@ -181,7 +181,7 @@ class Engine:
         return self._trial.status
 
     def problems(self) -> list[FileProblem]:
-        """What is wrong with the files of the run, as far as they were read."""
+        """Return the problems in the run's files, as far as the engine has read."""
         return self._trial.problems()
 
     def poll(self) -> list[Finding]:

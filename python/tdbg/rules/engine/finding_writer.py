@@ -123,7 +123,7 @@ class FindingWriter:
 
 
 class _Verdicts:
-    """What engines said of each rule: the last of those that judged by it."""
+    """The verdicts of engines on each rule; the last engine that judged counts."""
 
     def __init__(self) -> None:
         self._writers: dict[str, str] = {}

@@ -163,7 +163,7 @@ class Trial:
 
     @property
     def last_index_token(self) -> None:
-        """None: tdbg has no index files."""
+        """Return None, since tdbg has no index files."""
         return
 
     @property
