@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tdbg.modes import ModeKeys
 from tdbg.trial.statistics import Statistics
 
-__all__ = ["LossSeries", "loss_series"]
+__all__ = ["LossSeries", "losses_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class LossSeries:
         return len(self.steps)
 
 
-def loss_series(
+def losses_of(
     losses: Statistics, table: NDArray[np.void], mode: ModeKeys
 ) -> list[LossSeries]:
     """Return a series for each loss that a mode has, in the order of *losses*.

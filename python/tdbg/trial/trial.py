@@ -29,7 +29,7 @@ from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
 from tdbg.shown import Shown, drawn_by
 from tdbg.trial import reports, selection
-from tdbg.trial.losses import LossSeries, loss_series
+from tdbg.trial.losses import LossSeries, losses_of
 from tdbg.trial.lost_records import LostRecords, lost_records
 from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.run import RunState
@@ -425,7 +425,7 @@ class Trial(TableQueries, Shown):
                     mode=one, collection=CollectionKeys.LOSSES.value
                 )
                 recorded = self.statistics(names, mode=one)
-                found += loss_series(recorded, self.step_table(), one)
+                found += losses_of(recorded, self.step_table(), one)
         return found
 
 

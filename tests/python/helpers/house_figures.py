@@ -116,9 +116,35 @@ class Package:
         return sorted(face.removeprefix(f"{own}.") for face in self.faces - {own})
 
     def with_one_importer(self) -> list[str]:
-        """Return the modules, but for faces, that one other imports when loaded."""
-        importers = Counter(each for found in self.graph().values() for each in found)
-        return [n for n in self.trees if importers[n] == 1 and n not in self.faces]
+        """Return the modules, but for faces, that one other imports when loaded.
+
+        A module that a face publishes is used by whoever imports the face: it does not
+        count either.
+        """
+        graph = self.graph()
+        importers = Counter(each for found in graph.values() for each in found)
+        public = {
+            each for module in graph for each in graph[module] & self._published(module)
+        }
+        inner = self.trees.keys() - self.faces - public
+        return sorted(each for each in inner if importers[each] == 1)
+
+    def _published(self, module: str) -> set[str]:
+        """Return the modules whose names stand in the ``__all__`` of *module*."""
+        tree = self.trees[module]
+        listed = {
+            name.value
+            for node in tree.body
+            if isinstance(node, ast.Assign) and last_name(node.targets[0]) == "__all__"
+            for name in ast.walk(node.value)
+            if isinstance(name, ast.Constant)
+        }
+        return {
+            node.module
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom) and node.module
+            if listed & {each.asname or each.name for each in node.names}
+        }
 
     @cached_property
     def functions(self) -> list[Function]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from tdbg.capture.light_steps import LightSteps, Numbers
+from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
-from tdbg.hooks.keras.watched import WatchedModel
+from tdbg.hooks.keras.backend import Backend, State
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
 __all__ = [
@@ -58,6 +59,31 @@ class LoopMode(CurrentMode):
         self._called = TRAIN
 
 
+class LoopModel(Protocol):
+    """What steps need to know of a model that is watched."""
+
+    backend: Backend
+    model_info: ModelInfoWriter
+
+    @property
+    def model(self) -> Any:
+        """The model of Keras."""
+
+    @property
+    def revision(self) -> int:
+        """Number that grows when traces with taps are to be made anew."""
+
+    def capture_variables(
+        self, context: StepContext, mode: ModeKeys, state: State
+    ) -> None:
+        """Capture the variables as they are before the step."""
+
+    def take_forward(
+        self, context: StepContext, replicas: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Capture what was held of a forward."""
+
+
 class LoopSteps:
     """Tells the session of forwards and of steps.
 
@@ -69,7 +95,7 @@ class LoopSteps:
         session: As given.
     """
 
-    def __init__(self, session: Session, models: Sequence[WatchedModel]) -> None:
+    def __init__(self, session: Session, models: Sequence[LoopModel]) -> None:
         self.session = session
         self._models = models
         self._captured: dict[int, int] = {}
@@ -137,7 +163,7 @@ class LoopSteps:
             return _level(session.step_plan(mode, step.mode_step))
         return level_of(step.context)
 
-    def capture_variables(self, context: StepContext, model: WatchedModel) -> None:
+    def capture_variables(self, context: StepContext, model: LoopModel) -> None:
         """Capture the variables of a model, once in a step."""
         if self._captured.get(id(model)) != context.step.number:
             self._captured[id(model)] = context.step.number
