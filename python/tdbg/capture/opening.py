@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeVar
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.dry_run import MeasuringWriter
 from tdbg.capture.events import write_event
-from tdbg.capture.hardware import hardware
 from tdbg.capture.overhead import share_of
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import replace_sessions
@@ -237,3 +236,60 @@ def _configuration(
         "world_size": options.world_size,
         "workers": list(options.workers),
     }
+
+
+CPU_INFO = Path("/proc/cpuinfo")
+# The name of the first core stands at the beginning of the file.
+HEAD_BYTES = 4096
+
+
+def hardware(accelerators: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return facts about the machine, of those that are known.
+
+    Args:
+        accelerators: Names of the devices that the framework uses.
+
+    Returns:
+        ``system`` and ``machine`` (such as Linux, x86_64), ``cpu`` (its model),
+        ``cores`` (those that this process may use), ``memory`` (of the machine, in
+        bytes), ``accelerators``.
+
+    Example:
+        >>> hardware()["cores"] > 0
+        True
+    """
+    found: dict[str, Any] = {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu": _cpu_model(),
+        "cores": _cores(),
+        "memory": _memory(),
+        "accelerators": list(accelerators),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def _cpu_model() -> str:
+    try:
+        with CPU_INFO.open(errors="replace") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return ""
+    for line in head.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return ""
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 0
+
+
+def _memory() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0

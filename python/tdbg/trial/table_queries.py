@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.trial import envelope, overview, statistics
-from tdbg.trial.columns import ColumnReader, Columns
 from tdbg.trial.durations import duration_envelope
 from tdbg.trial.envelope import (
     Envelope,
@@ -25,7 +24,7 @@ from tdbg.trial.layout import Layout, LayoutCache
 from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import mode_key
-from tdbg.trial.statistics import Statistics
+from tdbg.trial.statistics import ColumnReader, Columns, Statistics
 from tdbg.trial.writers import NO_END
 
 __all__ = ["TableQueries"]

@@ -33,7 +33,7 @@ from tdbg.modes import ModeKeys
 from tdbg.run.json_values import load_json
 from tdbg.trial import DURATION_FIELD
 from tdbg.ui import comparison, control, documents, elements, series
-from tdbg.ui.estimate import estimate
+from tdbg.ui.control import estimate
 from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
 from tdbg.ui.reads import ReaderGone, Reading, Turns

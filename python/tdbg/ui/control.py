@@ -1,22 +1,31 @@
 """What a page may ask a training: to stop, and to capture something for a while.
 
-The training that owns the run decides; see ``tdbg.run.requests``.
+The training that owns the run decides; see ``tdbg.run.requests``.  Before a page asks
+for a capture, it shows the cost.  Sizes come from the tensors recorded so far and from
+what the training said of its model; time from the cost of capture so far, by element.
 
-Thread safety: functions; files appear whole.
+Thread safety: functions that hold the trial's lock inside; files appear whole.
 """
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
+import numpy as np
+
+from tdbg.config.collections import BUILT_IN, Role
 from tdbg.config.messages import check_flag, check_known, printable
+from tdbg.config.patterns import NamePattern
 from tdbg.errors import ConfigurationError
 from tdbg.run.requests import request_capture, request_stop
 from tdbg.trial import Trial
 
-__all__ = ["answer_of", "ask_to_capture", "ask_to_stop"]
+__all__ = ["answer_of", "ask_to_capture", "ask_to_stop", "estimate"]
 
 MAX_REASON = 500
 ENDED = ("closed", "dead")
@@ -89,3 +98,146 @@ def answer_of(trial: Trial, request: str) -> dict[str, Any]:
         return {"state": "stopped", "reason": reason, "step": stop.step}
     state = "ended" if trial.status in ENDED else "asked"
     return {"state": state, "reason": "", "step": None}
+
+
+# A row of statistics with its place in the index: 2.4 GB for 1e7 of them.
+ROW_BYTES = 240
+# Among so many of the newest steps are those by which an element's time is measured:
+# the newest at which much was captured, or at least half as many tensors as at any.
+RECENT_STEPS = 1024
+MEASURED_STEPS = 8
+# Nothing follows for what has a hundred times as many elements as were measured.
+LEAST_SHARE = 0.01
+BITS = re.compile(r"(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a request would bring about.
+
+    Attributes:
+        tensors: How many tensors it is about; 0: of none is anything known so far.
+        bytes: What is written at most, before compression.
+        seconds: Time that each captured step takes longer, for statistics; None where
+            nothing was measured.
+        share: The same, relative to a step.
+    """
+
+    tensors: int
+    bytes: int
+    seconds: float | None
+    share: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dictionary that JSON can hold."""
+        return asdict(self)
+
+
+def estimate(
+    trial: Trial,
+    *,
+    collections: Sequence[str],
+    regex: Sequence[str],
+    interval: int,
+    steps: int,
+    raw: bool,
+) -> Estimate:
+    """Estimate a request, as ``tdbg.run.requests.request_capture`` has it.
+
+    Args:
+        trial: The run.
+        collections: Built-in collections.
+        regex: Expressions that names are searched with.
+        interval: Every so many steps.
+        steps: For so many steps.
+        raw: Whether values are captured, too.
+
+    Raises:
+        ConfigurationError: If an expression is none, or there is no such collection.
+    """
+    is_asked = _filter(collections, regex)
+    asked = [size for name, role, size in _known(trial) if is_asked(name, role)]
+    n_elements = sum(n for n, _ in asked)
+    times = -(-steps // max(1, interval))
+    n_bytes = times * len(asked) * ROW_BYTES
+    if raw:
+        n_bytes += times * sum(n * width for n, width in asked)
+    measured, duration = _measured(trial)
+    seconds = None
+    if measured is not None and measured.elements >= LEAST_SHARE * n_elements:
+        seconds = measured.seconds / measured.elements * n_elements
+    share = seconds / duration if seconds is not None and duration else None
+    return Estimate(len(asked), n_bytes, seconds, share)
+
+
+def _filter(
+    collections: Sequence[str], regex: Sequence[str]
+) -> Callable[[str, str], bool]:
+    roles: set[str] = set()
+    for name in collections:
+        if name not in BUILT_IN:
+            msg = f"there is no collection {name!r}; use one of {', '.join(BUILT_IN)}"
+            raise ConfigurationError(msg)
+        roles |= {role.name.lower() for role in BUILT_IN[name]}
+    try:
+        patterns = [NamePattern(each) for each in regex]
+    except re.error as error:
+        msg = f"{regex!r} holds what is no regular expression: {error}"
+        raise ConfigurationError(msg) from error
+    return lambda name, role: role in roles or any(p.search(name) for p in patterns)
+
+
+def _known(trial: Trial) -> list[tuple[str, str, tuple[int, int]]]:
+    """Name, role, and number and width of elements, of recorded tensors and others."""
+    found: dict[str, tuple[str, tuple[int, int]]] = {}
+    for info in trial.model_info():
+        for name, facts in info.parameters.items():
+            size = prod(facts.shape), _width(facts.dtype)
+            # A parameter of one dimension is a bias or alike.
+            role = Role.WEIGHT if len(facts.shape) > 1 else Role.BIAS
+            found[name] = role.name.lower(), size
+            if facts.requires_grad:
+                found[f"gradient/{name}"] = Role.GRADIENT.name.lower(), size
+    for each in trial.describe(trial.tensor_names()):
+        if each.shape is not None:
+            found[each.name] = each.role, (prod(each.shape), _width(each.dtype))
+    return [(name, role, size) for name, (role, size) in found.items()]
+
+
+def _width(dtype: str) -> int:
+    """Bytes of an element, by the name of its type."""
+    bits = BITS.search(dtype)
+    return max(1, int(bits[1]) // 8) if bits else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The measured cost of capture at a step: seconds for a number of elements."""
+
+    seconds: float
+    elements: int
+
+
+def _measured(trial: Trial) -> tuple[_Measured | None, float]:
+    """What a step took lately at which much was captured, and seconds of any step.
+
+    Most steps of a training may have nothing but losses: they say what an element
+    costs as little as the first, which prepares everything else.  Medians leave out
+    single steps at which something else took time.
+    """
+    table = trial.step_table()[-RECENT_STEPS:]
+    table = table[table["duration_ns"] > 0]
+    if not len(table):
+        return None, 0.0
+    duration = float(np.median(table["duration_ns"] - table["capture_ns"])) / 1e9
+    is_full = table["offered"] * 2 >= table["offered"].max()
+    # What capture takes where there is next to nothing to capture.
+    base = 0.0 if is_full.all() else float(np.median(table["capture_ns"][~is_full]))
+    full = table[is_full][-MEASURED_STEPS:]
+    steps = [int(step) for step in full["step"]]
+    counts = [trial.statistics(start=at, end=at + 1).count.sum() for at in steps]
+    n_elements = int(np.median(counts))
+    if not n_elements:
+        return None, duration
+    seconds = max(0.0, float(np.median(full["capture_ns"])) - base) / 1e9
+    return _Measured(seconds, n_elements), duration

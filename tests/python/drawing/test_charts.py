@@ -9,10 +9,10 @@ import pytest
 
 from report_runs import Element, Page
 from tdbg.drawing.bars import bar_chart, columns_chart
+from tdbg.drawing.classification import matrix_chart
 from tdbg.drawing.dots import Dots, dot_chart
 from tdbg.drawing.heat_map import BAD, colors, heat_map
 from tdbg.drawing.lines import line_chart
-from tdbg.drawing.matrix import matrix_chart
 from tdbg.drawing.scales import Scale, number, scale_of, step_scale
 from tdbg.trial import Series
 from tdbg.view import Cells

@@ -126,8 +126,14 @@ class Package:
         public = {
             each for module in graph for each in graph[module] & self._published(module)
         }
-        inner = self.trees.keys() - self.faces - public
+        faces = {each for each in self.trees if self._only_publishes(each)}
+        inner = self.trees.keys() - self.faces - faces - public
         return sorted(each for each in inner if importers[each] == 1)
+
+    def _only_publishes(self, module: str) -> bool:
+        body = self.trees[module].body
+        defines = any(isinstance(each, Documented) for each in body)
+        return not defines and bool(self._published(module))
 
     def _published(self, module: str) -> set[str]:
         """Return the modules whose names stand in the ``__all__`` of *module*."""

@@ -23,7 +23,7 @@ from run_builder import RunBuilder
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 from tdbg.run.schema import EventKind
 from tdbg.trial import create_trial
-from tdbg.ui.estimate import estimate
+from tdbg.ui.control import estimate
 
 WRITER = Path(__file__).parents[1] / "helpers/programs/write_and_wait.py"
 SLOTS, SLOT_BYTES, HEARTBEAT = 64, 64, 24

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tdbg.drawing.classification import matrix_chart, unit_chart
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, Markup, tag
-from tdbg.drawing.matrix import matrix_chart
-from tdbg.drawing.roc import unit_chart
 from tdbg.report.page import Section, table
 from tdbg.report.trees.evaluation import (
     Ints,
