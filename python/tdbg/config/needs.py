@@ -160,31 +160,32 @@ rules=["DeadRelu"] captures them'
             if any(_serves(each, single) for each in captured):
                 if name in _UNREGISTERED and not _names(collections, name):
                     found.append(f"{name} were asked for, but {_UNREGISTERED[name]}")
+                continue
+            if single.unit_summaries:
+                found.append(f"units of {name} were not counted; {by_rule} counts them")
+            if not (single.statistics or single.raw or single.histogram):
+                continue
+            rows = Needs(collections=single.collections, modules=single.modules)
+            is_included = _is_included(name, collections, hook)
+            if is_included or any(_serves(each, rows) for each in captured):
+                found += _unserved(single, name, hook, by_rule, is_included=is_included)
             else:
-                rows = Needs(collections=single.collections, modules=single.modules)
-                is_captured = any(_serves(each, rows) for each in captured)
-                is_included = _is_included(name, collections, hook)
-                if single.unit_summaries:
-                    found.append(
-                        f"units of {name} were not counted; {by_rule} counts them"
-                    )
-                if not (single.statistics or single.raw or single.histogram):
-                    continue
-                if is_included or is_captured:
-                    found += _unserved(
-                        single, name, hook, by_rule, is_included=is_included
-                    )
-                else:
-                    absent.append(name)
-    if absent:
-        names = list(dict.fromkeys(absent))
-        include = ", ".join(f'"{name}"' for name in names)
-        found.insert(
-            0,
-            f"{_listed(names)} were not captured; include_collections=[{include}]"
-            f"{_often(_often_raw(needs, names))} or {by_rule} captures them",
-        )
-    return list(dict.fromkeys(found))
+                absent.append(name)
+    names = list(dict.fromkeys(absent))
+    return [*_absent(names, needs, by_rule), *dict.fromkeys(found)]
+
+
+def _absent(
+    names: list[str], needs: Needs | Iterable[Needs], by_rule: str
+) -> list[str]:
+    """Return the message about collections that were not captured, if there are any."""
+    if not names:
+        return []
+    include = ", ".join(f'"{name}"' for name in names)
+    settings = f"include_collections=[{include}]{_often(_often_raw(needs, names))}"
+    return [
+        f"{_listed(names)} were not captured; {settings} or {by_rule} captures them"
+    ]
 
 
 def too_rare(

@@ -15,8 +15,10 @@ from tdbg.drawing.frame import (
     Box,
     figure,
     legend,
+    row_name,
     svg,
     text,
+    upright,
     x_axis,
     y_axis,
 )
@@ -63,16 +65,7 @@ def bar_chart(
     for i, name in enumerate(names):
         top = box.top + i * row + GAP / 2
         middle = top + thick * n / 2 + 3.5
-        parts.append(
-            text(
-                left - 7,
-                middle,
-                shortened(name, 30),
-                anchor="end",
-                title=name,
-                class_="name",
-            )
-        )
+        parts.append(row_name(left - 7, middle, name))
         for j, each in enumerate(values):
             if not np.isfinite(each[i]):
                 continue
@@ -135,61 +128,29 @@ def columns_chart(
     x = Scale(float(edges[0]), float(edges[-1]), box.left, box.right)
     y = scale_of(counts, box.bottom, box.top, with_zero=True)
     parts = [y_axis(box, y, y_label)]
-    n = len(counts)
+    every = -(-len(names) // 24)
     for k in range(len(edges) - 1):
         start, end = x.at(edges[k]), x.at(edges[k + 1])
-        gap = min(2.0, 0.12 * (end - start)) if not names else 0.12 * (end - start)
-        width = (end - start - 2 * gap) / n
-        name = (
-            names[k]
-            if names
-            else f"{number(float(edges[k]))} to {number(float(edges[k + 1]))}"
+        gap = 0.12 * (end - start)
+        name = names[k] if names else _bin_name(edges[k], edges[k + 1])
+        parts += _columns(
+            [each[k] for each in counts],
+            [f"{name}, {label}" for label in labels],
+            y,
+            start,
+            end,
+            gap if names else min(2.0, gap),
         )
-        for j, each in enumerate(counts):
-            if not np.isfinite(each[k]):
-                continue
-            at = y.at(each[k])
-            parts.append(
-                tag(
-                    "rect",
-                    tag("title", f"{name}, {labels[j]}: {number(float(each[k]))}"),
-                    x=start + gap + j * width,
-                    y=at,
-                    width=max(width - (0.5 if n > 1 else 0), 0.4),
-                    height=max(y.at(0.0) - at, 0.0),
-                    class_=f"f{j % N_COLORS}",
-                )
-            )
-        if names and (len(names) <= 24 or k % (-(-len(names) // 24)) == 0):
-            parts.append(
-                text(
-                    (start + end) / 2,
-                    box.bottom + 16,
-                    shortened(name, 12),
-                    anchor="middle",
-                )
-            )
+        if names and k % every == 0:
+            middle, shown = (start + end) / 2, shortened(name, 12)
+            parts.append(text(middle, box.bottom + 16, shown, anchor="middle"))
     if names:
-        parts.append(
-            text(box.right, box.bottom + 30, x_label, anchor="end", class_="label")
-        )
-        parts.append(
-            tag(
-                "line",
-                x1=box.left,
-                x2=box.right,
-                y1=box.bottom,
-                y2=box.bottom,
-                class_="axis",
-            )
-        )
+        parts += _axis_of_names(box, x_label)
     else:
         parts.append(x_axis(box, x, x_label, whole=False))
     for place, label in marks:
         at = x.at(place)
-        parts.append(
-            tag("line", x1=at, x2=at, y1=box.top, y2=box.bottom, class_="flag info")
-        )
+        parts.append(upright(at, box, "flag info"))
         parts.append(text(at + 4, box.top + 10, label, class_="flag info"))
     entries = [(f"b{j % N_COLORS}", label) for j, label in enumerate(labels)]
     said = "; ".join(
@@ -199,5 +160,43 @@ def columns_chart(
     return figure(
         svg(WIDTH, height, f"{alt} {said}.", parts),
         caption,
-        legend(entries if n > 1 else []),
+        legend(entries if len(counts) > 1 else []),
     )
+
+
+def _axis_of_names(box: Box, label: str) -> list[Markup]:
+    left, right, y = box.left, box.right, box.bottom
+    return [
+        text(right, y + 30, label, anchor="end", class_="label"),
+        tag("line", x1=left, x2=right, y1=y, y2=y, class_="axis"),
+    ]
+
+
+def _bin_name(low: float, high: float) -> str:
+    return f"{number(float(low))} to {number(float(high))}"
+
+
+def _columns(
+    heights: Sequence[float],
+    titles: Sequence[str],
+    y: Scale,
+    start: float,
+    end: float,
+    gap: float,
+) -> list[Markup]:
+    """The columns of one bin from *start* to *end*, beside each other."""
+    n = len(heights)
+    width = (end - start - 2 * gap) / n
+    return [
+        tag(
+            "rect",
+            tag("title", f"{titles[j]}: {number(float(height))}"),
+            x=start + gap + j * width,
+            y=y.at(height),
+            width=max(width - (0.5 if n > 1 else 0), 0.4),
+            height=max(y.at(0.0) - y.at(height), 0.0),
+            class_=f"f{j % N_COLORS}",
+        )
+        for j, height in enumerate(heights)
+        if np.isfinite(height)
+    ]

@@ -16,8 +16,12 @@ from tdbg.drawing.scales import Scale
 
 __all__ = ["matrix_chart", "unit_chart"]
 
+Floats = NDArray[np.float64]
+
 # Up to so many classes the counts are written into the cells.
 WRITTEN = 16
+# The place of the unit square.
+SIZE, LEFT, TOP = 300, 46, 28
 
 
 def matrix_chart(
@@ -52,30 +56,14 @@ def matrix_chart(
     for i in range(n):
         y, x = top + i * cell, left + i * cell
         if i % every == 0:
-            parts.append(
-                text(
-                    left - 6,
-                    y + cell / 2 + 4,
-                    shortened(names[i], 8),
-                    anchor="end",
-                    title=names[i],
-                )
-            )
-            parts.append(
-                text(
-                    x + cell / 2,
-                    top + size + 14,
-                    shortened(names[i], 6),
-                    anchor="middle",
-                    title=names[i],
-                )
-            )
+            name, below = names[i], top + size + 14
+            parts += [
+                _name(left - 6, y + cell / 2 + 4, shortened(name, 8), name, "end"),
+                _name(x + cell / 2, below, shortened(name, 6), name, "middle"),
+            ]
         for j in range(n):
-            share = float(shares[i, j])
-            words = (
-                f"true {names[i]}, predicted {names[j]}: {counts[i, j]} ({share:.0%})"
-            )
-            is_right = "right" if i == j else "wrong"
+            count, share = int(counts[i, j]), float(shares[i, j])
+            words = f"true {names[i]}, predicted {names[j]}: {count} ({share:.0%})"
             parts.append(
                 tag(
                     "rect",
@@ -84,20 +72,16 @@ def matrix_chart(
                     y=y,
                     width=cell - (1 if cell > 8 else 0),
                     height=cell - (1 if cell > 8 else 0),
-                    class_=f"cell {is_right}",
-                    fill_opacity=0.06 + 0.94 * share if counts[i, j] else 0.04,
+                    class_="cell right" if i == j else "cell wrong",
+                    fill_opacity=0.06 + 0.94 * share if count else 0.04,
                 )
             )
-            if n <= WRITTEN and counts[i, j]:
+            if n <= WRITTEN and count:
+                middle = left + (j + 0.5) * cell - 0.5
                 class_ = "onfill" if share > 0.55 else "value"
+                at = y + cell / 2 + 4
                 parts.append(
-                    text(
-                        left + (j + 0.5) * cell - 0.5,
-                        y + cell / 2 + 4,
-                        str(counts[i, j]),
-                        anchor="middle",
-                        class_=class_,
-                    )
+                    text(middle, at, str(count), anchor="middle", class_=class_)
                 )
     right = int(np.trace(counts))
     said = f"{right} of {int(counts.sum())} samples are recognized"
@@ -107,8 +91,8 @@ def matrix_chart(
     )
 
 
-Floats = NDArray[np.float64]
-SIZE, LEFT, TOP = 300, 46, 28
+def _name(x: float, y: float, shown: str, name: str, anchor: str) -> Markup:
+    return text(x, y, shown, anchor=anchor, title=name)
 
 
 def unit_chart(

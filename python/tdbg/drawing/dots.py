@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.drawing.frame import Box, figure, legend, svg, text
+from tdbg.drawing.frame import Box, figure, legend, row_name, svg, text, upright
 from tdbg.drawing.markup import Markup, shortened, tag
 from tdbg.drawing.scales import number, scale_of
 
@@ -65,87 +65,58 @@ def dot_chart(
         given.append(np.array([reference]))
     x = scale_of(given, box.left, box.right)
     parts: list[Markup] = []
-    for value, name in x.ticks(7):
-        at = x.at(value)
-        parts.append(
-            tag("line", x1=at, x2=at, y1=box.top, y2=box.bottom, class_="grid")
-        )
-        parts.append(text(at, box.bottom + 16, name, anchor="middle"))
+    for value, label in x.ticks(7):
+        parts.append(upright(x.at(value), box, "grid"))
+        parts.append(text(x.at(value), box.bottom + 16, label, anchor="middle"))
     parts.append(text(LEFT, 14, what, class_="label"))
     if reference is not None:
-        at = x.at(reference)
-        parts.append(
-            tag("line", x1=at, x2=at, y1=box.top, y2=box.bottom, class_="axis")
-        )
+        parts.append(upright(x.at(reference), box, "axis"))
     every = max(1, int(np.ceil(LABELLED / row)))
     radius = min(4.0, max(1.4, row / 4))
     places = [x(each.values) for each in dots]
     for i, name in enumerate(names):
         y = box.top + (i + 0.5) * row
         if i % every == 0:
-            parts.append(
-                text(
-                    LEFT - 7,
-                    y + 3.5,
-                    shortened(name, 30),
-                    anchor="end",
-                    title=name,
-                    class_="name",
-                )
-            )
+            parts.append(row_name(LEFT - 7, y + 3.5, name))
         if ranges is not None:
-            ends = np.nan_to_num(
-                x([ranges[0][i], ranges[1][i]]), nan=np.inf, neginf=box.left
-            )
-            if np.isfinite(ends).all():
-                parts.append(
-                    tag(
-                        "line",
-                        x1=ends[0],
-                        x2=ends[1],
-                        y1=y,
-                        y2=y,
-                        class_="reach",
-                        stroke_width=radius * 2,
-                    )
-                )
+            parts += _range(x([ranges[0][i], ranges[1][i]]), box.left, y, radius)
         for j, each in enumerate(dots):
+            label = f"{name}, {each.label}"
             if each.bad[i]:
-                parts.append(
-                    _cross(
-                        box.right + 8,
-                        y,
-                        radius,
-                        f"{name}, {each.label}: NaN or infinity",
-                    )
-                )
-            if not np.isfinite(places[j][i]):
-                continue
-            parts.append(
-                tag(
-                    "circle",
-                    tag(
-                        "title",
-                        f"{name}, {each.label}: {number(float(each.values[i]))}",
-                    ),
-                    cx=places[j][i],
-                    cy=y,
-                    r=radius,
-                    class_=f"f{j} dot",
-                )
-            )
-    entries: list[tuple[str, str]] = [
-        (f"b{j}", each.label) for j, each in enumerate(dots)
-    ]
-    if ranges is not None:
-        entries.append(("reach", "least to greatest of the whole run"))
-    if any(each.bad.any() for each in dots):
-        entries.append(("bad", "NaN or infinity"))
+                title = f"{label}: NaN or infinity"
+                parts.append(_cross(box.right + 8, y, radius, title))
+            if np.isfinite(places[j][i]):
+                title = f"{label}: {number(float(each.values[i]))}"
+                parts.append(_dot(places[j][i], y, radius, title, f"f{j} dot"))
     return figure(
         svg(WIDTH, box.bottom + 24, f"{alt} {_said(names, dots)}.", parts),
         caption,
-        legend(entries),
+        _legend(dots, has_ranges=ranges is not None),
     )
+
+
+def _legend(dots: Sequence[Dots], *, has_ranges: bool) -> Markup | None:
+    entries = [(f"b{j}", each.label) for j, each in enumerate(dots)]
+    if has_ranges:
+        entries.append(("reach", "least to greatest of the whole run"))
+    if any(each.bad.any() for each in dots):
+        entries.append(("bad", "NaN or infinity"))
+    return legend(entries)
+
+
+def _range(ends: Floats, left: float, y: float, radius: float) -> list[Markup]:
+    """A bar from least to greatest; none where one of them is not known."""
+    start, end = np.nan_to_num(ends, nan=np.inf, neginf=left)
+    if not np.isfinite([start, end]).all():
+        return []
+    width = radius * 2
+    return [
+        tag("line", x1=start, x2=end, y1=y, y2=y, class_="reach", stroke_width=width)
+    ]
+
+
+def _dot(x: float, y: float, r: float, title: str, class_: str) -> Markup:
+    return tag("circle", tag("title", title), cx=x, cy=y, r=r, class_=class_)
 
 
 def _cross(x: float, y: float, r: float, title: str) -> Markup:

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from tdbg.drawing.markup import Child, Markup, join, shortened, tag
 from tdbg.drawing.scales import Scale
 
-__all__ = ["N_COLORS", "Box", "figure", "legend", "svg", "text", "x_axis", "y_axis"]
+__all__ = [
+    "N_COLORS",
+    "Box",
+    "figure",
+    "legend",
+    "row_name",
+    "svg",
+    "text",
+    "upright",
+    "x_axis",
+    "y_axis",
+]
 
 # Colours of series, by the classes s0, s1, ... (strokes) and f0, f1, ... (fills).
 N_COLORS = 8
@@ -86,6 +97,17 @@ def text(
         class_=class_,
         transform=transform,
     )
+
+
+def row_name(x: float, y: float, name: str) -> Markup:
+    """The name of a row, which ends at *x*; the whole one is shown as its title."""
+    shown = shortened(name, 30)
+    return text(x, y, shown, anchor="end", title=name, class_="name")
+
+
+def upright(x: float, box: Box, class_: str) -> Markup:
+    """A line from the top of the box to its bottom."""
+    return tag("line", x1=x, x2=x, y1=box.top, y2=box.bottom, class_=class_)
 
 
 def x_axis(

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.drawing.colors import NOT_FINITE, viridis
-from tdbg.drawing.frame import Box, figure, legend, svg, text, x_axis
-from tdbg.drawing.markup import Child, Markup, shortened, tag
+from tdbg.drawing.frame import Box, figure, legend, row_name, svg, text, x_axis
+from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.scales import number, step_scale
 from tdbg.view.layers import Cells
 
@@ -70,27 +70,13 @@ def heat_map(
             no embedded image; for some thousand cells at most.
     """
     n_rows = len(cells.values)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log10(cells.values)
-    finite = logs[np.isfinite(logs)]
-    low, high = (
-        (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
-    )
+    levels, low, high = _levels(cells)
     row = min(MOST_ROW, max(LEAST_ROW, MOST_HEIGHT / n_rows))
     height = row * n_rows
     top = 26.0
     box = Box(LEFT, top, WIDTH - RIGHT, top + height)
     first, stop = int(cells.edges[0]), int(cells.edges[-1])
     x = step_scale(first, stop, box.left, box.right)
-    levels = np.full(logs.shape, NOTHING, np.uint8)
-    share = np.clip((logs - low) / ((high - low) or 1.0), 0.0, 1.0)
-    is_number = np.isfinite(share)
-    levels[is_number] = FIRST + np.round(share[is_number] * (255 - FIRST)).astype(
-        np.uint8
-    )
-    # Zero has no logarithm, and is the darkest: what is not there is transparent.
-    levels[cells.values == 0] = FIRST
-    levels[cells.bad] = BAD
     # Columns are as wide as their steps: the outer ones may be narrower.
     places = x(cells.edges)
     parts: list[Markup] = []
@@ -106,16 +92,7 @@ def heat_map(
     every = max(1, int(np.ceil(LABELLED / row)))
     for i in range(0, n_rows, every):
         y = top + (i + 0.5) * row + 3.5
-        parts.append(
-            text(
-                box.left - 7,
-                y,
-                shortened(cells.names[i], 30),
-                anchor="end",
-                title=cells.names[i],
-                class_="name",
-            )
-        )
+        parts.append(row_name(box.left - 7, y, cells.names[i]))
     parts += [
         _flag(flag, x.at(flag.step), top + (flag.row + 0.5) * row, box)
         for flag in flags
@@ -136,6 +113,24 @@ def heat_map(
         caption,
         legend(entries),
     )
+
+
+def _levels(cells: Cells) -> tuple[NDArray[np.uint8], float, float]:
+    """The colour of each cell, and the least and the greatest logarithm."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log10(cells.values)
+    finite = logs[np.isfinite(logs)]
+    low = float(finite.min()) if len(finite) else 0.0
+    high = float(finite.max()) if len(finite) else 0.0
+    share = np.clip((logs - low) / ((high - low) or 1.0), 0.0, 1.0)
+    is_number = np.isfinite(share)
+    levels = np.full(logs.shape, NOTHING, np.uint8)
+    scaled = np.round(share[is_number] * (255 - FIRST))
+    levels[is_number] = FIRST + scaled.astype(np.uint8)
+    # Zero has no logarithm, and is the darkest: what is not there is transparent.
+    levels[cells.values == 0] = FIRST
+    levels[cells.bad] = BAD
+    return levels, low, high
 
 
 def _said(cells: Cells, alt: str, what: str) -> str:

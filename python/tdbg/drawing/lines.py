@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.config.messages import counted
 from tdbg.drawing.frame import (
@@ -31,6 +32,7 @@ from tdbg.trial import Series
 
 __all__ = ["Limit", "Mark", "line_chart"]
 
+Floats = NDArray[np.float64]
 WIDTH, LEFT, RIGHT = 760, 66, 14
 STRIP = 9
 # A mark of a strip is at least so wide, however many steps the chart has.
@@ -102,13 +104,8 @@ def line_chart(
         return tag("p", "Nothing was recorded to draw here.", class_="quiet")
     has_bad = any(each.bad.any() for each in drawn)
     top = 20 + (13 if marks else 0) + (STRIP + 6 if has_bad else 0)
-    values = [part for each in drawn for part in (each.low, each.high)]
-    if limit is not None:
-        values.append(np.array([limit.value]))
-    first, last = span or (
-        min(int(each.first[0]) for each in drawn),
-        max(int(each.last[-1]) for each in drawn),
-    )
+    first, last = span or _span(drawn)
+    values = _values(drawn, limit)
     y = scale_of(values, height - 38, top, may_be_log=may_be_log, with_zero=with_zero)
     beyond = y.is_log and any(np.any(each.low <= 0) for each in drawn)
     bottom = height - 38 - (STRIP + 6 if beyond else 0)
@@ -120,22 +117,36 @@ def line_chart(
     parts += [_mark(mark, x, box) for mark in marks]
     for i, each in enumerate(drawn):
         parts += _curve(each, x, y, i % N_COLORS)
-    if limit is not None and not (y.is_log and limit.value <= 0):
-        parts.append(_limit(limit, y, box))
+    parts += _limit(limit, y, box)
     if has_bad:
         parts.append(_strip(drawn, x, top - STRIP - 6, "NaN, Inf", is_bad=True))
     if beyond:
         parts.append(_strip(drawn, x, bottom + 6, "≤ 0", is_bad=False))
-    said = "; ".join(map(_said, drawn[:N_COLORS]))
-    said += f"; {limit.label}" if limit is not None else ""
-    entries = [
-        (f"b{i % N_COLORS}", each.label) for i, each in enumerate(drawn) if each.label
-    ]
+    said = [*map(_said, drawn[:N_COLORS]), *([limit.label] if limit else [])]
     return figure(
-        svg(WIDTH, height, f"{alt} {said}.", parts),
+        svg(WIDTH, height, f"{alt} {'; '.join(said)}.", parts),
         caption,
-        legend(entries if len(drawn) > 1 else []),
+        _legend(drawn),
     )
+
+
+def _span(series: Sequence[Series]) -> tuple[int, int]:
+    """The first and the last step of any series."""
+    first = min(int(each.first[0]) for each in series)
+    return first, max(int(each.last[-1]) for each in series)
+
+
+def _values(series: Sequence[Series], limit: Limit | None) -> list[Floats]:
+    """All values that the axis must hold."""
+    values = [part for each in series for part in (each.low, each.high)]
+    return values if limit is None else [*values, np.array([limit.value])]
+
+
+def _legend(series: Sequence[Series]) -> Markup | None:
+    if len(series) == 1:
+        return None
+    labels = enumerate(each.label for each in series)
+    return legend([(f"b{i % N_COLORS}", label) for i, label in labels if label])
 
 
 def _said(series: Series) -> str:
@@ -225,21 +236,16 @@ def _mark(mark: Mark, x: Scale, box: Box) -> Markup:
     )
 
 
-def _limit(limit: Limit, y: Scale, box: Box) -> Markup:
+def _limit(limit: Limit | None, y: Scale, box: Box) -> list[Markup]:
+    """The line of a limit, if there is one and it lies on the axis."""
+    if limit is None or (y.is_log and limit.value <= 0):
+        return []
     at = y.at(limit.value)
     # Below the line where there is no room above it.
-    above = at - box.top > 16
-    return tag(
-        "g",
-        tag("line", x1=box.left, x2=box.right, y1=at, y2=at, class_="limit"),
-        text(
-            box.right - 4,
-            at - 5 if above else at + 13,
-            limit.label,
-            anchor="end",
-            class_="limit",
-        ),
-    )
+    beside = at - 5 if at - box.top > 16 else at + 13
+    line = tag("line", x1=box.left, x2=box.right, y1=at, y2=at, class_="limit")
+    label = text(box.right - 4, beside, limit.label, anchor="end", class_="limit")
+    return [tag("g", line, label)]
 
 
 def _strip(

@@ -187,26 +187,32 @@ def _depths(subject: Subject) -> dict[int, tuple[float, float]]:
     tensors = [subject.trial.tensor(name) for name in names]
     found = {}
     # Of a model that was asked when it was trained, in mode PREDICT.
-    rounds = [
-        (mode, step)
-        for mode in (ModeKeys.TRAIN, ModeKeys.PREDICT)
-        for step in tensors[0].steps(mode, what="values")
-    ]
-    for mode, step in rounds:
-        told = (subject.read(t.name, t.value, step, mode) for t in tensors)
-        columns = [column for column in told if column is not None]
-        if len(columns) < len(names) or any(c.dtype.kind not in "iu" for c in columns):
-            continue
-        if len({c.shape for c in columns}) != 1 or not columns[0].size:
-            continue
-        tree, node, *children = columns
-        shapes = [
-            _shape(node[tree == each], [c[tree == each] for c in children])
-            for each in np.unique(tree).tolist()
-        ]
-        deepest = max(levels for levels, _ in shapes)
-        found[step] = float(deepest), float(np.mean([leaves for _, leaves in shapes]))
+    for mode in (ModeKeys.TRAIN, ModeKeys.PREDICT):
+        for step in tensors[0].steps(mode, what="values"):
+            columns = [subject.read(t.name, t.value, step, mode) for t in tensors]
+            there = [column for column in columns if column is not None]
+            if len(there) == len(names) and _is_table(there):
+                found[step] = _depth(*there)
     return found
+
+
+def _is_table(columns: Sequence[np.ndarray]) -> bool:
+    """Whether columns of a file that anybody may have written are those of trees."""
+    is_integer = all(column.dtype.kind in "iu" for column in columns)
+    are_alike = len({column.shape for column in columns}) == 1
+    return is_integer and are_alike and columns[0].size > 0
+
+
+def _depth(
+    tree: np.ndarray, node: np.ndarray, *children: np.ndarray
+) -> tuple[float, float]:
+    """Levels of splits of the deepest tree, and mean number of leaves."""
+    shapes = [
+        _shape(node[tree == each], [c[tree == each] for c in children])
+        for each in np.unique(tree).tolist()
+    ]
+    deepest = max(levels for levels, _ in shapes)
+    return float(deepest), float(np.mean([leaves for _, leaves in shapes]))
 
 
 def _shape(nodes: np.ndarray, children: Sequence[np.ndarray]) -> tuple[int, int]:

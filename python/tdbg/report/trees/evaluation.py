@@ -64,11 +64,7 @@ def kind_of(
     sample is of classes; one number a sample is that of a class where all labels are 0
     and 1, or where all predictions are labels.
     """
-    if labels.dtype.kind not in "biuf" or predictions.dtype.kind not in "biuf":
-        return None
-    if labels.ndim != 1 or not len(labels) or len(predictions) != len(labels):
-        return None
-    if not np.isfinite(labels.astype(np.float64)).all():
+    if not _are_numbers(labels, predictions):
         return None
     is_whole = bool(np.all(labels == np.round(labels.astype(np.float64))))
     is_class = is_whole and bool(labels.min() >= 0 and labels.max() < MOST_CLASSES)
@@ -88,6 +84,15 @@ def kind_of(
     if is_class and np.isin(values, np.unique(labels)).all():
         return PredictionKind.MULTICLASS
     return PredictionKind.REGRESSION
+
+
+def _are_numbers(labels: NDArray[np.generic], predictions: NDArray[np.generic]) -> bool:
+    """Whether there is a finite label for each prediction, and at least one."""
+    if labels.dtype.kind not in "biuf" or predictions.dtype.kind not in "biuf":
+        return False
+    if labels.ndim != 1 or not len(labels) or len(predictions) != len(labels):
+        return False
+    return bool(np.isfinite(labels.astype(np.float64)).all())
 
 
 def classes_of(kind: PredictionKind, predictions: NDArray[np.generic]) -> Ints:
