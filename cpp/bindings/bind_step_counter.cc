@@ -44,7 +44,6 @@ void RegisterStepCounter(py::module_& module) {
            py::arg("until_ns"), py::arg("first_noted") = 0,
            py::arg("noted_every") = 0)
       .def("end", &End)
-      .def_property_readonly("is_on", &StepCounter::is_on)
       .def_property_readonly("is_over", &StepCounter::is_over)
       .def_property_readonly("is_noted", &StepCounter::is_noted)
       .def_property_readonly("is_quiet", &StepCounter::is_quiet)

@@ -32,8 +32,6 @@ class StepCounter:
         events of the one under way."""
 
     @property
-    def is_on(self) -> bool: ...
-    @property
     def is_over(self) -> bool:
         """Whether as many steps were counted, or as much time has passed, as may."""
 

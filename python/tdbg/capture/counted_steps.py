@@ -2,12 +2,11 @@
 
 The events of a step (a forward begins, it ends, an optimizer begins, it ends) mean as
 much work as the rest of tdbg does between two steps that are captured.  Where the next
-steps have losses at most, hooks of the core stand in for those of Python.  As long as
-the events are those of the last step that was seen, in the same order, they are counted
-and nothing else is done.  The loss of a step that is to have it is noted where it is
-computed.  Whatever else happens ends that.  Then the session is told how many steps
-there were, what was noted is recorded, and the events of the step under way are made up
-for.
+steps have losses at most, hooks of the core stand in for those of Python.  They count
+the events as long as these are the events of the last observed step, in the same order,
+and do nothing else.  A loss that is due is noted where it is computed.  Any other event
+ends that: the session accounts for the steps (``PassedSteps``), and then the events of
+the step under way are repeated.
 
 Thread safety: the training's thread.
 
@@ -18,14 +17,17 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.capture.listeners import Listeners
+from tdbg.capture.passed_steps import PassedNumbers, PassedSteps
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.schedule import NEVER, StepPlan
 from tdbg.capture.steps import Step, StepMachine
@@ -35,10 +37,9 @@ from tdbg.modes import TRAIN
 
 if TYPE_CHECKING:
     from tdbg._core import StepCounter
-    from tdbg.capture.events import StepWriter
     from tdbg.capture.requests import Obedience
 
-__all__ = ["CountedSteps", "StepEvent"]
+__all__ = ["FELT_COUNTED_NS", "CountedSteps", "StepEvent"]
 
 # Steps that are seen, at most, before counting is tried again after it was of no use.
 _MOST_PATIENCE = 256
@@ -46,6 +47,8 @@ _MOST_PATIENCE = 256
 # is to be recorded, and what is noted is to be read.  The step that is seen, and cold
 # caches after it, cost up to a millisecond: 0.4 % of this.
 _LONGEST_NS = 250_000_000
+# What the training feels of each, although no clock is read (docs/overhead.md).
+FELT_COUNTED_NS = 25_000
 
 
 class StepEvent:
@@ -95,39 +98,40 @@ class _Note(NamedTuple):
 class _NothingCounted:
     """Stands where there is no counter of the core."""
 
-    is_on = is_over = is_noted = is_quiet = False
-    n = index = duration_ns = depth = n_events = 0
+    is_noted = is_quiet = False
+    depth = n_events = 0
 
 
 class CountedSteps:
-    """Counts steps of a training that repeat the last one.
+    """Steps of a training that repeat the last one, and pass (``PassingSteps``).
 
     Args:
-        recorder: Of the session.
-        step_writer: Is told what was counted.
+        recorder: The recorder of the session.
+        machine: The step machine of the session.
         obedience: Says whether requests are being obeyed.
-        listeners: Are told that it begins, or was of no use.
+        listeners: Their ``counting`` and ``counting_failed`` are called.
 
     Attributes:
-        counter: The core's, which hooks of the core tell of events.
-        events: Those of the step that is being seen, in order; whoever reports an
+        counter: The core's, to which hooks of the core report events.
+        events: Those of the step that is being observed, in order; whoever reports an
             event adds it, whoever begins a step clears them.
-        may_count: Whether whoever registers hooks can have them count; None: never.
+        may_count: Returns whether the hooks of the core can count; None: they never
+            can.
         step_plan: What is captured of the steps whose losses are noted.
     """
 
     def __init__(
         self,
         recorder: Recorder,
-        step_writer: StepWriter,
+        machine: StepMachine,
         obedience: Obedience,
         listeners: Listeners,
     ) -> None:
-        # Who writes nothing does without the core, and sees every step.
-        self._can_count = type(recorder.writer) is not NullWriter
+        # A session that writes nothing does without the core, and observes every step.
+        self._has_core = type(recorder.writer) is not NullWriter
         self.counter: StepCounter = (
             import_module("tdbg._core").StepCounter()
-            if self._can_count
+            if self._has_core
             else cast("StepCounter", _NothingCounted())
         )
         self.events: list[StepEvent] = []
@@ -136,51 +140,65 @@ class CountedSteps:
         self.step_plan: StepPlan | None = None
         self._recorder = recorder
         self._policy = recorder.policy
-        self._step_writer = step_writer
+        self._machine = machine
         self._obedience = obedience
         self._pattern: tuple[StepEvent, ...] = ()
         self._patience = self._n_wait = 0
         self._notes: list[_Note] = []
-        # Those of the step that was under way when the counting ended.
-        self._begun: Sequence[_Note] = ()
+        # The events and the losses of the step that was under way at the end.
+        self._begun: tuple[StepEvent, ...] = ()
+        self._begun_notes: Sequence[_Note] = ()
 
     @property
     def counter_of_core(self) -> StepCounter | None:
         """``counter``, if it ever counts."""
-        return self.counter if self._can_count else None
+        return self.counter if self._has_core else None
+
+    @property
+    def n(self) -> int:
+        """Number of steps that were counted, and are over."""
+        return self.counter.n
 
     @property
     def n_begun(self) -> int:
-        """Steps that were counted, with the one under way."""
+        """Number of steps that were counted, with the one under way."""
         counter = self.counter
         return counter.n + (counter.index > 0)
 
-    def begin(self, machine: StepMachine, step: Step, now_ns: int) -> bool:
-        """Count the next steps without seeing them, if they are to have losses at most.
+    @property
+    def duration_ns(self) -> int:
+        """Duration of the steps that are over."""
+        return self.counter.duration_ns
+
+    def count_if(self, may_count: Callable[[], bool]) -> None:
+        """Count steps where *may_count* says so.
+
+        Ranks are to obey what they agreed on at the same step: they count none.
+        """
+        if self._has_core and self._obedience.is_alone:
+            self.may_count = may_count
+
+    def begin(self, step: Step, optimizer: Hashable, now_ns: int) -> bool:
+        """Count the next steps, if they are to have losses at most.
 
         REQUIRES: nothing else is requested of the next step of the same mode.
 
         Args:
-            machine: That of the session.
-            step: The step that an optimizer has just ended.
+            step: The step that has just ended.
+            optimizer: The key of the optimizer that has ended it.
             now_ns: The time (``time.perf_counter_ns``).
 
         Returns:
-            Whether they will be only counted.
+            Whether they will only be counted.
         """
-        if machine.trains_in_evaluation:
-            return False  # Who goes in and out of that at every step means it.
-        if step.mode is not TRAIN or machine.evaluation is not None or machine.depth:
+        if self.may_count is None or not self.events:
             return False
-        if not self.events or not self.events[-1].may_be_last:
+        if not self.events[-1].may_be_last:
             return False  # An optimizer that was skipped, say.
-        # Ranks are to obey what they agreed on at the same step.
-        if not self._can_count or self.may_count is None:
-            return False
-        if not self._obedience.is_alone:
-            return False
         if self._n_wait:
             self._n_wait -= 1
+            return False
+        if not self._machine.may_pass(step.mode, optimizer):
             return False
         quiet = self._policy.quiet(TRAIN, step.mode_step + 1)
         most = quiet.end - step.mode_step - 1
@@ -220,12 +238,12 @@ class CountedSteps:
         self._notes.append(_Note(n, key, entry, flags, value))
         return True
 
-    def end(self, machine: StepMachine, now_ns: int) -> tuple[StepEvent, ...]:
-        """Count no longer; return the events so far of the step under way."""
+    def end(self) -> PassedSteps:
+        """Count no longer; return the steps that are over."""
         is_over = self.counter.is_over
-        n_steps, duration_ns, n_events = self.counter.end()
+        n, duration_ns, n_events = self.counter.end()
         # Steps that never repeat each other are not tried again and again.
-        if n_steps or is_over:
+        if n or is_over:
             self._patience = 0
         else:
             self._patience = min(max(1, 2 * self._patience), _MOST_PATIENCE)
@@ -233,62 +251,37 @@ class CountedSteps:
                 callback()
         self._n_wait = self._patience
         self.events.clear()
+        self._begun = self._pattern[:n_events]
         notes, self._notes = self._notes, []
-        self._begun = [each for each in notes if each.n >= n_steps]
-        if n_steps:
-            step = machine.count(n_steps)
-            step_plan = self._policy.step_plan(step.mode, step.mode_step)
-            spent_ns = self._step_writer.meter.spent_ns
-            context = StepContext(step, step_plan, now_ns, spent_ns)
-            step.context = context
-            mean_ns = duration_ns // n_steps
-            has_data = self._record(step, n_steps, notes, now_ns, mean_ns)
-            context.has_data = has_data
-            self._step_writer.steps_counted(
-                step, n_steps, duration_ns, has_data=has_data
-            )
-        return self._pattern[:n_events]
+        self._begun_notes = [each for each in notes if each.n >= n]
+        mean_ns = duration_ns // max(n, 1)
+        numbers = [
+            PassedNumbers(n_before, mean_ns, *_columns(list(found)))
+            for n_before, found in itertools.groupby(notes, operator.attrgetter("n"))
+            if n_before < n
+        ]
+        return PassedSteps(n, duration_ns, mean_ns, numbers, FELT_COUNTED_NS)
 
-    def record_begun(self, machine: StepMachine) -> None:
-        """Record what was noted of the step under way, whose events are made up for."""
+    def resume(self, n: int) -> None:  # noqa: ARG002
+        """Repeat the events of the step that is under way, and record its losses."""
         begun, self._begun = self._begun, ()
-        step = machine.training
+        obedience = self._obedience
+        next_poll_ns, obedience.next_poll_ns = obedience.next_poll_ns, sys.maxsize
+        for event in begun:  # A stop is obeyed by forwards, not here.
+            event.repeat()
+        notes, self._begun_notes = self._begun_notes, ()
+        step = self._machine.training
         context: StepContext | None = None if step is None else step.context
-        if begun and context is not None:
-            numbers = np.array([each.value for each in begun], np.float32)
-            entries = [each.entry for each in begun]
-            flags = [each.flags for each in begun]
-            self._recorder.take_numbers(context, entries, numbers, flags)
-            for each in begun:
+        if notes and context is not None:
+            self._recorder.take_numbers(context, *_columns(notes))
+            for each in notes:
                 context.count_call(each.key)
+        obedience.next_poll_ns = next_poll_ns
 
-    def _record(
-        self,
-        last: Step,
-        n_steps: int,
-        notes: Sequence[_Note],
-        now_ns: int,
-        duration_ns: int,
-    ) -> bool:
-        """Record what was noted of steps that are over; whether the last has any."""
-        latest = -1
-        by_step = itertools.groupby(notes, operator.attrgetter("n"))
-        for n, found in by_step:
-            if n >= n_steps:
-                break
-            latest, each = n, list(found)
-            number = last.number - n_steps + 1 + n
-            self._recorder.take_step_numbers(
-                number,
-                [note.entry for note in each],
-                np.array([note.value for note in each], np.float32),
-                [note.flags for note in each],
-            )
-            self._step_writer.counted_step_has_data(
-                number,
-                last.mode,
-                last.mode_step - n_steps + 1 + n,
-                now_ns,
-                duration_ns,
-            )
-        return latest == n_steps - 1
+
+def _columns(
+    notes: Sequence[_Note],
+) -> tuple[list[TensorEntry], NDArray[Any], list[int]]:
+    """Return the names, the numbers and what to capture of each."""
+    numbers = np.array([each.value for each in notes], np.float32)
+    return [each.entry for each in notes], numbers, [each.flags for each in notes]

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.capture.lost_records import LostRecordsLog
 from tdbg.capture.overhead import Overhead, OverheadMeter, Throttling
+from tdbg.capture.passed_steps import PassedSteps
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.schedule import Throttle
 from tdbg.capture.steps import Step
-from tdbg.modes import ModeKeys
 from tdbg.run.requests import Request
 from tdbg.run.schema import EventKind
 
@@ -235,14 +235,14 @@ class StepWriter:
         self._large = LargeValues(recorder)
         self._last_ns = 0
 
-    def overhead(self, n_counted: int = 0, duration_ns: int = 0) -> Overhead:
-        """Return what capture has cost so far.
+    def overhead(self, n_passed: int = 0, duration_ns: int = 0) -> Overhead:
+        """Return the cost of capture so far.
 
         Args:
-            n_counted: Steps that are yet to be handed to ``steps_counted``.
+            n_passed: Number of steps that are not accounted for yet.
             duration_ns: Their duration.
         """
-        found, throttling = self.meter.summary(n_counted, duration_ns), self._throttling
+        found, throttling = self.meter.summary(n_passed, duration_ns), self._throttling
         if throttling is None:
             return found
         return dataclasses.replace(
@@ -332,69 +332,36 @@ class StepWriter:
                 duration_ns=rest_ns + charge,
             )
 
-    def light_step_has_data(
-        self, number: int, mode: ModeKeys, mode_step: int, duration_ns: int
-    ) -> None:
-        """Write the record of one of the steps that ``light_steps_end`` ends."""
-        pending = self._recorder.pending
-        end = pending.end_step if pending.has_been_used else self._recorder.write_end
-        end(number, mode._value_, mode_step, duration_ns=duration_ns)
-
-    def light_steps_end(self, last: Step, n: int, rest_ns: int) -> None:
-        """End steps of which nothing more is recorded than they have records for.
+    def steps_passed(self, last: Step, passed: PassedSteps, now_ns: int) -> bool:
+        """Record the numbers of steps that passed; end all of them but the last one.
 
         Args:
-            last: The step after the last one of them.
-            n: How many they are.
-            rest_ns: How long they took in all.
+            last: The last of them, which ``step_ended`` ends.
+            passed: The steps.
+            now_ns: The time.
+
+        Returns:
+            Whether the last one has any numbers.
         """
-        if not n:
-            return
-        charge = self.meter.end_step(rest_ns, self.meter.spent_ns, n)
-        self._cost.has_news = True
-        if self._throttling is not None:
-            change = self._throttling.end_step(last, charge, rest_ns, n)
-            if change is not None:
-                write_event(self._recorder, EventKind.CHANGE, change, last.number)
-
-    def counted_step_has_data(
-        self,
-        number: int,
-        mode: ModeKeys,
-        mode_step: int,
-        now_ns: int,
-        duration_ns: int,
-    ) -> None:
-        """Write the record of one of the steps that ``steps_counted`` counts."""
-        self._last_ns = now_ns
-        self.light_step_has_data(number, mode, mode_step, duration_ns)
-
-    def steps_counted(
-        self, latest: Step, n_steps: int, duration_ns: int, *, has_data: bool
-    ) -> None:
-        """Take steps of training into account that were only counted.
-
-        Args:
-            latest: The last of them.
-            n_steps: How many.
-            duration_ns: Their duration; what counting took is not known.
-            has_data: Whether the last one has a record; else it may yet be given one.
-        """
-        self.meter.count(n_steps, duration_ns)
-        if self._throttling is not None:
-            self._throttling.count(n_steps, duration_ns)
-        self._cost.has_news = True
-        if has_data:
-            return
-        self._recorder.pending.drop_step(
-            latest.number,
-            latest.mode._value_,
-            latest.mode_step,
-            flags=0,
-            micro_batches=latest.micro_batches,
-            capture_ns=0,
-            duration_ns=duration_ns // n_steps,
-        )
+        recorder, n_earlier = self._recorder, passed.n - 1
+        pending = recorder.pending
+        write_end = pending.end_step if pending.has_been_used else recorder.write_end
+        has_data = False
+        for n_before, duration_ns, entries, values, flags in passed.numbers:
+            number = last.number - n_earlier + n_before
+            recorder.take_step_numbers(number, entries, values, flags)
+            has_data = n_before == n_earlier
+            if not has_data:
+                mode_step = last.mode_step - n_earlier + n_before
+                write_end(number, last.mode._value_, mode_step, duration_ns=duration_ns)
+                self._last_ns = now_ns
+        if n_earlier:
+            rest_ns = passed.duration_ns - passed.last_ns
+            self.meter.count(n_earlier, rest_ns)
+            if self._throttling is not None:
+                self._throttling.count(n_earlier, rest_ns, passed.felt_ns)
+            self._cost.has_news = True
+        return has_data
 
     def conclude(self) -> None:
         """Write the events that are left: all steps have ended."""

@@ -1,9 +1,7 @@
-"""Steps that capture nothing, or a few numbers, told to the session many at once.
+"""Steps of a compiled function that capture at most a few numbers.
 
-To tell a session that a step begins and ends takes 100 us of Python, which is 1 % of a
-step of 10 ms; a compiled step has nothing else to tell.  While all that follows is
-known, a hook counts such steps, and notes the numbers of each; everything else happens
-when the next event of the session comes.
+A call of the function is a whole step, so nothing but the function has to be called:
+``LightSteps`` notes when the step began and ended, and what it returned.
 
 Thread safety: the training's thread.
 
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdbg.capture.recorder import StepContext
+from tdbg.capture.passed_steps import PassedNumbers, PassedSteps
 from tdbg.capture.schedule import StepPlan
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.modes import ModeKeys
@@ -28,31 +26,32 @@ if TYPE_CHECKING:
 
 __all__ = ["LightSteps", "Numbers"]
 
-# So long, and so many steps, does the session wait for them: what is recorded of a step
-# can be read so much later.
+# The session observes a step after this time, or this many steps: readers get what the
+# steps record no later.
 _NS = 250_000_000
 _MOST = 64
 # Fewer are not worth it.
 _FEWEST = 3
 
-# Of one step: the names of numbers, and the numbers.
+# The numbers of one step, each with its name.
 Numbers = Sequence[tuple[TensorEntry, Any]]
 
 
 class LightSteps:
-    """Training steps that are counted, and told to the session by ``close``.
+    """Training steps that pass the session (``PassingSteps``); ``begin`` makes them.
 
-    The session closes them before its next event; then others may follow.
+    The next event of the session ends them; then others may follow.
 
     Args:
         session: The session.
-        mode: The mode of the steps.
-        step_plan: What they capture, all alike.
+        root: The key of their forwards.
+        step_plan: What each of them captures.
         most: How many they may be.
-        until_ns: Until when (``time.perf_counter_ns``).
-        read: Returns what is recorded of a step from what the step has returned; None:
-            nothing is.  A number may be an array of one element that is yet computed.
-        ended: Is given their number when the session knows them.
+        until_ns: The time (``time.perf_counter_ns``) from which on none may begin.
+        read: Returns what to record of a step, given what the step has returned; None:
+            nothing is recorded.  A number may be an array of one element that is not
+            computed yet.
+        ended: Called with their number when the session has accounted for them.
 
     Example::
 
@@ -66,7 +65,6 @@ class LightSteps:
         "_changes",
         "_ended",
         "_is_open",
-        "_mode",
         "_most",
         "_n_changes",
         "_read",
@@ -81,7 +79,6 @@ class LightSteps:
         self,
         session: Session,
         root: Hashable,
-        mode: ModeKeys,
         step_plan: StepPlan,
         most: int,
         until_ns: int,
@@ -90,7 +87,6 @@ class LightSteps:
     ) -> None:
         self._session = session
         self._root = root
-        self._mode = mode
         self._step_plan = step_plan
         self._most = most
         self._until_ns = until_ns
@@ -100,8 +96,8 @@ class LightSteps:
         self._n_changes = self._changes.count
         self._began_ns = 0
         self._is_open = True
-        # Of each step when it began and ended, and its numbers.
-        self._steps: list[tuple[int, int, Numbers]] = []
+        # The duration and the numbers of each step.
+        self._steps: list[tuple[int, Numbers]] = []
 
     @classmethod
     def begin(
@@ -114,38 +110,33 @@ class LightSteps:
         read: Callable[[Any], Numbers] | None = None,
         ended: Callable[[int], None] = lambda _: None,
     ) -> LightSteps | None:
-        """Begin to count the steps that follow; None: the session is to be told each.
+        """Let the steps that follow pass; None: the session has to observe them.
+
+        REQUIRES: the session is between two steps, and calls this (``Session.run``).
 
         Args:
-            session: The session, between two steps.
+            session: The session.
             root: The key of the forwards of these steps.
             optimizer: The key of the optimizer that ends them.
             mode: Their mode.
-            read: As of the class.
-            ended: As of the class.
+            read: See the class.
+            ended: See the class.
         """
-        machine, policy = session.machine, session.policy
         now_ns = time.perf_counter_ns()
         until_ns = min(session.obedience.next_poll_ns, now_ns + _NS)
-        if until_ns <= now_ns or not machine.may_skip(mode, optimizer):
+        if until_ns <= now_ns or not session.machine.may_pass(mode, optimizer):
             return None
-        first = machine.following(mode)
-        plan = policy.step_plan(mode, first)
-        if (plan.is_active and not plan.is_light) or first < policy.of_mode(
-            mode
-        ).beginning:
-            return None
-        most = int(min(policy.of_mode(mode).span.end - first, _MOST))
-        due = (i for i in range(most) if policy.scalars_due(mode, first + i))
-        most = next(due, most)
+        first, policy = session.machine.following(mode), session.policy
+        most = policy.n_alike(mode, first, _MOST)
         if most < _FEWEST:
             return None
-        light = cls(session, root, mode, plan, most, until_ns, read, ended)
-        session.before_next_event(light.close)
+        plan = policy.step_plan(mode, first)
+        light = cls(session, root, plan, most, until_ns, read, ended)
+        session.let_pass(light)
         return light
 
     def goes_on(self) -> bool:
-        """Whether the step that begins now is one of them."""
+        """Return whether the step that begins now passes."""
         self._began_ns = now_ns = time.perf_counter_ns()
         return (
             self._is_open
@@ -156,55 +147,57 @@ class LightSteps:
         )
 
     def add(self, result: Any = None) -> None:
-        """The step that has begun is over, and has returned *result*."""
-        now_ns, read = time.perf_counter_ns(), self._read
-        numbers: Any = ()
+        """Note that the step is over, and has returned *result*."""
+        duration_ns, read = time.perf_counter_ns() - self._began_ns, self._read
+        numbers: Numbers = ()
         if read is not None:
             try:
                 numbers = read(result)
             except Exception as error:
+                self._steps.append((duration_ns, ()))
                 self._session.run(_raise, error)
-        self._steps.append((self._began_ns, now_ns, numbers))
+                return
+        self._steps.append((duration_ns, numbers))
 
-    def close(self) -> None:
-        """Tell the session what there was; nothing is counted any more."""
-        if self._is_open:
-            self._is_open = False
-            if self._steps:
-                self._session.run(self._tell)
+    @property
+    def n(self) -> int:
+        """Number of steps that are over; one that is under way cannot ask."""
+        return len(self._steps)
 
-    def _tell(self) -> None:
-        session, steps = self._session, self._steps
-        last = session.machine.skip(self._mode, self._root, len(steps))
-        first = last.number - len(steps) + 1
-        mode_step = last.mode_step - len(steps) + 1
-        writer = session.step_writer
-        for i, (began_ns, ended_ns, numbers) in enumerate(steps[:-1]):
-            if numbers and self._record(first + i, numbers):
-                writer.light_step_has_data(
-                    first + i, self._mode, mode_step + i, ended_ns - began_ns
-                )
-        rest_ns = sum(ended - began for began, ended, _ in steps[:-1])
-        writer.light_steps_end(last, len(steps) - 1, rest_ns)
-        began_ns, ended_ns, numbers = steps[-1]
-        spent_ns = session.meter.spent_ns
-        context = StepContext(last, self._step_plan, began_ns, spent_ns)
-        context.extend(ended_ns, spent_ns)
-        last.context = context
-        context.has_data = bool(numbers) and self._record(last.number, numbers)
-        writer.step_ended(last, ended_ns, spent_ns, context)
-        self._ended(len(steps))
+    n_begun = n
 
-    def _record(self, number: int, numbers: Numbers) -> bool:
-        """Record the numbers of a step; return whether any is captured."""
+    @property
+    def duration_ns(self) -> int:
+        """Duration of the steps that are over."""
+        return sum(duration_ns for duration_ns, _ in self._steps)
+
+    def end(self) -> PassedSteps:
+        """Let no more steps pass; return those that are over."""
+        self._is_open = False
+        steps = self._steps
+        return PassedSteps(
+            len(steps),
+            self.duration_ns,
+            steps[-1][0] if steps else 0,
+            list(filter(None, map(self._passed, range(len(steps))))),
+            forwards={self._root: 1},
+        )
+
+    def resume(self, n: int) -> None:
+        """Report that the session has accounted for the steps."""
+        if n:
+            self._ended(n)
+
+    def _passed(self, n_before: int) -> PassedNumbers | None:
+        duration_ns, numbers = self._steps[n_before]
         of_entry = self._step_plan.of_entry
         chosen = [(*each, of_entry(each[0])) for each in numbers]
         chosen = [each for each in chosen if each[2]]
-        if chosen:
-            entries, values, flags = zip(*chosen, strict=True)
-            array = np.array(values, np.float32)
-            self._session.recorder.take_step_numbers(number, entries, array, flags)
-        return bool(chosen)
+        if not chosen:
+            return None
+        entries, values, flags = zip(*chosen, strict=True)
+        array = np.array(values, np.float32)
+        return PassedNumbers(n_before, duration_ns, entries, array, flags)
 
 
 def _raise(error: Exception) -> None:

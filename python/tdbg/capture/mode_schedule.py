@@ -118,6 +118,23 @@ class ModeSchedule:
             found = self._quiet = self._find_quiet(mode_step)
         return found
 
+    def n_alike(self, mode_step: int, most: int) -> int:
+        """Return how many steps from this one on capture the same, and losses at most.
+
+        Args:
+            mode_step: The number of the step in the mode.
+            most: Count no more steps than these.
+        """
+        plan, scalars = self.step_plan(mode_step), Timing(self._scalars)
+        end = self.span.end
+        if plan.is_active and not plan.is_light:
+            return 0
+        if self._captures_scalars:
+            if scalars.due(mode_step):
+                return 0
+            end = min(end, scalars.steady_until(mode_step))
+        return int(min(end - mode_step, most))
+
     def scalars_due(self, mode_step: int) -> bool | None:
         """Whether all numbers of optimizers are due, or changed ones; None: none is."""
         config = self._scalars

@@ -101,7 +101,7 @@ class OverheadMeter:
         self.total_ns += spent_ns
         self.once_ns += spent_ns
 
-    def end_step(self, rest_ns: int, spent_ns: int, n: int = 1) -> int:
+    def end_step(self, rest_ns: int, spent_ns: int) -> int:
         """Return the time to charge to the step that ends, in nanoseconds.
 
         That is the time spent since the end of the step before.  The call that ends a
@@ -111,11 +111,10 @@ class OverheadMeter:
         Args:
             rest_ns: Duration of the step without the time spent in tdbg.
             spent_ns: Time spent in all calls so far, as of the attribute.
-            n: How many steps end, where they are told together.
         """
         charge = spent_ns - self._charged
         self._charged = spent_ns
-        self._steps += n
+        self._steps += 1
         self._step_time += rest_ns + charge
         self._last = charge, rest_ns + charge
         return charge
@@ -269,7 +268,6 @@ class BudgetController:
         period: int,
         *,
         is_excused: bool = False,
-        n: int = 1,
     ) -> LevelChange | None:
         """Take the cost of a step into account.
 
@@ -278,7 +276,6 @@ class BudgetController:
             rest_ns: Time that the rest of the step took.
             period: Number of steps in which everything that is scheduled comes once.
             is_excused: Whether the step is paid for, but decides nothing.
-            n: How many steps these are, where they are told together.
 
         Returns:
             The decision, if there is one.
@@ -288,10 +285,10 @@ class BudgetController:
         self._all_rest += rest_ns
         if is_excused or self._warm_up > 0:
             if not is_excused:
-                self._warm_up -= n
+                self._warm_up -= 1
             self._share = self._share_of_window()
             return None
-        self._steps += n
+        self._steps += 1
         self._capture += capture_ns
         self._rest += rest_ns
         if self._rest == 0:
@@ -403,8 +400,6 @@ PAUSE = 100
 # its own code and data are out of the caches afterwards, which no clock inside of tdbg
 # sees.  Measured at steps of 0.8 ms: 2 to 3 times (docs/overhead.md).
 FELT = 3.0
-# And of a step that is only counted, in which no clock is read.
-FELT_COUNTED_NS = 25_000
 
 
 class Throttling:
@@ -457,22 +452,22 @@ class Throttling:
         return self.throttle.text(interval)
 
     def end_step(
-        self, step: Step, capture_ns: int, rest_ns: int, n: int = 1, once_ns: int = 0
+        self, step: Step, capture_ns: int, rest_ns: int, once_ns: int = 0
     ) -> dict[str, Any] | None:
-        """Take the cost of *n* steps into account; return a change as an event.
+        """Take the cost of a step into account; return a change as an event.
 
         Args:
-            step: The last of them.
-            capture_ns: What they cost.
-            rest_ns: The time that the rest of them took.
-            n: How many they are.
-            once_ns: What of the cost was spent once.  Nothing more is felt of it.
+            step: The step.
+            capture_ns: Its cost.
+            rest_ns: The time that the rest of it took.
+            once_ns: The part of the cost that was spent once.  The training feels no
+                more than that of it.
         """
         policy = self._policy
         if policy.asked or self.is_proposed:
             return None  # Whoever asked for a capture has it, whatever it costs.
         if self._n_paused:
-            self._n_paused = max(0, self._n_paused - n)
+            self._n_paused -= 1
             return None
         controller = self._controller
         before = controller.level
@@ -482,7 +477,7 @@ class Throttling:
         if self.is_auto:
             felt_ns = once_ns + round(FELT * (capture_ns - once_ns))
         change = controller.end_step(
-            felt_ns, rest_ns, schedule.period, is_excused=is_dense, n=n
+            felt_ns, rest_ns, schedule.period, is_excused=is_dense
         )
         if is_dense and controller.has_overspent:
             self._keeps_beginning = False
@@ -498,15 +493,20 @@ class Throttling:
         is_more = change.level > change.previous
         return self._changed("over budget" if is_more else "room again", change)
 
-    def count(self, n_steps: int, rest_ns: int) -> None:
-        """Take steps into account of which nothing was requested: as ``end_step``."""
+    def count(self, n_steps: int, rest_ns: int, felt_ns: int = 0) -> None:
+        """Take steps into account that have passed; they decide nothing.
+
+        Args:
+            n_steps: How many.
+            rest_ns: The time that they took.
+            felt_ns: What the training feels of each of them; only AUTO charges it.
+        """
         if self._policy.asked or self.is_proposed:
             return
         if self._n_paused:
             self._n_paused = max(0, self._n_paused - n_steps)
             return
-        felt_ns = FELT_COUNTED_NS * n_steps if self.is_auto else 0
-        self._controller.count(n_steps, felt_ns, rest_ns)
+        self._controller.count(n_steps, felt_ns * n_steps * self.is_auto, rest_ns)
 
     def _changed(self, why: str, change: LevelChange) -> dict[str, Any] | None:
         throttle = self.throttle

@@ -256,6 +256,13 @@ class Policy:
         """Return the steps from this one on that capture losses at most."""
         return self.of_mode(mode).quiet(mode_step)
 
+    def n_alike(self, mode: ModeKeys, mode_step: int, most: int) -> int:
+        """Return how many steps from this one on, up to *most*, capture the same.
+
+        The count is 0 if the step captures more than losses.
+        """
+        return self.of_mode(mode).n_alike(mode_step, most)
+
     def scalars_due(self, mode: ModeKeys, mode_step: int) -> bool | None:
         """Whether all numbers of optimizers are due, or changed ones; None: none is."""
         return self.of_mode(mode).scalars_due(mode_step)

@@ -103,8 +103,8 @@ class Session(SessionSteps):
             self.unfinished.pop()()
         self._now_ns = start = time.perf_counter_ns()
         try:
-            if self._counter.is_on:
-                self._end_counting()
+            if self._passing is not None:
+                self._end_passing(self._passing)
             return function(*arguments)
         except TrainingStopped:
             raise
@@ -118,11 +118,16 @@ class Session(SessionSteps):
     def overhead(self) -> Overhead:
         """Return the cost of capture so far."""
         self.settle()
-        counter = self._counter
-        return self.step_writer.overhead(counter.n, counter.duration_ns)
+        passing = self._passing
+        if passing is None:
+            return self.step_writer.overhead()
+        return self.step_writer.overhead(passing.n, passing.duration_ns)
 
     def settle(self) -> None:
-        """End what goes on; call it before you read a number of steps."""
+        """Call what waits for the next event; call it before you read a step's number.
+
+        Steps that pass go on, so you may call this at every step.
+        """
         if self.is_live:
             while self.unfinished:
                 self.unfinished.pop()()
@@ -218,7 +223,7 @@ class Session(SessionSteps):
             StorageError: If it could not be written, or a device did not deliver it.
         """
         self.settle()
-        if self._counter.is_on:
+        if self._passing is not None:
             self.see()
         if self.is_live:
             timeout -= self.recorder.fetch(timeout)
@@ -252,7 +257,7 @@ class Session(SessionSteps):
         self.obedience.write_end(reason)
 
     def see(self) -> None:
-        """Count no steps any longer: what happens now is to be seen."""
+        """Let no more steps pass: observe what happens now."""
         self.run(tuple)
 
     def _rest(self) -> None:

@@ -8,7 +8,6 @@ Errors: ``TrainingStopped``, from ``forward_begins`` and ``obey`` only.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from tdbg.capture.adapter import DeviceArray
 from tdbg.capture.counted_steps import CountedSteps, StepEvent
 from tdbg.capture.events import StepWriter
 from tdbg.capture.listeners import Listeners
+from tdbg.capture.passed_steps import PassingSteps
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.replicas import Replicas
@@ -84,9 +84,11 @@ class SessionSteps(SessionTensors):
         self.listeners = Listeners()
         # Ends of what goes on: called once, before the next event.
         self.unfinished: list[Callable[[], None]] = []
-        self.counted = CountedSteps(recorder, step_writer, obedience, self.listeners)
+        self.counted = CountedSteps(recorder, self.machine, obedience, self.listeners)
         self.add_event = self.counted.events.append
         self._counter = self.counted.counter
+        # The source of the steps that pass, until the next event.
+        self._passing: PassingSteps | None = None
         # Whether at most losses are requested of the training step that comes next.
         self._is_next_light = False
         # When the call under way began: that is "now" until it ends.
@@ -132,20 +134,33 @@ class SessionSteps(SessionTensors):
     def latest_step(self, mode: ModeKeys) -> tuple[int, int]:
         """The numbers of the step that began last: global, and in *mode*; -1: none."""
         number, in_mode = self.machine.latest(mode)
-        n_counted = self.counted.n_begun
-        return number + n_counted, in_mode + (n_counted if mode is TRAIN else 0)
+        n_passing = self._n_passing
+        return number + n_passing, in_mode + (n_passing if mode is TRAIN else 0)
 
     @property
     def n_training_steps(self) -> int:
         """How many steps of training have begun, or were resumed from."""
-        return self.machine.next_training()[0] + self.counted.n_begun
+        return self.machine.next_training()[0] + self._n_passing
 
     @property
     def n_forwards(self) -> int:
         """Number that grows with every forward in training."""
-        return self.machine.n_forwards + self.counted.n_begun
+        return self.machine.n_forwards + self._n_passing
 
-    # ---- steps that are only counted -----------------------------------------
+    @property
+    def _n_passing(self) -> int:
+        """Number of steps that have begun and that the machine does not know yet."""
+        passing = self._passing
+        return 0 if passing is None else passing.n_begun
+
+    # ---- steps that pass -----------------------------------------------------
+
+    def let_pass(self, passing: PassingSteps) -> None:
+        """Let steps pass from now on, until the next event.
+
+        REQUIRES: this is called in ``run``, between two steps; ``machine.may_pass``.
+        """
+        self._passing = passing
 
     @property
     def step_counter(self) -> StepCounter | None:
@@ -169,7 +184,7 @@ class SessionSteps(SessionTensors):
 
     def count_if(self, may_count: Callable[[], bool]) -> None:
         """Count steps that need no Python where *may_count* says so."""
-        self.counted.may_count = may_count
+        self.counted.count_if(may_count)
 
     @property
     def noted_plan(self) -> StepPlan | None:
@@ -320,9 +335,8 @@ class SessionSteps(SessionTensors):
             skipped = False
         for step in self.machine.optimizer_ends(key, skipped=skipped).ended:
             self._end(step)
-            if self._is_next_light and self.counted.begin(
-                self.machine, step, self._now_ns
-            ):
+            if self._is_next_light and self.counted.begin(step, key, self._now_ns):
+                self._passing = self.counted
                 self.takes_activations = False
 
     def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
@@ -431,16 +445,21 @@ class SessionSteps(SessionTensors):
             if is_idle is not self.idle.is_idle:
                 self.idle.set(is_idle)
 
-    def _end_counting(self) -> None:
-        """See what happens from now on."""
-        begun = self.counted.end(self.machine, self._now_ns)
+    def _end_passing(self, passing: PassingSteps) -> None:
+        """Account for the steps that have passed; observe what happens from now on."""
+        self._passing = None
+        passed = passing.end()
         self.takes_activations = not self.n_replicas
-        obedience = self.obedience
-        next_poll_ns, obedience.next_poll_ns = obedience.next_poll_ns, sys.maxsize
-        for event in begun:  # A stop is obeyed by forwards, not here.
-            event.repeat()
-        self.counted.record_begun(self.machine)
-        obedience.next_poll_ns = next_poll_ns
+        if passed.n:
+            now_ns, spent_ns = self._now_ns, self.meter.spent_ns
+            last = self.machine.count(passed.n, passed.forwards)
+            step_plan = self.policy.step_plan(last.mode, last.mode_step)
+            context = StepContext(last, step_plan, now_ns - passed.last_ns, spent_ns)
+            last.context = context
+            context.extend(now_ns, spent_ns)
+            context.has_data = self.step_writer.steps_passed(last, passed, now_ns)
+            self.step_writer.step_ended(last, now_ns, spent_ns, context)
+        passing.resume(passed.n)
 
     def _refresh(self) -> None:
         policy = self.policy

@@ -33,9 +33,6 @@ __all__ = [
 ]
 
 
-# Flags of a step, on disk (docs/format.md): never renumber.
-
-
 @dataclass(slots=True, eq=False)
 class Step:
     """One step, from its first event until its end and a little longer.
@@ -285,22 +282,6 @@ class StepMachine:
         self._strays.clear()
         return change_of((step, False, self._end(step)))
 
-    def count(self, n_steps: int) -> Step:
-        """Count training steps that went as the last one did; return the latest.
-
-        REQUIRES: no step is open, and the last one of training was one of TRAIN.
-        """
-        last = self._latest[TRAIN]
-        self._next_number += n_steps
-        self._next_mode_step[TRAIN] += n_steps
-        self.n_forwards += n_steps * max(1, sum(last.forwards.values()))
-        step = Step(self._next_number - 1, TRAIN, self._next_mode_step[TRAIN] - 1)
-        step.is_open, step.micro_batches = False, last.micro_batches
-        step.forwards = dict(last.forwards)
-        self._is_latest(step)
-        self.called = step
-        return step
-
     # ---- forwards ------------------------------------------------------------
 
     def forward_begins(self, root: Hashable, mode: ModeKeys) -> StepChange:
@@ -374,8 +355,11 @@ class StepMachine:
 
     # ---- many steps at once --------------------------------------------------
 
-    def may_skip(self, mode: ModeKeys, optimizer: Hashable) -> bool:
-        """Whether the next steps are alike: a forward, and a step of this optimizer."""
+    def may_pass(self, mode: ModeKeys, optimizer: Hashable) -> bool:
+        """Return whether the next steps may pass: steps of this optimizer in training.
+
+        Not in a training that goes in and out of evaluation at every step.
+        """
         return (
             mode is TRAIN
             and self.training is None
@@ -387,16 +371,24 @@ class StepMachine:
             and not self.trains_in_evaluation
         )
 
-    def skip(self, mode: ModeKeys, root: Hashable, n: int) -> Step:
-        """Count steps that are over, each of one forward; return the last of them.
+    def count(self, n: int, forwards: Mapping[Hashable, int] | None = None) -> Step:
+        """Count training steps that are over; return the last of them.
 
-        REQUIRES: ``may_skip`` was true, and no event has come since; *n* is positive.
+        REQUIRES: ``may_pass`` was true, and no event has come since; *n* is positive.
+
+        Args:
+            n: How many they are.
+            forwards: The forwards of each root in each step; None: as in the step
+                before them, which there is.
         """
         self._next_number += n - 1
-        self._next_mode_step[mode] += n - 1
-        self.n_forwards += n
-        step = self._begin(mode)
-        step.forwards[root] = 1
+        self._next_mode_step[TRAIN] += n - 1
+        step = self._begin(TRAIN)
+        if forwards is None:
+            before = self._latest[TRAIN]
+            step.micro_batches, forwards = before.micro_batches, before.forwards
+        self.n_forwards += n * max(1, sum(forwards.values()))
+        step.forwards = dict(forwards)
         step.is_open = False
         self._is_latest(step)
         self.called = step

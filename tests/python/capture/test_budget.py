@@ -17,11 +17,11 @@ from torch import nn
 import tdbg.pytorch as td
 from tdbg import create_trial
 from tdbg.capture import opening, overhead
+from tdbg.capture.counted_steps import FELT_COUNTED_NS
 from tdbg.capture.overhead import (
     AUTO_SHARE,
     COUNTED_PART,
     FELT,
-    FELT_COUNTED_NS,
     LEVELS,
     BudgetController,
     LevelChange,
@@ -381,7 +381,7 @@ class Training:
             if takes:
                 self.captured.append(self.n_steps)
             if self.counted_ns and not takes:
-                self.throttling.count(1, self.rest_ns)
+                self.throttling.count(1, self.rest_ns, self.counted_ns)
                 self.spent_ns += self.counted_ns
                 self.n_steps += 1
                 continue

@@ -1,4 +1,4 @@
-"""Steps that capture nothing but numbers are told to the session many at once."""
+"""Steps that capture nothing but numbers pass the session, many at once."""
 
 from __future__ import annotations
 
@@ -70,9 +70,16 @@ def begin(
     read: Callable[[Any], Any] | None = None,
     ended: Callable[[int], None] = lambda _: None,
 ) -> LightSteps:
-    light = LightSteps.begin(session, ROOT, OPTIMIZER, TRAIN, read=read, ended=ended)
+    light = try_to_begin(session, read=read, ended=ended)
     assert light is not None
     return light
+
+
+def try_to_begin(session: Session, **options: Any) -> LightSteps | None:
+    """As a hook does, in an event of the session."""
+    return session.run(
+        lambda: LightSteps.begin(session, ROOT, OPTIMIZER, TRAIN, **options)
+    )
 
 
 def count(light: LightSteps, most: int) -> int:
@@ -106,15 +113,44 @@ def test_steps_without_numbers_are_counted_all_the_same(session: Session) -> Non
     step(session)
     light = begin(session, ended=told.append)
     assert count(light, 7) == 7
-    assert session.machine.following(TRAIN) == 1  # Nobody has asked yet.
-    session.settle()
+    session.see()
     assert session.machine.following(TRAIN) == 8
     assert session.latest_step(TRAIN) == (7, 7)
     assert session.overhead().steps == 8
     assert told == [7]
     assert not light.goes_on()
-    light.close()  # Once is enough.
+    session.see()  # Once is enough.
     assert told == [7]
+
+
+def test_a_training_may_ask_for_its_step_without_ending_them(session: Session) -> None:
+    """Sabotaged: a question ends them, and a loop that asks is observed throughout."""
+    step(session)
+    light = begin(session)
+    for n in range(1, 8):
+        assert count(light, 1) == 1
+        session.settle()
+        assert session.n_training_steps == session.n_forwards == n + 1
+        assert session.latest_step(TRAIN) == (n, n)
+        assert session.overhead().steps == n + 1
+    assert session.machine.following(TRAIN) == 1
+    assert light.goes_on()
+
+
+def test_each_step_keeps_its_own_duration(
+    session: Session, run_dir: Path, clock: SimpleNamespace
+) -> None:
+    entry = session.entry("loss", Role.LOSS)
+    step(session)
+    light = begin(session, lambda result: [(entry, result)])
+    for n in range(1, 5):
+        assert light.goes_on()
+        clock.ahead_ns += n * 1_000_000
+        light.add(0.5)
+    assert session.close()
+    found = create_trial(run_dir).step_table()
+    milliseconds = [round(each / 1e6) for each in found["duration_ns"][1:5]]
+    assert milliseconds == [1, 2, 3, 4]
 
 
 def test_what_is_recorded_by_hand_belongs_to_the_latest_step(
@@ -130,16 +166,16 @@ def test_what_is_recorded_by_hand_belongs_to_the_latest_step(
 def test_they_end_before_a_step_that_captures_more(session: Session) -> None:
     step(session)
     while session.machine.following(TRAIN) < 100:
-        light = LightSteps.begin(session, ROOT, OPTIMIZER, TRAIN)
+        light = try_to_begin(session)
         n_before = session.machine.following(TRAIN)
         if light is None:
             assert n_before > 97  # The few that are left are told one by one.
             step(session)
         else:
             count(light, 1000)
-            session.settle()
+            session.see()
             assert n_before < session.machine.following(TRAIN) <= 100
-    assert LightSteps.begin(session, ROOT, OPTIMIZER, TRAIN) is None
+    assert try_to_begin(session) is None
 
 
 def test_they_end_when_a_request_may_have_come(
@@ -150,7 +186,7 @@ def test_they_end_when_a_request_may_have_come(
     assert count(light, 3) == 3
     clock.ahead_ns = 1 << 62
     assert not light.goes_on()
-    assert LightSteps.begin(session, ROOT, OPTIMIZER, TRAIN) is None
+    assert try_to_begin(session) is None
 
 
 def test_they_end_when_a_collection_changes(session: Session) -> None:
@@ -171,7 +207,7 @@ def test_an_event_of_the_training_ends_them(session: Session) -> None:
     assert session.latest_step(EVAL) == (3, 0)
     session.run(session.forward_ends)
     # The step of evaluation is open until the next forward.
-    assert LightSteps.begin(session, ROOT, OPTIMIZER, TRAIN) is None
+    assert try_to_begin(session) is None
 
 
 @pytest.mark.parametrize("optimizer", ["another", None])
@@ -192,6 +228,7 @@ def test_a_number_that_cannot_be_read_is_an_error_of_tdbg(
 
     step(session)
     assert count(begin(session, read), 1) == 1
+    assert session.latest_step(TRAIN) == (1, 1)  # It is a step all the same.
     session.close()
     assert session.counters()["internal_errors"] == 1
     assert len(create_trial(run_dir).steps(mode=TRAIN)) <= 2

@@ -52,6 +52,25 @@ def test_what_is_in_no_captured_collection_is_not_wanted() -> None:
     assert requested(policy(["weights"]), "x", Role.OUTPUT, 50) == {}
 
 
+def test_steps_with_losses_at_most_are_alike_until_something_else_is_due() -> None:
+    """Sabotaged: steps are observed one by one, or a due one passes unobserved."""
+    subject = policy(["weights", "losses"], save_interval=10, statistics_interval=10)
+    alike = {step: subject.n_alike(TRAIN, step, 64) for step in (0, 1, 4, 9, 10, 11)}
+    assert alike == {0: 0, 1: 9, 4: 6, 9: 1, 10: 0, 11: 9}
+    assert subject.n_alike(TRAIN, 1, 5) == 5
+
+
+def test_steps_are_alike_until_numbers_of_optimizers_are_due() -> None:
+    subject = policy(["scalars"], save_interval=10, statistics_interval=10)
+    assert [subject.n_alike(TRAIN, step, 64) for step in (0, 1, 10)] == [0, 9, 0]
+
+
+def test_steps_are_alike_until_losses_begin() -> None:
+    subject = policy(["losses"], save_interval=10, statistics_interval=10, start_step=5)
+    found = [subject.n_alike(TRAIN, step, 64) for step in (1, 4, 5)]
+    assert found == [4, 1, 5]
+
+
 def test_rows_and_values_have_schedules_of_their_own() -> None:
     subject = policy(["weights"], save_interval=20, statistics_interval=10)
     assert requested(subject, "w", Role.WEIGHT, 41) == {

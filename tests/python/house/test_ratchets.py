@@ -26,7 +26,6 @@ SHARE_WITH_ONE_IMPORTER = 0.15
 LINES, COMPLEXITY = 60, 15
 #: Functions that exceed one of these, and why.
 LARGE = {
-    "capture.counted_steps:CountedSteps.begin": "a step that is counted, for speed",
     "cli.rule_options:print_statuses": "one case for each status",
     "cli.run:command": "one argument for each option of the command line",
     "cli.show:_show_history": "one case for each form of an answer",
