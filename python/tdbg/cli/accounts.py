@@ -1,22 +1,25 @@
-"""What every verb says about a run beside its own answer: verdict, losses and cost."""
+"""What every verb says about a run beside its own answer: verdict, losses and cost.
+
+With ``--json`` it is ``RunView.to_json``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import click
 from rich.console import Console
 
-from tdbg.cli.output import EXIT_UNREADABLE, plain
+from tdbg.cli.output import EXIT_FAILED, EXIT_FOUND, EXIT_UNREADABLE, plain
 from tdbg.modes import TRAINING
-from tdbg.trial import FileProblem, LostRecords, Trial
-from tdbg.view import RunView
+from tdbg.trial import FileProblem, LostRecords
+from tdbg.view import Coverage, Diagnosis, RunView
 
 __all__ = [
-    "accounts",
+    "exit_code",
     "exit_if_unread",
     "print_accounts",
+    "print_coverage",
     "print_lost_records",
     "state_text",
 ]
@@ -25,28 +28,24 @@ __all__ = [
 MOST_TOLD = 3
 
 
-def accounts(trial: Trial, view: RunView) -> dict[str, Any]:
-    """Return how a run is, what it lost and what capture cost, as JSON can hold it."""
-    loss = view.loss
-    return {
-        "verdict": view.verdict.to_json(),
-        "trained_steps": view.head.steps,
-        "last_loss": None if loss is None else loss.to_json(),
-        "lost_records": trial.lost_records().to_json(),
-        "cost": trial.overhead().to_json(),
-    }
-
-
-def print_accounts(trial: Trial, view: RunView, out: Console) -> None:
-    """Print the verdict on a run, what it lost and what capture cost."""
+def print_accounts(view: RunView, out: Console) -> None:
+    """Print how a run is, how much of it was recorded and lost, and what it cost."""
     out.print(plain(view.verdict.sentence))
     if view.loss is not None:
         at = f"{view.head.step_word} {view.loss.mode_step:,}"
         mode = "" if view.loss.mode in TRAINING else f" ({view.loss.mode.name})"
         text = f"last loss {view.loss.text} at {at}{mode}: {view.loss.name}"
         out.print(plain(text))
-    print_lost_records(trial.lost_records(), out)
-    out.print(plain(view.head.cost_text))
+    print_coverage(view.head.coverage, out)
+    print_lost_records(view.head.lost_records, out)
+    out.print(plain(str(view.head.overhead)))
+
+
+def print_coverage(coverage: Coverage, out: Console) -> None:
+    """Print how much was recorded, and what to do to record more."""
+    if coverage.text:
+        advice = f". {coverage.advice}" if coverage.advice else ""
+        out.print(plain(f"recorded: {coverage.text}{advice}"))
 
 
 def print_lost_records(lost: LostRecords, out: Console) -> None:
@@ -55,9 +54,21 @@ def print_lost_records(lost: LostRecords, out: Console) -> None:
         out.print(plain(str(lost)))
 
 
-def state_text(state: str, lost: Mapping[str, Any]) -> str:
-    """The state of a run: one that ended and lost something did not end in order."""
-    return state if lost["in_order"] else f"{state}, with lost records"
+def state_text(state: str, in_order: bool) -> str:
+    """Return the state of a run in words, and whether it lost records.
+
+    Args:
+        state: State of the training.
+        in_order: Whether nothing was lost but what was left out on purpose.
+    """
+    return state if in_order else f"{state}, with lost records"
+
+
+def exit_code(diagnosis: Diagnosis) -> int:
+    """Return the exit code of a judgement: docs/cli.md, "Exit codes"."""
+    if diagnosis.found_wrong:
+        return EXIT_FOUND
+    return EXIT_FAILED if diagnosis.failed else 0
 
 
 def exit_if_unread(

@@ -9,8 +9,8 @@ import click
 from rich.console import Console
 
 from tdbg.cli import options
-from tdbg.cli.accounts import accounts, exit_if_unread, print_accounts
-from tdbg.cli.output import EXIT_FAILED, EXIT_FOUND, console, counted, emit_json, plain
+from tdbg.cli.accounts import exit_code, exit_if_unread, print_accounts
+from tdbg.cli.output import console, counted, emit_json, plain
 from tdbg.cli.report import (
     exit_code_with,
     print_report,
@@ -31,7 +31,7 @@ from tdbg.rules import Engine, Report
 from tdbg.trial import create_trial
 from tdbg.view import diagnosis_of_report, view_of
 
-__all__ = ["command", "conclude", "exit_code"]
+__all__ = ["command", "conclude"]
 
 
 @click.command("check")
@@ -59,9 +59,10 @@ def command(
     jobs: int,
     as_json: bool,
 ) -> None:
-    """Judge what each RUN holds now; exit code 1 if something is wrong with one.
+    """Judge what each RUN holds now; exit with 1 if a rule finds something wrong.
 
-    Wrong is what has severity warning or error; info is only printed.
+    Warnings and errors count, even if they have recovered. Findings of severity info do
+    not.
 
     RUN may be a pattern in quotes: 'runs/*'.
     """
@@ -76,22 +77,20 @@ def command(
     with _progress(engine, console(stderr=True)):
         engine.poll()
         engine.poll_idle()
-        state = engine.state
         report = engine.finish()
     written = report_judged(run, report_file, report)
-    trial = create_trial(run)
-    view = view_of(trial, diagnosis_of_report(report))
+    view = view_of(create_trial(run), diagnosis_of_report(report))
     if as_json:
-        document = {**report.to_json(), "state": state, **accounts(trial, view)}
+        document = {**report.to_json(), **view.to_json()}
         emit_json({**document, "report": written} if written else document)
     else:
         out = console()
         documents = [finding.to_json() for finding in report.findings]
         print_findings(documents, out, in_full=in_full)
         conclude(report, named=bool(rules))
-        print_accounts(trial, view, out)
+        print_accounts(view, out)
         print_report(written, out)
-    code = exit_code_with(written, exit_code(report))
+    code = exit_code_with(written, exit_code(view.diagnosis))
     exit_if_unread(ctx, engine.problems(), code)
 
 
@@ -109,13 +108,6 @@ def _progress(engine: Engine, out: Console) -> Iterator[None]:
 
         engine.on_window = update
         yield
-
-
-def exit_code(report: Report) -> int:
-    """Warnings and errors count; a rule that could not judge has failed."""
-    if report.accuses:
-        return EXIT_FOUND
-    return 0 if report.healthy else EXIT_FAILED
 
 
 def conclude(report: Report, *, named: bool) -> None:

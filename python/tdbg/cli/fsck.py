@@ -128,7 +128,7 @@ def _print(
 
 def _state(writer: dict[str, Any]) -> str:
     return (
-        state_text(writer["state"], writer["lost_records"])
+        state_text(writer["state"], writer["lost_records"]["in_order"])
         if "state" in writer
         else "?"
     )

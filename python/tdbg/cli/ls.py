@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tdbg.cli import accounts, options, output
-from tdbg.errors import NotARun, TdbgError
+from tdbg.errors import NotARun
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import find_runs
 from tdbg.trial import TensorOverview, Trial, create_trial
-from tdbg.view import RunView, view_of
+from tdbg.view import UNREADABLE, RunRow, RunView, row_of, view_of
 
 __all__ = ["command"]
 
@@ -43,83 +44,43 @@ def command(
         view = view_of(trial)
         tensors = _tensors(trial, list(regex) or None, collection, mode)
         if as_json:
-            output.emit_json(
-                {
-                    "run": path,
-                    "state": trial.status,
-                    **accounts.accounts(trial, view),
-                    "tensors": tensors,
-                }
-            )
+            output.emit_json({"run": path, **view.to_json(), "tensors": tensors})
         else:
-            _print_tensors(trial, view, tensors)
+            _print_tensors(view, tensors)
         accounts.exit_if_unread(ctx, trial.problems())
         return
-    runs = [_run(run) for run in found]
+    runs = {str(run): row_of(run) for run in found}
     if as_json:
-        output.emit_json({"folder": path, "runs": runs})
+        listed = [{"run": run, **row.to_json()} for run, row in runs.items()]
+        output.emit_json({"folder": path, "runs": listed})
     elif runs:
         _print_runs(runs)
     else:
         output.console().print(output.plain(f"no run in {path}"))
 
 
-def _run(path: Path) -> dict[str, Any]:
-    """Describe a run; a run that cannot be read by its error."""
-    try:
-        return _described(path)
-    except TdbgError as error:
-        return {"run": str(path), "state": "unreadable", "error": str(error)}
-
-
-def _described(path: Path) -> dict[str, Any]:
-    trial = create_trial(str(path))
-    view = view_of(trial)
-    head = view.head
-    return {
-        "run": str(path),
-        "state": head.status,
-        "steps": head.steps,
-        "recorded": head.recorded,
-        "last_step": head.last_step,
-        "problems": view.verdict.wrong,
-        "findings": len(view.diagnosis.episodes),
-        "lost": head.lost,
-        "bytes": head.bytes,
-        **accounts.accounts(trial, view),
-    }
-
-
-def _print_runs(runs: list[dict[str, Any]]) -> None:
-    numbers = ("steps", "last loss", "problems", "lost", "size", "cost")
-    rows = [
-        (run["run"], run["state"], *["-"] * len(numbers))
-        if "error" in run
-        else (
-            run["run"],
-            accounts.state_text(run["state"], run["lost_records"]),
-            str(run["steps"]),
-            run["last_loss"]["text"] if run["last_loss"] else "-",
-            _problems(run["verdict"]),
-            str(run["lost"]),
-            output.n_bytes(run["bytes"]),
-            f"{run['cost']['share']:.1%}" if run["cost"]["is_telling"] else "-",
-        )
-        for run in runs
-    ]
+def _print_runs(runs: Mapping[str, RunRow]) -> None:
+    numbers = ("steps", "last loss", "lost", "size", "cost")
+    rows = [(run, *_cells(row, len(numbers))) for run, row in runs.items()]
+    columns = ("run", "state", *numbers, "verdict")
     out = output.console()
-    out.print(output.table(("run", "state", *numbers), rows, right=numbers))
-    for run in runs:
-        if "error" in run:
-            out.print(output.plain(f"{run['run']}: {run['error']}"))
+    out.print(output.table(columns, rows, right=numbers, last_wraps=True))
 
 
-def _problems(verdict: dict[str, Any]) -> str:
-    """The number of problems; without any, why a run is not simply fine."""
-    words = {"unjudged": "not judged", "starting": "-"}
-    if verdict["tone"] == "warning" and not verdict["wrong"]:
-        return "rule failed"
-    return words.get(verdict["tone"], str(verdict["wrong"]))
+def _cells(row: RunRow, n_numbers: int) -> list[str]:
+    """The state of a run, its numbers, and what is wrong with it."""
+    if row.view is None:
+        return [UNREADABLE, *["-"] * n_numbers, row.error]
+    head, loss = row.view.head, row.view.loss
+    return [
+        accounts.state_text(head.state, head.lost_records.in_order),
+        f"{head.steps:,}",
+        "-" if loss is None else loss.text,
+        f"{head.lost_records.records:,}",
+        output.n_bytes(head.bytes),
+        "-" if head.cost is None else f"{head.cost:.1%}",
+        row.view.verdict.short,
+    ]
 
 
 def _tensors(
@@ -150,7 +111,7 @@ def _shape(trial: Trial, tensor: TensorOverview, mode: ModeKeys) -> tuple[int, .
     return trial.tensor(tensor.what.name).shape(tensor.last_step, mode)
 
 
-def _print_tensors(trial: Trial, view: RunView, tensors: list[dict[str, Any]]) -> None:
+def _print_tensors(view: RunView, tensors: list[dict[str, Any]]) -> None:
     numbers = ("statistics", "values")
     rows = [
         (
@@ -167,7 +128,8 @@ def _print_tensors(trial: Trial, view: RunView, tensors: list[dict[str, Any]]) -
     columns = ("tensor", "role", "dtype", "shape", *numbers, "steps")
     out = output.console()
     output.print_table(columns, rows, out, right=numbers)
-    state = accounts.state_text(view.head.status, trial.lost_records().to_json())
+    lost = view.head.lost_records
+    state = accounts.state_text(view.head.state, lost.in_order)
     n_bytes = output.n_bytes(view.head.bytes)
     out.print(f"{output.counted(len(tensors), 'tensor')}, {n_bytes}, {state}")
-    accounts.print_accounts(trial, view, out)
+    accounts.print_accounts(view, out)

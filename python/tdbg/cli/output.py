@@ -107,27 +107,42 @@ def plain(text: str) -> Text:
     return Text(printable(text))
 
 
+# Width of a column of sentences in a narrow terminal.
+LEAST_SENTENCE = 24
+
+
 def table(
     columns: Sequence[str],
     rows: Iterable[Sequence[str | Text]],
     *,
     right: Collection[str] = (),
+    last_wraps: bool = False,
 ) -> Table:
     """Make a table without lines; the columns in *right* hold numbers.
 
     Where the screen is too narrow the first column gives way, in the middle of what it
     holds: the ends of names tell them apart.  No number is cut.
+
+    Args:
+        columns: The heads of the columns.
+        rows: The cells of each row.
+        right: Columns of numbers.
+        last_wraps: Whether the last column holds sentences, which go on in further
+            lines where the screen is too narrow.
     """
     cells = [[plain(c) if isinstance(c, str) else c for c in row] for row in rows]
     result = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
         widest = max((cell_len(row[i].plain) for row in cells), default=0)
+        wraps = last_wraps and i == len(columns) - 1
+        if wraps:
+            widest = min(widest, LEAST_SENTENCE)
         result.add_column(
             column,
             justify="right" if column in right else "left",
             min_width=max(widest, len(column)) if i else 8,
             # Only what may wrap gives way; names do not wrap all the same.
-            no_wrap=i > 0,
+            no_wrap=i > 0 and not wraps,
         )
     for first, *others in cells:
         result.add_row(_Name(first.plain), *others)

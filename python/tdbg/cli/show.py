@@ -66,8 +66,7 @@ def command(
             output.emit_json(
                 {
                     "run": run,
-                    "state": trial.status,
-                    **accounts.accounts(trial, view_of(trial)),
+                    **view_of(trial).to_json(),
                     "tensors": [
                         summary.to_json()
                         for each in modes
@@ -124,9 +123,9 @@ def print_run(
         f"{output.counted(n_tensors, 'tensor')} at "
         f"{output.counted(trial.count_steps(), 'recorded step')}, "
         f"{output.n_bytes(trial.n_bytes)} on disk, "
-        f"{accounts.state_text(trial.status, lost.to_json())}"
+        f"{accounts.state_text(trial.status, lost.in_order)}"
     )
-    accounts.print_accounts(trial, view_of(trial), out)
+    accounts.print_accounts(view_of(trial), out)
 
 
 def _show_history(

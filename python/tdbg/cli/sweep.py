@@ -40,6 +40,7 @@ from tdbg.cli.rule_options import (
 from tdbg.cli.sweep_workers import Pool, Task
 from tdbg.errors import NotARun
 from tdbg.run.directory import RUN_FILE
+from tdbg.view import UNREADABLE, RunRow
 
 __all__ = ["RunFinder", "is_many", "jobs_option", "judge_many"]
 
@@ -126,7 +127,7 @@ class _Row:
     last_step: int = -1
     problems: int = 0
     worst: str | None = None
-    healthy: bool = True
+    code: int = 0
     error: str = ""
     is_stopping: bool = False
     report: dict[str, Any] | None = None
@@ -134,10 +135,10 @@ class _Row:
     @property
     def shown(self) -> str:
         """The state of the training, which shows a stop that was requested."""
-        if not self.is_stopping or self.state == "unreadable":
+        if not self.is_stopping or self.state == UNREADABLE:
             if self.report is None:
                 return self.state
-            return state_text(self.state, self.report["lost_records"])
+            return state_text(self.state, self.report["lost_records"]["in_order"])
         return "stopped" if self.state == "closed" else "stopping"
 
 
@@ -236,14 +237,9 @@ class _Sweep:
     @property
     def exit_code(self) -> int:
         """1 if one is sick, else 4 if a rule failed, 3 if one cannot be read, or 0."""
-        sick = [row for row in self.rows.values() if not row.healthy]
-        if any(row.worst in ("warning", "error") for row in sick):
-            return EXIT_FOUND
-        if sick:
-            return EXIT_FAILED
-        if any(row.error for row in self.rows.values()):
-            return EXIT_UNREADABLE
-        return 0
+        codes = {row.code for row in self.rows.values()}
+        ranked = (EXIT_FOUND, EXIT_FAILED, EXIT_UNREADABLE)
+        return next((code for code in ranked if code in codes), 0)
 
     def begin(self, run: str) -> None:
         """Add a row for a run that has appeared."""
@@ -262,7 +258,7 @@ class _Sweep:
         elif kind == "findings":
             self._print_findings(row, event["findings"])
         elif kind == "ended":
-            row.report, row.healthy = event["report"], event["healthy"]
+            row.report, row.code = event["report"], event["code"]
         elif kind == "stopping":
             row.is_stopping = True
             if self._as_json:
@@ -270,7 +266,8 @@ class _Sweep:
             else:
                 self._out.print(plain(f"{row.run}: {STOPPING}"))
         else:
-            row.state, row.error = "unreadable", event["error"]
+            row.state, row.error = UNREADABLE, event["error"]
+            row.code = EXIT_UNREADABLE
         if self._as_json and self._task.follow:
             if kind == "ended":
                 report = {**event["report"], "run": row.run, "state": row.state}
@@ -298,7 +295,7 @@ class _Sweep:
         self.seconds_left = 0.0
         # Last, so that it stands above the prompt.
         self._out.print(self._table())
-        sick = sum(not row.healthy for row in rows)
+        sick = sum(row.code in (EXIT_FOUND, EXIT_FAILED) for row in rows)
         unreadable = sum(bool(row.error) for row in rows)
         text = f"{counted(len(rows), 'run')} judged: {sick or 'none'} sick"
         self._out.print(f"{text}, {unreadable} unreadable" if unreadable else text)
@@ -350,5 +347,5 @@ class _Sweep:
 
 def _document(row: _Row) -> dict[str, Any]:
     if row.report is None:
-        return {"run": row.run, "error": row.error}
+        return {"run": row.run, **RunRow(None, row.error).to_json()}
     return {**row.report, "run": row.run, "state": row.state}

@@ -25,7 +25,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Self
 
 from tdbg.actions import Action, ActionSpec, make
-from tdbg.cli.accounts import accounts
+from tdbg.cli.accounts import exit_code
 from tdbg.cli.rule_options import GONE, asked_to_stop
 from tdbg.rules import Engine, Report, parse_rules
 from tdbg.run.findings import Severity
@@ -98,10 +98,9 @@ class _Worker:
     def _judge(self, run: str) -> None:
         try:
             report = self._report(run)
-            trial = create_trial(run)
-            view = view_of(trial, diagnosis_of_report(report))
-            document = {**report.to_json(), **accounts(trial, view)}
-            self._send("ended", run, healthy=report.healthy, report=document)
+            view = view_of(create_trial(run), diagnosis_of_report(report))
+            document = {**report.to_json(), **view.to_json()}
+            self._send("ended", run, code=exit_code(view.diagnosis), report=document)
         except Exception as error:  # One run must not end the worker.
             self._send("unreadable", run, error=str(error) or type(error).__name__)
 

@@ -15,8 +15,8 @@ import click
 
 from tdbg.actions import Action, close_all
 from tdbg.cli import options
-from tdbg.cli.accounts import accounts, exit_if_unread, print_accounts
-from tdbg.cli.check import conclude, exit_code
+from tdbg.cli.accounts import exit_code, exit_if_unread, print_accounts
+from tdbg.cli.check import conclude
 from tdbg.cli.output import (
     console,
     counted,
@@ -50,7 +50,7 @@ from tdbg.rules import Engine, Report
 from tdbg.run.directory import RUN_FILE, wait_for_run
 from tdbg.run.findings import Finding
 from tdbg.trial import create_trial
-from tdbg.view import diagnosis_of_report, view_of
+from tdbg.view import RunView, diagnosis_of_report, view_of
 
 __all__ = ["command", "first_interrupt"]
 
@@ -134,8 +134,9 @@ def command(
     state = engine.state
     report = engine.finish()
     written = report_judged(run, report_file, report)
-    printer.print_end(report, state, written, named=bool(rules))
-    code = exit_code_with(written, exit_code(report))
+    view = view_of(create_trial(run), diagnosis_of_report(report))
+    printer.print_end(report, view, state, written, named=bool(rules))
+    code = exit_code_with(written, exit_code(view.diagnosis))
     exit_if_unread(ctx, engine.problems(), code)
 
 
@@ -187,13 +188,17 @@ class _Printer:
             print_interrupted(self._out)
 
     def print_end(
-        self, report: Report, state: str, written: dict[str, Any], *, named: bool
+        self,
+        report: Report,
+        view: RunView,
+        state: str,
+        written: dict[str, Any],
+        *,
+        named: bool,
     ) -> None:
         """Print how the rules and the training ended, and what capture cost."""
-        trial = create_trial(self._run)
-        view = view_of(trial, diagnosis_of_report(report))
         if self._as_json:
-            document = {**report.to_json(), "state": state, **accounts(trial, view)}
+            document = {**report.to_json(), **view.to_json(), "state": state}
             if written:
                 document["report"] = written
             emit_json_line({"event": "ended", **document})
@@ -201,7 +206,7 @@ class _Printer:
         conclude(report, named=named)
         if state in ENDS:
             self._out.print(f"the training {ENDS[state]}")
-        print_accounts(trial, view, self._out)
+        print_accounts(view, self._out)
         print_report(written, self._out)
 
 

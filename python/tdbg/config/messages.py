@@ -67,8 +67,8 @@ def short(value: object, longest: int = _LONGEST) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """Return a number of things: no finding, 1 finding, 2 findings."""
-    return f"{n or 'no'} {noun}{'s' if n > 1 else ''}"
+    """Return a number of things: no finding, 1 finding, 2,000 findings."""
+    return f"{f'{n:,}' if n else 'no'} {noun}{'s' if n > 1 else ''}"
 
 
 def printable(text: str) -> str:

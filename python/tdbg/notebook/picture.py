@@ -59,7 +59,7 @@ def picture(
         place, cells = _map(trial, tensors, field, first, stop)
         labels, curves = _curves(trial, place)
     header = {
-        **{key: document[key] for key in ("status", "stopped", "steps", "verdict")},
+        **{key: document[key] for key in ("state", "stopped", "steps", "verdict")},
         "name": trial.name,
         "findings": document["findings"][:MOST_FINDINGS],
         "n_findings": document["n_findings"],

@@ -24,15 +24,14 @@ from tdbg.drawing.markup import shortened, visible
 from tdbg.drawing.scales import scale_of
 from tdbg.errors import ConfigurationError, TensorUnavailable
 from tdbg.modes import ModeKeys
-from tdbg.stats.histogram import Histogram
 from tdbg.stats.shared_bins import counts_in, note_of, shared_edges
 from tdbg.trial import Series
-from tdbg.view import MAP_FIELDS, is_number, layer_cells, series_of
+from tdbg.view import MAP_FIELDS, Histograms, is_number, layer_cells, series_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tdbg.trial import TensorHandle, Trial
+    from tdbg.trial import Trial
 
 __all__ = ["Plots"]
 
@@ -241,7 +240,16 @@ class Plots:
         if most < 1:
             msg = f"a ridgeline has at least one histogram, got most={most!r}"
             raise ConfigurationError(msg)
-        found = _histograms(self._trial.tensor(name), start, stop, most)
+        saved = Histograms(self._trial, name)
+        is_scalar = self._trial.tensor(name).role == "scalar"
+        steps = [] if is_scalar else saved.spread(most, start, stop)
+        if not steps:
+            msg = (
+                f"neither histograms nor values of {short(name)} were saved in these "
+                "steps: Hook(save_histogram=True) saves histograms"
+            )
+            raise TensorUnavailable(msg)
+        found = {step: saved.at(step) for step in steps}
         edges = shared_edges(found.values())
         ax = _axes(ax, height=1.4 + 0.42 * len(found))
         places = np.repeat(edges, 2)[1:-1]
@@ -378,30 +386,6 @@ def _draw_bad_cells(
     height = 0.02 * 10 / max(5, len(bad)) + 1.0
     marked = centers[bad.any(axis=0)]
     _mark(ax, marked, height, "v", NOT_FINITE, "NaN or infinity")
-
-
-def _histograms(
-    tensor: TensorHandle, start: int | None, stop: int | None, most: int
-) -> dict[int, Histogram]:
-    """Histograms as they were saved, else those of saved values, by global step."""
-    for what in ("histograms", "values"):
-        steps = [
-            step
-            for step in tensor.steps(what=what)
-            if (start is None or step >= start) and (stop is None or step < stop)
-        ]
-        if not steps or tensor.role == "scalar":
-            continue
-        at = np.linspace(0, len(steps) - 1, min(most, len(steps))).round()
-        chosen = [steps[i] for i in np.unique(at.astype(int)).tolist()]
-        if what == "histograms":
-            return {step: tensor.histogram(step) for step in chosen}
-        return {step: Histogram.of(tensor.value(step)) for step in chosen}
-    msg = (
-        f"neither histograms nor values of {short(tensor.name)} were saved in these "
-        "steps: Hook(save_histogram=True) saves histograms"
-    )
-    raise TensorUnavailable(msg)
 
 
 def _draw_ridges(

@@ -237,8 +237,9 @@ class Trial(TableQueries, Shown):
     def modes(self) -> list[ModeKeys]:
         """Modes that have steps; never GLOBAL, unless a step was recorded as such."""
         with self._run.fresh() as run:
-            present = set(np.unique(run.table.column("mode")).tolist())
-            return [mode for mode in ModeKeys if mode.value in present]
+            # By far quicker than unique(): there are few modes and many steps.
+            counts = np.bincount(run.table.column("mode"), minlength=len(ModeKeys) + 1)
+            return [mode for mode in ModeKeys if counts[mode.value]]
 
     def mode(self, global_step: int) -> ModeKeys | None:
         """The mode of a global step; None if it was not recorded."""

@@ -372,7 +372,7 @@ def _ratio(asked: _Question) -> object:
 
 def _divergence(asked: _Question) -> object:
     percent = asked.number("percent", most=100) or 0
-    return comparison.parting(
+    return comparison.divergence_points(
         asked.run.trial,
         asked.other.trial,
         axis=asked.axis,

@@ -23,12 +23,13 @@ from tdbg.compare import (
 )
 from tdbg.trial import Trial
 from tdbg.ui.packing import pack
-from tdbg.ui.series import check_cells, marks_of, names_of_role
+from tdbg.ui.series import check_cells, marks_of
+from tdbg.view import names_of_role
 
-__all__ = ["differing", "parting", "ratio"]
+__all__ = ["differing", "divergence_points", "ratio"]
 
 MAX_ROWS = 300
-MAX_PARTINGS = 12
+MAX_POINTS = 12
 
 
 def differing(trials: Sequence[Trial]) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def ratio(
     )
 
 
-def parting(
+def divergence_points(
     first: Trial,
     second: Trial,
     *,
@@ -108,9 +109,9 @@ def parting(
     tolerance: float,
     check: Callable[[], None],
 ) -> dict[str, Any]:
-    """Where two runs part, and what parts first.
+    """Return where two runs diverge, and which tensors diverge first.
 
-    Runs that are aligned by time part at a step all the same.
+    Runs that are aligned by time still diverge at a step.
     """
     aligned = Axis.STEP if axis is Axis.TIME else axis
     found = divergence(first, second, axis=aligned, tolerance=tolerance, check=check)
@@ -118,13 +119,13 @@ def parting(
         "by": aligned.value,
         "n_names": found.n_names,
         "n_places": found.n_places,
-        "n_partings": len(found.points),
-        "partings": [
+        "n_points": len(found.points),
+        "points": [
             {
                 "name": each.name,
                 "place": each.place,
                 "deviation": each.deviation if np.isfinite(each.deviation) else None,
             }
-            for each in found.points[:MAX_PARTINGS]
+            for each in found.points[:MAX_POINTS]
         ],
     }

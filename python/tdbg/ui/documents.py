@@ -15,7 +15,7 @@ from tdbg.errors import TdbgError
 from tdbg.trial import Trial
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
-from tdbg.view import RunView, in_forward_order, view_of
+from tdbg.view import RunRow, RunView, in_forward_order, view_of
 
 __all__ = ["describe_run", "described", "list_runs", "tell_runs", "tensors_of"]
 
@@ -30,11 +30,11 @@ def list_runs(runs: Runs) -> dict[str, Any]:
     """Every run at once: those in training first, then the newest.
 
     A run of which nothing is known yet, or something else by now, is there by name and
-    time alone, without a ``status``: ``tell_runs`` reads it.
+    time alone, without a ``state``: ``tell_runs`` reads it.
     """
     listed = [_listed(runs, id_) for id_ in runs.found()]
     listed.sort(key=lambda each: str(each.get("created", "")), reverse=True)
-    listed.sort(key=lambda each: each.get("status") != "running")
+    listed.sort(key=lambda each: each.get("state") != "running")
     return {"places": runs.places, "runs": listed}
 
 
@@ -61,12 +61,12 @@ def _in_short(runs: Runs, id_: str) -> dict[str, Any]:
 
 
 def _unreadable(id_: str, error: TdbgError) -> dict[str, Any]:
-    return {"id": id_, "name": id_, "status": "unreadable", "error": str(error)}
+    return {"id": id_, "name": id_, **RunRow(None, str(error)).to_json()}
 
 
 def _short(trial: Trial) -> dict[str, Any]:
     with trial.no_refresh():
-        view = view_of(trial)
+        view, document = _viewed(trial)
         loss = view.loss
         name = loss.name if loss else next(iter(curve_names(trial)), None)
         spark = None
@@ -74,23 +74,18 @@ def _short(trial: Trial) -> dict[str, Any]:
             mode = loss.mode if loss else None
             spark = curve(trial, name, mode=mode, columns=SPARK_COLUMNS)
         return {
-            **_head(trial, view),
-            "counts": view.diagnosis.counts,
+            **document,
             "loss": None if spark is None else {"name": name, **spark.to_json()},
         }
 
 
-def _head(trial: Trial, view: RunView) -> dict[str, Any]:
-    """State, steps, cost, verdict and last loss."""
+def _viewed(trial: Trial) -> tuple[RunView, dict[str, Any]]:
+    """How a run is, and the same for JSON."""
     table = trial.step_table()
-    loss = view.loss
-    return {
-        **view.head.to_json(),
-        # Where its steps end, on the axes that runs are compared on.
-        "ends": {axis.value: axis.end(table) for axis in Axis},
-        "verdict": view.verdict.to_json(),
-        "last_loss": None if loss is None else loss.to_json(),
-    }
+    view = view_of(trial, table=table)
+    # Where its steps end, on the axes that runs are compared on.
+    ends = {axis.value: axis.end(table) for axis in Axis}
+    return view, {**view.to_json(), "ends": ends}
 
 
 def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, Any]:
@@ -114,10 +109,10 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
 def described(trial: Trial) -> dict[str, Any]:
     """Return the document of a run that no server has opened."""
     with trial.no_refresh():
-        view = view_of(trial)
+        view, document = _viewed(trial)
         episodes, statuses = view.diagnosis.episodes, view.diagnosis.statuses
         return {
-            **_head(trial, view),
+            **document,
             "path": trial.path,
             "findings": [each.to_json() for each in episodes[:MAX_EPISODES]],
             "n_findings": len(episodes),

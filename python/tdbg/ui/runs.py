@@ -27,6 +27,7 @@ from tdbg.errors import QueryError, TdbgError
 from tdbg.rules import Engine
 from tdbg.run.directory import find_runs, fingerprint, local_path, open_run
 from tdbg.trial import Trial, create_trial
+from tdbg.view import ENDED
 
 __all__ = ["Judge", "Judging", "OpenRun", "Runs"]
 
@@ -35,8 +36,6 @@ LIST_SECONDS = 1.0
 LOOK_SECONDS = 0.008
 STATUS_SECONDS = 0.5
 MAX_OPEN = 256
-# Of training: what comes after these are files that were not there.
-ENDED = ("closed", "dead")
 _Value = TypeVar("_Value")
 
 
@@ -224,7 +223,7 @@ class Runs:
 
         Args:
             id_: The run.
-            describe: Must say under ``status`` what the trial does.
+            describe: Must say the state of the training under ``state``.
 
         Raises:
             QueryError: If there is no such run, or not any more.
@@ -240,7 +239,7 @@ class Runs:
         found = run.kept("short", lambda: describe(run.trial))
         with self._lock:
             self._ended.pop(id_, None)
-            if found["status"] in ENDED:
+            if found["state"] in ENDED:
                 self._ended[id_] = (files, found)
         return found
 

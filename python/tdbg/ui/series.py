@@ -14,19 +14,18 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.compare import Axis
-from tdbg.config.collections import Role
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.stats.histogram import Histogram
 from tdbg.stats.row_fields import EXTREMES, MOMENTS
 from tdbg.trial import Envelope, Trial
 from tdbg.ui.packing import pack
+from tdbg.view import QUANTILES, Histograms, names_of_role, tensors_in
 
 __all__ = [
     "MAX_COLUMNS",
@@ -38,7 +37,6 @@ __all__ = [
     "envelope",
     "histograms",
     "marks_of",
-    "names_of_role",
     "ranks",
     "rows",
 ]
@@ -48,20 +46,15 @@ MAX_CELLS = 1 << 23
 # Beyond it there is no step and no millisecond, and sums of two still fit.
 MAX_PLACE = 1 << 61
 MAX_NAMES = 64
-MAX_HISTOGRAMS = 200
 MAX_ROWS = 500
 # Rows that are looked at around a step.
 ROWS_AROUND = 15
 # Histograms without a number that are looked through for one that has some.
 MOST_EMPTY = 20
-QUANTILES = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99)
 # What a row without a finite element has no value of.
 OF_FINITE = (*EXTREMES, *MOMENTS, "std", "rms")
 # Formats of which a page says what they would lose of a tensor.
 FORMATS = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-_roles: WeakKeyDictionary[Trial, tuple[tuple[list[str], int], dict[str, str]]] = (
-    WeakKeyDictionary()
-)
 # Scalars that are settings rather than results stand last.
 SETTINGS = "scalar/optimizer/"
 
@@ -109,28 +102,10 @@ class Curve:
 
 def curve_names(trial: Trial) -> list[str]:
     """Losses, then scalars, those that are settings last."""
-    losses = names_of_role(trial, Role.LOSS.name.lower())
-    scalars = names_of_role(trial, "scalar")
+    tensors = tensors_in(trial)
+    losses = sorted(tensors.losses)
+    scalars = [name for name, role in tensors.roles.items() if role == "scalar"]
     return losses + sorted(scalars, key=lambda name: (name.startswith(SETTINGS), name))
-
-
-def names_of_role(trial: Trial, role: str) -> list[str]:
-    """The tensors of a role, sorted."""
-    return [name for name, each in _roles_of(trial).items() if each == role]
-
-
-def _roles_of(trial: Trial) -> dict[str, str]:
-    """The role of each tensor and scalar, sorted by name.
-
-    Asked for several times with every step of a training, and the same until there is
-    another tensor or attempt.
-    """
-    known = trial.tensor_names(), len(trial.attempts())
-    held = _roles.get(trial)
-    if held is None or held[0] != known:
-        found = {each.name: each.role for each in trial.describe(known[0])}
-        held = _roles[trial] = known, found
-    return held[1]
 
 
 def curve(
@@ -464,12 +439,6 @@ def histograms(
 ) -> bytes:
     """Histograms of a tensor over columns of steps, all in the same bins.
 
-    They are those that were saved, and those of saved values, of all workers together
-    unless one is asked for.
-
-    A column's histogram is that of all of its steps together.  The bins are evenly
-    spaced from the least to the greatest element.
-
     Returns:
         Arrays ``steps`` (the first step of each column), ``counts`` float32
         (columns, bins), ``bad``, ``edges`` (bins + 1,), ``quantiles`` (columns, 7), and
@@ -480,72 +449,28 @@ def histograms(
         TensorUnavailable: If the name is unknown.
         InvalidWorker: If there is no such worker.
     """
-    tensor = trial.tensor(name)
-    counted = set(tensor.steps(what="histograms", worker=worker))
-    kept = set(tensor.steps(what="values", worker=worker))
-
-    def histogram(step: int) -> Histogram:
-        """Return the histogram as saved, or make it from values."""
-        if step in counted:
-            return tensor.histogram(step, worker=worker)
-        return Histogram.of(tensor.value(step, worker=worker))
-
-    steps = sorted(each for each in counted | kept if start <= each < stop)
-    steps = steps[-MAX_HISTOGRAMS:]
-    parts = np.array_split(np.array(steps, np.int64), max(1, min(columns, len(steps))))
-    merged = []
-    for part in parts:
-        if len(part):
-            check()
-            merged.append(Histogram.merge([histogram(step) for step in part.tolist()]))
-    spans = [_span(each) for each in merged if each.finite]
-    low, high = (
-        (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else (0.0, 1.0)
-    )
-    if low == high:
-        low, high = low - 0.5, high + 0.5
-    edges = np.linspace(low, high, bins + 1)
-    counts = np.zeros((len(merged), bins), np.float32)
-    quantiles = np.full((len(merged), len(QUANTILES)), np.nan, np.float32)
-    for i, each in enumerate(merged):
-        if each.finite:
-            counts[i] = each.to_numpy(edges)[0]
-            quantiles[i] = each.quantile(QUANTILES)
-    firsts = np.array([part[0] for part in parts if len(part)], np.float64)
-    lost_step, lost = _lost_at(histogram, steps, at)
+    saved = Histograms(trial, name, worker)
+    found = saved.over(start, stop, columns, bins, check)
+    last = stop - 1 if at is None else min(at, stop - 1)
+    newest = saved.newest(last, MOST_EMPTY)
+    if newest is not None and newest[0] < start:
+        newest = None
     return pack(
         {
             "name": name,
+            "n_steps": found.n_steps,
             "quantiles": list(QUANTILES),
-            "lost": lost,
-            "lost_step": lost_step,
+            "lost": [] if newest is None else _lost(newest[1]),
+            "lost_step": None if newest is None else newest[0],
         },
         {
-            "steps": firsts,
-            "counts": counts,
-            "bad": np.array([each.count - each.finite for each in merged], np.float64),
-            "edges": edges,
-            "quantile_values": quantiles,
+            "steps": found.steps.astype(np.float64),
+            "counts": found.counts,
+            "bad": found.bad,
+            "edges": found.edges,
+            "quantile_values": found.quantiles,
         },
     )
-
-
-def _lost_at(
-    histogram: Callable[[int], Histogram], steps: Sequence[int], at: int | None
-) -> tuple[int | None, list[dict[str, Any]]]:
-    """The step of the newest histogram with numbers, and what formats lose there."""
-    until = [each for each in steps if at is None or each <= at]
-    for step in reversed(until[-MOST_EMPTY:]):
-        found = histogram(step)
-        if found.finite:
-            return step, _lost(found)
-    return None, []
-
-
-def _span(histogram: Histogram) -> tuple[float, float]:
-    """Least and greatest edge of bins with finite elements."""
-    edges = histogram.edges[np.isfinite(histogram.edges).all(axis=1)]
-    return float(edges.min()), float(edges.max())
 
 
 def _lost(histogram: Histogram) -> list[dict[str, Any]]:

@@ -9,15 +9,10 @@ Thread safety: functions over values, and over a trial whose lock they hold insi
 
 from __future__ import annotations
 
-from tdbg.view.curves import (
-    LastLoss,
-    is_number,
-    last_loss,
-    loss_names,
-    loss_series,
-    series_of,
-)
-from tdbg.view.head import ENDED, Head, are_trees, head_of, training_steps
+from tdbg.view.coverage import Coverage, RoleCoverage
+from tdbg.view.curves import LastLoss, is_number, last_loss, loss_series, series_of
+from tdbg.view.distributions import QUANTILES, Distribution, Histograms
+from tdbg.view.head import ENDED, Head, head_of, training_steps
 from tdbg.view.layers import MAP_FIELDS, Cells, in_forward_order, layer_cells
 from tdbg.view.problems import (
     Diagnosis,
@@ -28,18 +23,26 @@ from tdbg.view.problems import (
     diagnosis_of_report,
     diagnosis_of_run,
 )
-from tdbg.view.run import RunView, view_of
+from tdbg.view.run import UNREADABLE, RunRow, RunView, row_of, view_of
+from tdbg.view.tensors import are_trees, loss_names, names_of_role, tensors_in
 from tdbg.view.verdict import Verdict, verdict_of, verdict_of_rules
 
 __all__ = [
     "ENDED",
     "MAP_FIELDS",
+    "QUANTILES",
+    "UNREADABLE",
     "Cells",
+    "Coverage",
     "Diagnosis",
+    "Distribution",
     "Episode",
     "Head",
+    "Histograms",
     "LastLoss",
     "Problem",
+    "RoleCoverage",
+    "RunRow",
     "RunView",
     "Verdict",
     "accused_tensors",
@@ -54,7 +57,10 @@ __all__ = [
     "layer_cells",
     "loss_names",
     "loss_series",
+    "names_of_role",
+    "row_of",
     "series_of",
+    "tensors_in",
     "training_steps",
     "verdict_of",
     "verdict_of_rules",

@@ -10,22 +10,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tdbg.config.collections import CollectionKeys, Role
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.trial import Series, Trial, mode_key
+from tdbg.view.tensors import loss_names
 
 __all__ = [
     "LastLoss",
     "is_number",
     "last_loss",
-    "loss_names",
     "loss_series",
     "series_of",
 ]
 
-# The last loss is looked for in so many of the newest global steps, then in more.
-NEWEST_STEPS = 256
+# The last loss is looked for in so many of the newest steps, then in those before.
+NEWEST_STEPS = 16
+NOT_FINITE = ("nan", "positive_infinity", "negative_infinity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,60 +64,48 @@ class LastLoss:
         }
 
 
-def loss_names(trial: Trial) -> list[str]:
-    """Return the losses of a run, *the* loss first: one number, by name."""
-    with trial.no_refresh():
-        if CollectionKeys.LOSSES.value not in trial.collections():
-            return []
-        names = trial.tensor_names(collection=CollectionKeys.LOSSES.value)
-        found = [
-            each
-            for each in trial.describe(names)
-            if each.role == Role.LOSS.name.lower()
-        ]
-
-    def place(shape: tuple[int, ...] | None, name: str) -> tuple[bool, str]:
-        return shape is None or math.prod(shape) != 1, name
-
-    return [each.name for each in sorted(found, key=lambda e: place(e.shape, e.name))]
-
-
-def last_loss(trial: Trial) -> LastLoss | None:
+def last_loss(trial: Trial, table: NDArray[np.void] | None = None) -> LastLoss | None:
     """Return the last loss of training, or of evaluation if that is all there is.
 
     None if the run recorded no loss.
+
+    Args:
+        trial: The run.
+        table: Its steps, as ``Trial.step_table`` returns them; None: they are read.
     """
     with trial.no_refresh():
-        names, table = loss_names(trial), trial.step_table()
-        modes = sorted(trial.modes(), key=lambda mode: mode not in TRAINING)
-        for mode in modes:
-            steps = table["step"][table["mode"] == mode.value]
+        names = loss_names(trial)
+        if not names:
+            return None
+        table = trial.step_table() if table is None else table
+        for mode in sorted(ModeKeys, key=lambda mode: mode not in TRAINING):
+            of_mode = np.flatnonzero(table["mode"] == mode.value)
+            steps = table["step"][of_mode]
             for name in names:
-                found = _last(trial, name, mode, int(steps[0]), int(steps[-1]) + 1)
+                found = _last(trial, name, steps)
                 if found is not None:
-                    step, value = found
-                    at = int(np.searchsorted(table["step"], step))
-                    mode_step = int(table["mode_step"][at])
-                    return LastLoss(name, mode, step, mode_step, value)
+                    at, value = found
+                    mode_step = int(table["mode_step"][of_mode[at]])
+                    return LastLoss(name, mode, int(steps[at]), mode_step, value)
     return None
 
 
 def _last(
-    trial: Trial, name: str, mode: ModeKeys, first: int, stop: int
+    trial: Trial, name: str, steps: NDArray[np.int64]
 ) -> tuple[int, float] | None:
-    """The last step and value of a loss: in the newest steps, then further back."""
-    width = NEWEST_STEPS
-    while True:
-        start = max(first, stop - width)
-        rows = trial.statistics([name], mode=mode, start=start, end=stop)
+    """Where the last value of a loss is, and the value: newest steps are read first."""
+    stop, width = len(steps), NEWEST_STEPS
+    while stop > 0:
+        start = max(0, stop - width)
+        rows = trial.columns([name], steps[start:stop])
         there = np.flatnonzero(rows.present[0])
         if len(there):
             at = int(there[-1])
-            value = float(rows.reduction("mean")[0, at])
-            return int(rows.steps[at]), value
-        if start == first:
-            return None
-        width *= 16
+            bad = sum(float(rows.column(each)[0, at]) for each in NOT_FINITE)
+            value = math.nan if bad else float(rows.column("mean")[0, at])
+            return start + at, value
+        stop, width = start, width * 16
+    return None
 
 
 def is_number(trial: Trial, name: str) -> bool:
@@ -171,14 +160,9 @@ def series_of(
 
 def loss_series(trial: Trial, columns: int) -> list[Series]:
     """The losses, those of each mode apart."""
-    names = [
-        each.name
-        for each in trial.describe(trial.tensor_names(collection="losses"))
-        if each.role == Role.LOSS.name.lower()
-    ]
     modes = trial.modes()
     found = []
-    for name in names:
+    for name in sorted(loss_names(trial)):
         for mode in modes:
             series = series_of(trial, name, "mean", mode=mode, columns=columns)
             if len(series):

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from tdbg.config.messages import counted
 from tdbg.modes import EVALUATION, TRAINING
-from tdbg.trial import Trial, stop_reason
+from tdbg.trial import LostRecords, RunOverhead, Trial, stop_reason
+from tdbg.view.coverage import Coverage, coverage_of, steps_of_modes
+from tdbg.view.tensors import tensors_in
 
-__all__ = ["ENDED", "Head", "are_trees", "head_of", "training_steps"]
+__all__ = ["ENDED", "Head", "head_of", "training_steps"]
 
 #: States of a training that writes no more.
 ENDED = ("closed", "dead")
@@ -28,7 +30,7 @@ class Head:
     """A run in numbers.
 
     Attributes:
-        status: State of the training, as ``Trial.status``.
+        state: State of the training, as ``Trial.status``.
         steps: Training steps from the first to the last recorded one, evaluation apart;
             rounds of boosted trees.
         evaluated: Steps of evaluation and prediction, counted likewise.
@@ -38,23 +40,20 @@ class Head:
         last_step: Global number of the last one.
         wall: Time of the last recorded step, in seconds since 1970 UTC, or None.
         rate: Training steps per second among the newest ones, or None.
-        cost: Time that capture adds to a step, as a share of the step; None if the
-            training was too short to tell.
-        cost_text: The cost in words.
         stopped: Why somebody stopped the training, or None.
         created: When the run was created, as ISO 8601 text in UTC.
         bytes: Size of the run's files.
-        problems: Number of problems with these files.
-        lost: Number of lost records, whatever the reason.
-        lost_text: Lost and unreadable records in words; empty if there are none.
-        is_whole: Whether nothing is missing but what was left out on purpose.
+        damaged_files: Number of problems with these files.
         incomplete: Steps that some worker did not record and will not.
         damaged: Recorded steps that lost something.
         ranks: Number of ranks that the newest attempt was started with.
         absent: Number of those that wrote nothing.
+        coverage: How much of the training was recorded, by role.
+        overhead: What capture costs.
+        lost_records: The records that were lost, and why.
     """
 
-    status: str
+    state: str
     steps: int
     evaluated: int
     step_word: str
@@ -63,95 +62,112 @@ class Head:
     last_step: int | None
     wall: float | None
     rate: float | None
-    cost: float | None
-    cost_text: str
     stopped: str | None
     created: str
     bytes: int
-    problems: int
-    lost: int
-    lost_text: str
-    is_whole: bool
+    damaged_files: int
     incomplete: int
     damaged: int
     ranks: int
     absent: int
+    coverage: Coverage
+    overhead: RunOverhead
+    lost_records: LostRecords
 
     @property
     def has_ended(self) -> bool:
         """Whether the training writes no more."""
-        return self.status in ENDED
+        return self.state in ENDED
+
+    @property
+    def cost(self) -> float | None:
+        """The time that capture adds to a step, as a share of the step.
+
+        None if the training was too short to tell.
+        """
+        return self.overhead.share if self.overhead.is_telling else None
 
     @property
     def counted_steps(self) -> str:
         """The training steps in words: ``1,263 steps``, ``1 round``."""
         if not self.steps and self.evaluated:
-            return f"{_many(self.evaluated, 'step')} of evaluation"
-        return _many(self.steps, self.step_word)
+            return f"{counted(self.evaluated, 'step')} of evaluation"
+        return counted(self.steps, self.step_word)
 
     @property
     def missing(self) -> str:
         """Say which data is missing; empty if none is."""
         parts = []
-        if not self.is_whole:
-            if self.lost:
-                parts.append(f"{_many(self.lost, 'record')} lost")
+        if not self.lost_records.in_order:
+            if self.lost_records.records:
+                parts.append(f"{counted(self.lost_records.records, 'record')} lost")
             elif self.damaged:
-                parts.append(f"{_many(self.damaged, 'step')} damaged")
+                parts.append(f"{counted(self.damaged, 'step')} damaged")
             else:
                 parts.append("some of its files are damaged")
         if self.incomplete:
-            parts.append(f"{_many(self.incomplete, 'step')} not recorded by all ranks")
+            parts.append(
+                f"{counted(self.incomplete, 'step')} not recorded by all ranks"
+            )
         if self.absent:
             parts.append(
-                f"{self.absent:,} of {_many(self.ranks, 'rank')} wrote nothing"
+                f"{self.absent:,} of {counted(self.ranks, 'rank')} wrote nothing"
             )
         return " and ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
         document = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**document, "missing": self.missing}
+        del document["overhead"]
+        return {
+            **document,
+            "coverage": self.coverage.to_json(),
+            "cost": self.overhead.to_json(),
+            "lost_records": self.lost_records.to_json(),
+            "missing": self.missing,
+        }
 
 
-def head_of(trial: Trial) -> Head:
+def head_of(trial: Trial, table: NDArray[np.void] | None = None) -> Head:
     """Return the head of a run as it is now.
+
+    Args:
+        trial: The run.
+        table: Its steps, as ``Trial.step_table`` returns them; None: they are read.
 
     Raises:
         TdbgError: If the run cannot be read.
     """
     with trial.no_refresh():
-        table = trial.step_table()
-        overhead, lost = trial.overhead(), trial.lost_records()
+        table = trial.step_table() if table is None else table
+        tensors, overhead = tensors_in(trial), trial.overhead()
         steps, wall = table["step"], table["wall_ns"]
-        status = trial.status
-        is_over = status == "closed"
+        state = trial.status
+        is_over = state == "closed"
         newest = trial.attempts()[-1:]
         ranks = newest[0].world_size if newest else 0
         return Head(
-            status=status,
+            state=state,
             steps=training_steps(table),
-            evaluated=_span(table, EVALUATION),
-            step_word="round" if are_trees(trial) else "step",
+            evaluated=steps_of_modes(table, EVALUATION),
+            step_word="round" if tensors.are_trees else "step",
             recorded=len(table),
             first_step=int(steps[0]) if len(steps) else None,
             last_step=int(steps[-1]) if len(steps) else None,
             wall=float(wall[-1]) / 1e9 if len(wall) else None,
             rate=_rate(table),
-            cost=overhead.share if overhead.is_telling else None,
-            cost_text=str(overhead),
             stopped=stop_reason(trial.events("status")),
             created=trial.created,
             bytes=trial.n_bytes,
-            problems=len(trial.problems()),
-            lost=lost.records,
-            lost_text=str(lost) if lost else "",
-            is_whole=lost.in_order,
+            damaged_files=len(trial.problems()),
             # Nobody comes late to a training that has ended in order.
             incomplete=int(np.sum((table["settled"] | is_over) & ~table["complete"])),
             damaged=int(np.sum(~table["lossless"])),
             ranks=ranks,
             absent=max(0, ranks - len(newest[0].writers)) if newest else 0,
+            coverage=coverage_of(trial, tensors, table, overhead),
+            overhead=overhead,
+            lost_records=trial.lost_records(),
         )
 
 
@@ -165,37 +181,14 @@ def training_steps(table: NDArray[np.void]) -> int:
         >>> training_steps(trial.step_table())  # every tenth of 400 is recorded
         391
     """
-    return _span(table, TRAINING)
-
-
-def are_trees(trial: Trial) -> bool:
-    """Whether the run is of boosted trees, whose steps are rounds."""
-    named = trial.collections()
-    held = (named.get(name) for name in ("feature_importance", "trees"))
-    if any(each is not None and each.tensor_names for each in held):
-        return True
-    return any("Booster" in info.models for info in trial.model_info())
-
-
-def _span(table: NDArray[np.void], modes: frozenset[Any]) -> int:
-    """Steps of some modes from the first to the last recorded one, each by itself."""
-    total = 0
-    for mode in modes:
-        counts = table["mode_step"][table["mode"] == mode.value]
-        total += int(counts.max() - counts.min()) + 1 if len(counts) else 0
-    return total
+    return steps_of_modes(table, TRAINING)
 
 
 def _rate(table: NDArray[np.void]) -> float | None:
-    latest = table[np.isin(table["mode"], [mode.value for mode in TRAINING])]
-    latest = latest[-RATE_STEPS:]
+    of_training = np.isin(table["mode"], [mode.value for mode in TRAINING])
+    latest = table[np.flatnonzero(of_training)[-RATE_STEPS:]]
     if len(latest) < 2:
         return None
     seconds = float(latest["wall_ns"][-1] - latest["wall_ns"][0]) / 1e9
     n = training_steps(latest) - 1
     return n / seconds if seconds > 0 and n > 0 else None
-
-
-def _many(n: int, noun: str) -> str:
-    """``counted`` with separators between thousands: 1,263 steps."""
-    return counted(n, noun).replace(str(n), f"{n:,}", 1)

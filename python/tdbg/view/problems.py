@@ -111,9 +111,14 @@ class Problem:
         return f"finding-{''.join(c if c.isalnum() else '-' for c in self.rule)}{state}"
 
     @property
+    def tensors(self) -> tuple[str, ...]:
+        """Its tensors, the worst first; each stands once, however often it has it."""
+        return tuple(dict.fromkeys(each.tensor for each in self.findings))
+
+    @property
     def place(self) -> str:
         """The worst tensor, and the number of others: ``fc.weight and 2 more``."""
-        others = len(self.episodes) - 1
+        others = len(self.tensors) - 1
         return self.worst.tensor + (f" and {others:,} more" if others else "")
 
     def to_json(self) -> dict[str, Any]:
@@ -123,7 +128,7 @@ class Problem:
             "severity": self.severity.label,
             "over": self.is_over,
             "tensor": self.worst.tensor,
-            "tensors": len(self.episodes),
+            "tensors": len(self.tensors),
             "first_step": self.worst.first_step,
             "message": self.worst.message,
             "advice": self.worst.advice,
@@ -172,6 +177,11 @@ class Diagnosis:
     def recovered(self) -> list[Problem]:
         """Problems that are over."""
         return [each for each in self.problems if each.is_over and not each.is_note]
+
+    @property
+    def found_wrong(self) -> bool:
+        """Whether rules found something wrong, even if it has recovered since."""
+        return bool(self.accused or self.recovered)
 
     @property
     def failed(self) -> list[str]:

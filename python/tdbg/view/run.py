@@ -1,20 +1,29 @@
-"""A run as every face shows it.
+"""A run as every face shows it, and as a row of a table of runs.
 
 Thread safety: values; ``view_of`` holds the trial's lock inside.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
-from tdbg.trial import Trial
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.errors import TdbgError
+from tdbg.trial import Trial, create_trial
 from tdbg.view.curves import LastLoss, last_loss
 from tdbg.view.head import Head, head_of
 from tdbg.view.problems import Diagnosis, diagnosis_of_run
 from tdbg.view.verdict import Verdict, verdict_of
 
-__all__ = ["RunView", "view_of"]
+__all__ = ["UNREADABLE", "RunRow", "RunView", "row_of", "view_of"]
+
+
+#: State of a run that cannot be read.
+UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +43,28 @@ class RunView:
     loss: LastLoss | None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dictionary that JSON can hold."""
+        """Return a dictionary that JSON can hold: what every face shows of a run."""
         return {
-            "head": self.head.to_json(),
+            **self.head.to_json(),
             "verdict": self.verdict.to_json(),
             "problems": [each.to_json() for each in self.diagnosis.problems],
+            "counts": self.diagnosis.counts,
             "last_loss": None if self.loss is None else self.loss.to_json(),
         }
 
 
-def view_of(trial: Trial, diagnosis: Diagnosis | None = None) -> RunView:
+def view_of(
+    trial: Trial,
+    diagnosis: Diagnosis | None = None,
+    *,
+    table: NDArray[np.void] | None = None,
+) -> RunView:
     """Return how a run is now.
 
     Args:
         trial: The run.
         diagnosis: What rules said about it; None: what the run holds.
+        table: Its steps, as ``Trial.step_table`` returns them; None: they are read.
 
     Raises:
         TdbgError: If the run cannot be read.
@@ -57,6 +73,34 @@ def view_of(trial: Trial, diagnosis: Diagnosis | None = None) -> RunView:
         print(view_of(tdbg.create_trial("runs/digits")).verdict.sentence)
     """
     with trial.no_refresh():
-        head = head_of(trial)
+        table = trial.step_table() if table is None else table
+        head = head_of(trial, table)
         found = diagnosis_of_run(trial) if diagnosis is None else diagnosis
-        return RunView(head, found, verdict_of(head, found), last_loss(trial))
+        return RunView(head, found, verdict_of(head, found), last_loss(trial, table))
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run in a table.
+
+    Attributes:
+        view: How it is; None if it cannot be read.
+        error: Why it cannot be read; empty if it can.
+    """
+
+    view: RunView | None
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        if self.view is None:
+            return {"state": UNREADABLE, "error": self.error}
+        return self.view.to_json()
+
+
+def row_of(path: str | os.PathLike[str]) -> RunRow:
+    """Return a run as a row, even if it cannot be read."""
+    try:
+        return RunRow(view_of(create_trial(str(path))))
+    except TdbgError as error:
+        return RunRow(None, str(error))

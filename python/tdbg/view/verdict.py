@@ -6,7 +6,7 @@ Thread safety: functions over values.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from tdbg.config.messages import counted
@@ -33,30 +33,30 @@ class Verdict:
     """How a run is.
 
     Attributes:
-        tone: "starting": there is no step yet; "unjudged": no rule has judged it; "ok";
-            "info": nothing is wrong, but something is to be said; "warning" or "error":
-            the severity of the worst problem, or a rule failed.
+        tone: "starting": there is no step yet; "unjudged": no rule has judged it; "ok":
+            nothing was ever wrong; "info": nothing is wrong now, but there is something
+            to say; "warning" or "error": the severity of the worst problem, or a rule
+            failed.
         sentence: The same in words.
+        short: The sentence without the length of the training, for tables that have a
+            column for it.
         advice: What to do about the worst problem; empty if nothing is wrong.
         wrong: Number of problems that are there now, consequences left out.
+        recovered: Number of problems that were there and have recovered.
         notes: Number of notes: findings that accuse nothing.
     """
 
     tone: Tone
     sentence: str
+    short: str
     advice: str = ""
     wrong: int = 0
+    recovered: int = 0
     notes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
-        return {
-            "tone": self.tone,
-            "sentence": self.sentence,
-            "advice": self.advice,
-            "wrong": self.wrong,
-            "notes": self.notes,
-        }
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def verdict_of(head: Head, diagnosis: Diagnosis) -> Verdict:
@@ -67,37 +67,46 @@ def verdict_of(head: Head, diagnosis: Diagnosis) -> Verdict:
         'Trained for 60 steps. One thing is wrong: ExplodingTensor in fc.weight.'
     """
     if not head.recorded:
-        begun = head.has_ended
-        text = "Nothing was recorded." if begun else "Waiting for the first step."
-        return Verdict("starting", text)
+        text = (
+            "Nothing was recorded." if head.has_ended else "Waiting for the first step."
+        )
+        return Verdict("starting", text, text)
     found = verdict_of_rules(diagnosis)
-    is_whole = not head.missing and head.status in ("closed", "running")
+    is_whole = not head.missing and head.state in ("closed", "running")
     tone = "info" if found.tone == "ok" and not is_whole else found.tone
-    return replace(found, tone=tone, sentence=f"{_beginning(head)} {found.sentence}")
+    lost = f"Data is missing: {head.missing}. " if head.missing else ""
+    short = lost + found.short
+    return replace(
+        found, tone=tone, sentence=f"{_beginning(head)} {short}", short=short
+    )
 
 
 def verdict_of_rules(diagnosis: Diagnosis) -> Verdict:
     """Return the verdict of the rules alone, whatever became of the training."""
-    notes = len(diagnosis.notes)
     if diagnosis.accused:
         tone, words, advice = _with_problems(diagnosis)
-        return Verdict(tone, words, advice, len(diagnosis.at_fault), notes)
-    tone, words = _without_problems(diagnosis)
-    return Verdict(tone, words, notes=notes)
+    else:
+        (tone, words), advice = _without_problems(diagnosis), ""
+    return Verdict(
+        tone,
+        words,
+        words,
+        advice,
+        wrong=len(diagnosis.at_fault),
+        recovered=len(diagnosis.recovered),
+        notes=len(diagnosis.notes),
+    )
 
 
 def _beginning(head: Head) -> str:
-    """How far the training came, and what is missing of it."""
-    template = _BEGINNINGS.get(head.status, _UNKNOWN)
-    if not head.steps and head.status == "closed":
+    """How far the training came."""
+    template = _BEGINNINGS.get(head.state, _UNKNOWN)
+    if not head.steps and head.state == "closed":
         template = "Recorded {}"
     text = template.format(head.counted_steps)
     if head.stopped is not None:
         text += ", then stopped"
-    text += "."
-    if head.missing:
-        text += f" Data is missing: {head.missing}."
-    return text
+    return f"{text}."
 
 
 def _with_problems(diagnosis: Diagnosis) -> tuple[Tone, str, str]:
@@ -124,6 +133,7 @@ def _without_problems(diagnosis: Diagnosis) -> tuple[Tone, str]:
     recovered, notes = diagnosis.recovered, diagnosis.notes
     tone: Tone = "ok"
     if recovered:
+        tone = "info"
         words = f"{counted(len(recovered), 'problem')} occurred and recovered"
         words += f": {_names(recovered)}; nothing is wrong now"
     elif notes:

@@ -72,7 +72,8 @@ def test_ls_of_a_folder_lists_its_runs_with_state_and_size(run: Path) -> None:
     document = call_json("ls", run.parent)
     (listed,) = document["runs"]
     assert listed["run"] == str(run)
-    assert (listed["state"], listed["steps"], listed["lost"]) == ("closed", 5, 0)
+    assert (listed["state"], listed["steps"]) == ("closed", 5)
+    assert listed["lost_records"]["records"] == 0
     assert listed["bytes"] > 1000
     assert str(run) in call("ls", run.parent).output.replace("\n", "")
 

@@ -72,7 +72,7 @@ def test_the_view_is_a_widget_with_a_fallback_and_its_state(
     header, _ = unpack(base64.b64decode(buffer["data"]))
     # The last picture of the training, in a cell that was executed while it ran.
     assert (header["name"], header["steps"]) == ("notebook", 400)
-    assert header["status"] == "closed"
+    assert header["state"] == "closed"
 
 
 @pytest.mark.parametrize(

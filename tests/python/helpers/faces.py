@@ -72,8 +72,8 @@ def check_faces(path: Path) -> None:
         assert document["verdict"] == view.verdict.to_json(), face
         loss = None if view.loss is None else view.loss.to_json()
         assert document["last_loss"] == loss, face
-        steps = document.get("trained_steps", document.get("steps"))
-        assert steps == view.head.steps, face
+        for key in ("state", "steps", "recorded", "last_step", "coverage", "counts"):
+            assert document[key] == view.to_json()[key], (face, key)
     for face, text in _texts_of(path, view).items():
         assert view.verdict.sentence in text, face
 
@@ -102,6 +102,7 @@ def _texts_of(path: Path, view: RunView) -> dict[str, str]:
         "top": said_by("top", path, "--once")[1],
         "ls": said_by("ls", path)[1],
     }
+    assert view.verdict.short in said_by("ls", path.parent)[1]
     if page:
         found["report"] = Page(page).verdict
     if view.loss is not None:

@@ -73,7 +73,7 @@ def test_the_picture_follows_a_run_until_the_training_has_ended(
     assert view.wait(PATIENCE)
     assert steps_of(view) == 3
     assert view.error is None
-    assert unpack(view.picture)[0]["status"] == "closed"
+    assert unpack(view.picture)[0]["state"] == "closed"
 
 
 def test_of_many_steps_the_newest_picture_is_shown_and_few_are_made(

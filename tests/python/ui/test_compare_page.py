@@ -19,27 +19,29 @@ from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.trial import create_trial
 
-STEPS, PARTS_AT, SPIKE_STEP, NAN_STEP = 300, 120, 200, 260
+STEPS, DIVERGES_AT, SPIKE_STEP, NAN_STEP = 300, 120, 200, 260
 LAYERS = [f"gradient/blocks.{i}.weight" for i in range(6)]
 HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 # Colours of a ratio of 1 and of NaN, in the light theme.
 SAME, MAGENTA = (247, 247, 247), (204, 121, 167)
 
 
-def write(path: Path, *, parts: bool = False, evaluates: bool = False) -> None:
-    """Runs that are the same until one of them parts, spikes and has a NaN."""
+def write(path: Path, *, diverges: bool = False, evaluates: bool = False) -> None:
+    """Runs that are the same until one of them diverges, spikes and has a NaN."""
     step = 0
     with RunBuilder(path) as run:
         for i in range(STEPS):
-            has_parted = parts and i >= PARTS_AT
-            run.scalar(step, "scalar/optimizer/group_0/lr", 0.4 if has_parted else 0.1)
+            has_diverged = diverges and i >= DIVERGES_AT
+            run.scalar(
+                step, "scalar/optimizer/group_0/lr", 0.4 if has_diverged else 0.1
+            )
             for k, name in enumerate(LAYERS):
                 value = np.full(4, 0.1 + k + (i % 7) / 50, np.float32)
-                if has_parted:
+                if has_diverged:
                     value *= 4
-                if parts and (i, k) == (SPIKE_STEP, 2):
+                if diverges and (i, k) == (SPIKE_STEP, 2):
                     value *= 1000
-                if parts and (i, k) == (NAN_STEP, 4):
+                if diverges and (i, k) == (NAN_STEP, 4):
                     value[0] = np.nan
                 run.save(step, name, value, what="statistics")
             run.save(step, HOSTILE, np.ones(2, np.float32), what="statistics")
@@ -56,7 +58,7 @@ def write(path: Path, *, parts: bool = False, evaluates: bool = False) -> None:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write(folder / "base")
-    write(folder / "hot", parts=True)
+    write(folder / "hot", diverges=True)
     write(folder / "evaluated", evaluates=True)
     return folder
 
@@ -104,17 +106,17 @@ def test_the_screen_says_at_which_step_runs_part_and_in_what_first(
 ) -> None:
     with new_page(browser, at(served, "base", "hot")) as watched:
         page = watched.page
-        parting = page.locator(".parting")
-        expect(parting).to_contain_text(f"At step {PARTS_AT}, first in")
-        expect(parting.locator("code").first).to_have_text(
+        divergence = page.locator(".divergence")
+        expect(divergence).to_contain_text(f"At step {DIVERGES_AT}, first in")
+        expect(divergence.locator("code").first).to_have_text(
             "scalar/optimizer/group_0/lr"
         )
-        parting.locator("code").nth(1).click()
-        expect(page).to_have_url(re.compile(rf"at={PARTS_AT}"))
+        divergence.locator("code").nth(1).click()
+        expect(page).to_have_url(re.compile(rf"at={DIVERGES_AT}"))
         expect(page.locator(".same-tensor input")).to_have_value(LAYERS[0])
         page.get_by_role("button", name="by half").click()
-        expect(parting).to_contain_text(f"At step {PARTS_AT}")
-        assert "part=50" in page.url
+        expect(divergence).to_contain_text(f"At step {DIVERGES_AT}")
+        assert "differ=50" in page.url
 
 
 def test_runs_that_are_the_same_part_nowhere(
@@ -122,12 +124,12 @@ def test_runs_that_are_the_same_part_nowhere(
 ) -> None:
     with new_page(browser, at(served, "base", "evaluated", by="training")) as watched:
         page = watched.page
-        expect(page.locator(".parting")).to_contain_text("Nowhere: 9 tensors and")
+        expect(page.locator(".divergence")).to_contain_text("Nowhere: 9 tensors and")
         page.get_by_role("button", name="step", exact=True).click()
         # Evaluation shifts the count of steps: what is compared is not the same.
-        expect(page.locator(".parting")).to_contain_text("At step 11, first in")
+        expect(page.locator(".divergence")).to_contain_text("At step 11, first in")
         page.get_by_role("button", name="training step").click()
-        expect(page.locator(".parting")).to_contain_text("Nowhere")
+        expect(page.locator(".divergence")).to_contain_text("Nowhere")
 
 
 @pytest.mark.parametrize("width", [390, 1200, 2560])
@@ -146,9 +148,9 @@ def test_the_map_shows_where_a_run_is_larger_and_no_spike_or_nan_is_lost(
         beyond = canvas.evaluate(COUNT, (104, 32, 0))
         assert beyond[2] > 0
         assert sum(beyond) == beyond[2]
-        # Before they part all is the same, and is drawn so.
-        page.goto(at(served, "hot", "base", **{"from": 0, "to": PARTS_AT}))
-        canvas = drawn(page, 0, PARTS_AT)
+        # Before they diverge all is the same, and is drawn so.
+        page.goto(at(served, "hot", "base", **{"from": 0, "to": DIVERGES_AT}))
+        canvas = drawn(page, 0, DIVERGES_AT)
         assert canvas.evaluate(COUNT, MAGENTA) == [0] * len(LAYERS)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width
@@ -231,10 +233,10 @@ def test_a_run_that_goes_on_is_compared_as_it_goes(
     with dashboard(tmp_path / "runs") as served:
         with new_page(browser, at(served, "one", "two")) as watched:
             page = watched.page
-            expect(page.locator(".parting")).to_contain_text("Nowhere: 1 tensors")
+            expect(page.locator(".divergence")).to_contain_text("Nowhere: 1 tensors")
             drawn(page, 0, 1)
             step(1, 1, 2)
-            expect(page.locator(".parting")).to_contain_text("At step 1, first in w")
+            expect(page.locator(".divergence")).to_contain_text("At step 1, first in w")
             drawn(page, 0, 2)
         for builder in builders:
             builder.close()
@@ -250,7 +252,7 @@ def test_the_screen_shuts_nobody_out(
         page = watched.page
         drawn(page, 0, STEPS + STEPS // 10)
         expect(page.locator(".differences td").first).to_be_visible()
-        expect(page.locator(".parting b")).to_be_visible()
+        expect(page.locator(".divergence b")).to_be_visible()
         assert axe_violations(page) == []
 
 

@@ -285,7 +285,7 @@ def test_behind_a_proxy_with_a_path_runs_are_compared(
                 page.get_by_label(f"Compare {name}").check()
             page.get_by_role("button", name="Compare 2").click()
             expect(page.locator("canvas.ratio")).to_be_visible()
-            expect(page.locator(".parting")).to_contain_text("Nowhere")
+            expect(page.locator(".divergence")).to_contain_text("Nowhere")
             assert f"{prefix}?screen=compare" in page.url
             page.reload()
             expect(page.locator("canvas.ratio")).to_be_visible()

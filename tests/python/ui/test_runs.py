@@ -48,7 +48,7 @@ def test_the_list_opens_no_run_and_names_all_of_them_the_newest_first(
     # What is known is in the list from then on.
     again = by_name(list_runs(runs))
     assert again["a"] == told[0]
-    assert "status" not in again["b"]
+    assert "state" not in again["b"]
 
 
 def test_no_run_is_opened_twice_that_has_ended_and_not_changed(
@@ -67,7 +67,7 @@ def test_no_run_is_opened_twice_that_has_ended_and_not_changed(
     found = finding("DeadRelu", "fc.weight", 3, Severity.ERROR)
     add_findings(tmp_path / "a", found)
     listed = by_name(list_runs(runs))
-    assert "status" not in listed["a"]
+    assert "state" not in listed["a"]
     assert listed["b"] == by_name(first)["b"]
     again = by_name(tell_runs(runs, list(runs.found())))
     assert again["a"]["counts"] != again["b"]["counts"]
@@ -81,7 +81,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "RUN.json").write_text("nonsense")
     listed = list_runs(Runs([str(tmp_path)]))["runs"]
-    assert sorted(str(each.get("status")) for each in listed) == ["None", "unreadable"]
+    assert sorted(str(each.get("state")) for each in listed) == ["None", "unreadable"]
     assert [bool(each["error"]) for each in listed if "error" in each] == [True]
 
 

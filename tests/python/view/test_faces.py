@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import tdbg
 from faces import add_statuses, check_faces, killed_run, said_by, save_steps
 from planted import add_findings, finding
 from run_builder import RunBuilder
@@ -120,11 +119,52 @@ def test_a_notebook_shows_a_run_where_only_tdbg_was_imported(
     subprocess.run([sys.executable, "-c", program, str(runs["healthy"])], check=True)
 
 
-def test_what_only_says_something_is_no_finding_for_check(tmp_path: Path) -> None:
-    assert tdbg.shown is not None
-    with RunBuilder(tmp_path / "run") as run:
+BETWEEN_RULE = """
+from dataclasses import dataclass
+from tdbg.config import Needs
+from tdbg.rules import Description, Rule, Severity
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between(Rule):
+    low: float
+    high: float
+    severity: str
+    needs = Needs(collections=frozenset({"weights"}))
+
+    def evaluate(self, window):
+        for table in window.tables():
+            norm = table["l2"]
+            yield table.judge_bad(
+                (norm > self.low) & (norm < self.high),
+                Severity[self.severity.upper()],
+                lambda i, j: Description(message="measured", advice="look"),
+            )
+"""
+
+
+@pytest.mark.parametrize(
+    ("severity", "high", "code", "words"),
+    [
+        ("info", 1e9, 0, "Nothing is wrong; 1 note: Between in fc.weight."),
+        ("warning", 1e9, 1, "One thing is wrong: Between in fc.weight."),
+        ("warning", 60, 1, "1 problem occurred and recovered: Between in fc.weight;"),
+        ("warning", 20, 0, "1 rule found nothing wrong."),
+    ],
+)
+def test_the_exit_code_of_check_and_watch_agrees_with_the_sentence(
+    tmp_path: Path, severity: str, high: float, code: int, words: str
+) -> None:
+    path, file = tmp_path / "run", tmp_path / "between.py"
+    file.write_text(BETWEEN_RULE)
+    with RunBuilder(path) as run:
         save_steps(run)
-    code, text = said_by("check", tmp_path / "run")
-    verdict = view_of(create_trial(tmp_path / "run")).verdict
-    assert (code == 0) == (verdict.wrong == 0), text
-    assert verdict.sentence in text
+    rule = f"{file}:Between(low=20, high={high}, severity='{severity}')"
+    for verb in ("check", "watch"):
+        found, text = said_by(verb, path, "--rule", rule)
+        assert (found, words in text) == (code, True), text
+    verdict = view_of(create_trial(path)).verdict
+    # Green is only what was never wrong, so that it never comes with exit code 1.
+    assert (verdict.tone == "ok") == (code == 0 and severity != "info")
+    assert bool(verdict.wrong or verdict.recovered) == (code == 1)
+    found, text = said_by("check", f"{tmp_path}/ru*", "--rule", rule, "--jobs", "1")
+    assert found == code, text

@@ -13,8 +13,9 @@ from run_builder import RunBuilder
 from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Cause, Finding, Severity
-from tdbg.trial import create_trial
+from tdbg.trial import LostRecords, RunOverhead, WriterLostRecords, create_trial
 from tdbg.view import (
+    Coverage,
     Diagnosis,
     Head,
     Verdict,
@@ -29,7 +30,7 @@ QUIET = {"A": {"status": "NoIssuesFound", "message": ""}}
 
 def head(**changes: object) -> Head:
     known = Head(
-        status="closed",
+        state="closed",
         steps=1263,
         evaluated=0,
         step_word="step",
@@ -38,19 +39,17 @@ def head(**changes: object) -> Head:
         last_step=1262,
         wall=None,
         rate=None,
-        cost=None,
-        cost_text="",
         stopped=None,
         created="",
         bytes=0,
-        problems=0,
-        lost=0,
-        lost_text="",
-        is_whole=True,
+        damaged_files=0,
         incomplete=0,
         damaged=0,
         ranks=1,
         absent=0,
+        coverage=Coverage(),
+        overhead=RunOverhead(),
+        lost_records=LostRecords(),
     )
     return replace(known, **changes)  # type: ignore[arg-type]
 
@@ -60,7 +59,7 @@ def judged(*findings: Finding, **changes: object) -> Verdict:
 
 
 @pytest.mark.parametrize(
-    ("status", "sentence"),
+    ("state", "sentence"),
     [
         ("closed", "Trained for 1,263 steps. 1 rule found nothing wrong."),
         ("dead", "Killed after 1,263 steps. 1 rule found nothing wrong."),
@@ -68,16 +67,17 @@ def judged(*findings: Finding, **changes: object) -> Verdict:
     ],
 )
 def test_the_state_of_the_training_begins_the_sentence(
-    status: str, sentence: str
+    state: str, sentence: str
 ) -> None:
-    assert judged(status=status).sentence == sentence
+    assert judged(state=state).sentence == sentence
 
 
 def test_only_a_whole_run_that_went_well_is_green() -> None:
     assert judged().tone == "ok"
-    assert judged(status="running").tone == "ok"
-    assert judged(status="dead").tone == "info"
-    lossy = judged(is_whole=False, lost=100)
+    assert judged(state="running").tone == "ok"
+    assert judged(state="dead").tone == "info"
+    lost = LostRecords((WriterLostRecords("rank-0", records=100),))
+    lossy = judged(lost_records=lost)
     assert lossy.tone == "info"
     assert "Data is missing: 100 records lost." in lossy.sentence
     late = judged(incomplete=7)
@@ -139,7 +139,7 @@ def test_the_cause_comes_first_and_what_follows_is_no_fault_of_its_own() -> None
 def test_what_is_over_is_wrong_no_more() -> None:
     begun = finding("LossSpike", "w", 7, Severity.ERROR)
     said = judged(begun, replace(begun, phase="end", step=30))
-    assert (said.tone, said.wrong) == ("ok", 0)
+    assert (said.tone, said.wrong, said.recovered) == ("info", 0, 1)
     assert said.sentence.endswith(
         "1 problem occurred and recovered: LossSpike in w; nothing is wrong now."
     )
@@ -148,7 +148,7 @@ def test_what_is_over_is_wrong_no_more() -> None:
 def test_a_run_without_steps_or_rules_is_not_judged() -> None:
     assert verdict_of(head(), Diagnosis()).tone == "unjudged"
     assert verdict_of(head(recorded=0), Diagnosis()).sentence == "Nothing was recorded."
-    waiting = verdict_of(head(recorded=0, status="running"), Diagnosis())
+    waiting = verdict_of(head(recorded=0, state="running"), Diagnosis())
     assert (waiting.tone, waiting.sentence) == (
         "starting",
         "Waiting for the first step.",
@@ -210,5 +210,5 @@ def test_what_a_run_holds_is_a_document(tmp_path: Path) -> None:
     document = view_of(create_trial(run)).to_json()
     assert document["verdict"]["wrong"] == 1
     assert document["problems"][0]["rule"] == "LossSpike"
-    assert document["head"]["steps"] == 1
+    assert document["steps"] == 1
     assert document["last_loss"] is None

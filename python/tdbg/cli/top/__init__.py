@@ -19,6 +19,7 @@ from tdbg.cli.top.board import WatchedRun
 from tdbg.cli.top.commands import Commands
 from tdbg.cli.top.screens import View, draw
 from tdbg.errors import NotARun
+from tdbg.view import RunRow
 
 __all__ = ["command"]
 
@@ -104,13 +105,9 @@ def _print_changes(board: _Board, *, as_json: bool, once: bool) -> None:
 def _document(run: WatchedRun) -> dict[str, object]:
     return {
         "run": run.path,
+        **RunRow(None if run.error else run.view, run.error).to_json(),
         "state": run.state,
-        "error": run.error or None,
-        "steps": run.n_steps,
-        "last_step": run.last_step if run.last_step >= 0 else None,
         "losses": {each.name: each.newest for each in run.losses(1)},
-        "last_loss": run.view.loss.to_json() if run.view and run.view.loss else None,
-        "verdict": run.view.verdict.to_json() if run.view else None,
         "findings": [finding.to_json() for finding in run.findings],
     }
 
@@ -121,7 +118,7 @@ def _line(run: WatchedRun) -> str:
     view = run.view
     if view is None:
         return f"{run.path}: {run.state}"
-    text = f"{run.path}: {view.head.status}. {view.verdict.sentence}"
+    text = f"{run.path}: {view.head.state}. {view.verdict.sentence}"
     return text if view.loss is None else f"{text} Last loss {view.loss.text}."
 
 

@@ -22,7 +22,7 @@ from tdbg.errors import TdbgError
 from tdbg.modes import TRAIN, ModeKeys
 from tdbg.run.findings import Finding, Severity
 from tdbg.trial import Envelope, Trial, create_trial
-from tdbg.view import ENDED, RunView, in_forward_order, view_of
+from tdbg.view import ENDED, UNREADABLE, RunView, in_forward_order, view_of
 
 __all__ = ["LossCurve", "WatchedRun", "folder_of"]
 
@@ -35,7 +35,6 @@ _MAPPED = tuple(
         CollectionKeys.OUTPUTS,
     )
 )
-UNREADABLE = "unreadable"
 
 # A look at a run may take this share of the time, and is made so often at most.
 _SHARE = 20
@@ -118,13 +117,13 @@ class WatchedRun:
             is_new = True
         else:
             is_new = self._trial.refresh()
-        trial, status = self._trial, self._trial.status
-        is_new |= self.view is None or status != self.view.head.status
+        trial, state = self._trial, self._trial.status
+        is_new |= self.view is None or state != self.view.head.state
         self.error = ""
         if is_new:
             self.view = view_of(trial)
             head = self.view.head
-            self.state, self.n_steps = head.status, head.steps
+            self.state, self.n_steps = head.state, head.steps
             self.last_step = -1 if head.last_step is None else head.last_step
             self._note_rate(time.monotonic())
         return is_new

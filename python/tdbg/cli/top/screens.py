@@ -192,14 +192,14 @@ def _run_screen(run: WatchedRun, view: View, width: int, height: int) -> list[Te
     lines += [Text(), *_charts(run, maps[:1], width, height, start)]
     if not maps:
         lines += [Text(), Text(_no_map(run), "dim")]
+    head = run.view.head
+    about = [each for each in (head.coverage.text, str(head.overhead)) if each]
     for i, (collection, envelope) in enumerate(maps):
-        room = height - len(lines) - 2
+        room = height - len(lines) - 1 - len(about)
         # The chosen one takes what it is given, the others come if they fit.
         if room > (1 if i == 0 else len(envelope.names) + 1):
             lines += [Text(), *layer_map(envelope, collection, width, room)]
-    lines.append(plain(run.view.head.cost_text))
-    lines[-1].stylize("dim")
-    return lines
+    return lines + [Text(plain(each).plain, "dim") for each in about]
 
 
 def _charts(

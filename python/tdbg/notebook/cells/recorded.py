@@ -78,11 +78,13 @@ def _facts(trial: Trial, view: RunView) -> list[tuple[str, Child]]:
     head, verdict = view.head, view.verdict
     rows: list[tuple[str, Child]] = [
         ("verdict", toned(verdict.tone, verdict.sentence)),
-        ("state", toned(TONES.get(head.status, ""), head.status)),
+        ("state", toned(TONES.get(head.state, ""), head.state)),
         ("directory", tag("code", trial.path)),
         ("steps", _recorded(view)),
         ("tensors", f"{len(trial.tensor_names()):,}"),
     ]
+    if head.coverage.text:
+        rows.append(("recorded", head.coverage.text))
     if view.loss is not None:
         rows.append(("last loss", f"{view.loss.text} ({view.loss.name})"))
     workers, attempts = len(trial.workers()), len(trial.attempts())

@@ -8,13 +8,11 @@ import numpy as np
 
 from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.ridges import ridge_chart
-from tdbg.errors import TdbgError
-from tdbg.modes import ModeKeys
 from tdbg.report.page import Section, table
 from tdbg.report.subject import GRADIENT, Subject
 from tdbg.stats.histogram import Histogram
 from tdbg.stats.shared_bins import counts_in, note_of, shared_edges
-from tdbg.view import accused_tensors
+from tdbg.view import Histograms, accused_tensors
 
 __all__ = ["distributions"]
 
@@ -22,7 +20,7 @@ __all__ = ["distributions"]
 MOST_TENSORS, OF_PROBLEM = 10, 2
 MOST_STEPS = 7
 DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
-# More elements than that are not counted for a report; stored histograms are.
+# Values with more elements are not counted for a report; saved histograms are shown.
 MOST_ELEMENTS = 1 << 22
 
 
@@ -74,34 +72,15 @@ def _ends(subject: Subject) -> list[str]:
 
 
 def _histograms(subject: Subject, name: str) -> dict[int, Histogram]:
-    """Return histograms at chosen steps, made from values if none is stored."""
-    tensor = subject.trial.tensor(name)
+    """Histograms at some steps, the first and the last too."""
+    n_elements = int(np.prod(subject.trial.tensor(name).first_shape))
+    saved = Histograms(subject.trial, name, with_values=n_elements <= MOST_ELEMENTS)
     found: dict[int, Histogram] = {}
-    for step in _chosen(tensor.steps(ModeKeys.GLOBAL, what="histograms")):
-        histogram = subject.read(f"{name} at {step}", tensor.histogram, step)
+    for step in saved.spread(MOST_STEPS):
+        histogram = subject.read(f"{name} at {step}", saved.at, step)
         if histogram is not None and histogram.count:
             found[step] = histogram
-    if found or int(np.prod(tensor.first_shape)) > MOST_ELEMENTS:
-        return found
-    for step in _chosen(tensor.steps(ModeKeys.GLOBAL, what="values")):
-        try:
-            histogram = Histogram.of(tensor.value(step))
-        except (
-            TdbgError,
-            TypeError,
-        ) as error:  # Text, or another dtype without numbers.
-            subject.unread.append(f"{name} at {step}: {error}")
-            continue
-        if histogram.count:
-            found[step] = histogram
     return found
-
-
-def _chosen(steps: Sequence[int]) -> list[int]:
-    if len(steps) <= MOST_STEPS:
-        return list(steps)
-    at = np.unique(np.linspace(0, len(steps) - 1, MOST_STEPS).round().astype(int))
-    return [steps[i] for i in at]
 
 
 def _chart(name: str, found: dict[int, Histogram]) -> Markup:

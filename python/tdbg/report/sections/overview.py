@@ -30,8 +30,8 @@ def banner(subject: Subject) -> Markup:
     """The verdict, and what to do."""
     verdict = subject.view.verdict
     word = WORDS[verdict.tone]
-    if verdict.tone == "ok" and subject.diagnosis.problems:
-        word = "over"
+    if verdict.recovered and not verdict.wrong:
+        word = "recovered"
     problems = subject.diagnosis.accused
     do: Child = None
     if verdict.advice:
@@ -74,16 +74,17 @@ def banner(subject: Subject) -> Markup:
 def facts(subject: Subject) -> Section:
     """Tell what ran, where and for how long, and what was recorded."""
     trial = subject.trial
-    rows = [
+    rows: list[tuple[str, Child]] = [
         ("State", _state(subject)),
         ("Steps", _steps(subject)),
+        *_coverage(subject),
         ("Software", _software(subject)),
         ("Hardware", _hardware(subject)),
         ("Attempts", _attempts(subject)),
         ("Workers", counted(len(trial.workers()), "worker")),
         (
             "Cost of capture",
-            subject.view.head.cost_text.removeprefix("measured cost: "),
+            str(subject.view.head.overhead).removeprefix("measured cost: "),
         ),
         ("Lost records", str(trial.lost_records())),
         ("Size", f"{size(trial.n_bytes)} of {len(trial.tensor_names()):,} tensors"),
@@ -130,7 +131,7 @@ def overview_facts(subject: Subject) -> Markup:
         found.append(("Time in steps", _time(seconds)))
     if head.cost is not None:
         found.append(("Cost of capture", f"{100 * head.cost:.1f} %"))
-    found.append(("State", head.status))
+    found.append(("State", head.state))
     return tiles(found)
 
 
@@ -163,7 +164,7 @@ def _state(subject: Subject) -> str:
         "unknown": "not known: made on another machine, or nobody has begun to write",
     }
     head = subject.view.head
-    text = f"{head.status}: {words.get(head.status, head.status)}"
+    text = f"{head.state}: {words.get(head.state, head.state)}"
     if head.stopped is not None:
         text += f"; it was stopped: {head.stopped}"
     return text
@@ -184,6 +185,14 @@ def _steps(subject: Subject) -> str:
     if lossy:
         text += f"; {counted(lossy, 'step')} with losses"
     return text
+
+
+def _coverage(subject: Subject) -> list[tuple[str, Child]]:
+    """How much was recorded of each role, and what to do to record more."""
+    coverage = subject.view.head.coverage
+    if not coverage.text:
+        return []
+    return [("Recorded", f"{coverage.text}. {coverage.advice}".strip())]
 
 
 def _software(subject: Subject) -> str:

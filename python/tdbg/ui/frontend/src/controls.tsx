@@ -124,7 +124,7 @@ export function StopButton({ run }: { run: Run }) {
   const worst = run.findings.find((each) => !each.over);
   return (
     <>
-      {run.status === "running" && (
+      {run.state === "running" && (
         <button
           type="button"
           class="stop"
@@ -243,7 +243,7 @@ export function CaptureButton({
   };
   return (
     <>
-      {run.status === "running" && (
+      {run.state === "running" && (
         <button type="button" onClick={() => setOpen(true)}>
           {label}
         </button>

@@ -6,10 +6,10 @@ import { type Link, onLink, onRing } from "./doorbell";
 export interface Route {
   run?: string;
   screen?: "findings" | "tensor" | "compare";
-  /** Of runs beside each other: what they are aligned by, which two are divided, from which per cent on they part. */
+  /** When runs are compared: what aligns them, which two are divided, and the smallest difference in per cent that counts. */
   by?: string;
   pair?: string;
-  part?: string;
+  differ?: string;
   tensor?: string;
   /** The worker that is looked at alone. */
   rank?: string;

@@ -151,10 +151,10 @@ function StateNotice({ run }: { run: Run }) {
     unknown: run.steps > 0 && `Nobody can tell from here whether this training lives${since}.`,
     running: isHalted && `The process lives, but its steps have come to a halt${since}.`,
   };
-  const text = said[run.status];
+  const text = said[run.state];
   if (!text) return null;
   return (
-    <p class={`banner ${run.status === "dead" ? "error" : "warning"}`} role="status">
+    <p class={`banner ${run.state === "dead" ? "error" : "warning"}`} role="status">
       {text}
     </p>
   );
@@ -206,17 +206,17 @@ function TopBar({ run }: { run?: Run | null }) {
                 Findings{run.n_findings > 0 && <i class="badge">{count(run.n_findings)}</i>}
               </Link>
             </nav>
-            <State status={run.status} stopped={run.stopped} />
+            <State status={run.state} stopped={run.stopped} />
             <p class="pulse">
               {run.last_step !== null && (
                 <span>
                   step <b>{count(run.last_step)}</b>
                 </span>
               )}
-              {run.rate !== null && run.status === "running" && <span>{number(run.rate)}/s</span>}
-              {run.cost !== null && (
+              {run.rate !== null && run.state === "running" && <span>{number(run.rate)}/s</span>}
+              {run.cost.is_telling && (
                 <span title="How much longer steps take because they are captured">
-                  cost +{percent(run.cost)}
+                  cost +{percent(run.cost.share)}
                 </span>
               )}
             </p>

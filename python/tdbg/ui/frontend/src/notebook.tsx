@@ -24,7 +24,7 @@ interface Model {
 
 interface Header {
   name: string;
-  status: string;
+  state: string;
   stopped: string | null;
   verdict: Verdict;
   steps: number;
@@ -121,11 +121,11 @@ function Live({ packed }: { packed: Packed }) {
     onOpen: (_: string, step: number) => setCursor(step),
   };
   return (
-    <div class="live" data-steps={header.steps} data-status={header.status}>
+    <div class="live" data-steps={header.steps} data-status={header.state}>
       <header>
         <Mark tone={header.verdict.tone} size={18} />
         <p>{plain(header.verdict.sentence)}</p>
-        <State status={header.status} stopped={header.stopped} />
+        <State status={header.state} stopped={header.stopped} />
         <span class="soft">
           {shorten(header.name, 40)} · {count(header.steps)} steps
         </span>

@@ -190,7 +190,7 @@ export function Ranks(
               <tr>
                 <th>rank</th>
                 <th>step {count(at)}</th>
-                <th>apart by</th>
+                <th>differs by</th>
               </tr>
             </thead>
             <tbody>

@@ -47,15 +47,15 @@ export function useRunList(): Answer<RunList> {
   }, []);
   useEffect(() => {
     const runs = answer.data?.runs ?? [];
-    take(runs.filter((run) => run.status));
-    for (const run of runs) if (!run.status) due.current.add(run.id);
+    take(runs.filter((run) => run.state));
+    for (const run of runs) if (!run.state) due.current.add(run.id);
     void ask();
   }, [answer.data]);
   const data = useMemo(() => {
     if (!answer.data) return null;
     const runs = answer.data.runs.map((run) => told.get(run.id) ?? run);
     // Those in training first, then the newest, as they come.
-    runs.sort((a, b) => Number(b.status === "running") - Number(a.status === "running"));
+    runs.sort((a, b) => Number(b.state === "running") - Number(a.state === "running"));
     return { ...answer.data, runs };
   }, [answer.data, told]);
   return { ...answer, data };

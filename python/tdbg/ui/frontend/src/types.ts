@@ -6,6 +6,8 @@ export type Severity = "info" | "warning" | "error";
 export interface Verdict {
   tone: Tone;
   sentence: string;
+  /** The sentence without the length of the training. */
+  short: string;
 }
 
 export interface Spark {
@@ -21,8 +23,8 @@ export interface Spark {
 export interface Head {
   id: string;
   name: string;
-  status: string;
-  /** Training steps from the first recorded one to the last, evaluation apart. */
+  state: string;
+  /** Training steps from the first recorded one to the last, without evaluation. */
   steps: number;
   /** Steps of evaluation and prediction. */
   evaluated: number;
@@ -34,13 +36,16 @@ export interface Head {
   ends: Record<"step" | "training" | "time", number>;
   wall: number | null;
   rate: number | null;
-  cost: number | null;
+  cost: { share: number; is_telling: boolean };
+  /** How much was recorded, and what to do to record more. */
+  coverage: { text: string; advice: string };
   created: string;
   stopped: string | null;
-  problems: number;
-  lost: number;
+  damaged_files: number;
+  lost_records: { records: number };
   bytes: number;
   verdict: Verdict;
+  counts: Record<Severity, number>;
   /** The last loss of training, as every face of tdbg says it. */
   last_loss: { name: string; mode_step: number; value: number | null; text: string } | null;
 }
@@ -48,7 +53,6 @@ export interface Head {
 /** A run that the server has not read yet has a name and a time, and no status. */
 export interface ListedRun extends Head {
   error?: string;
-  counts: Record<Severity, number>;
   loss: Spark | null;
 }
 

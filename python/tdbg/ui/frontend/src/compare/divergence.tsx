@@ -9,19 +9,19 @@ const PERCENTS = ["0", "1", "10", "50"] as const;
 
 const PERCENT_NAMES = { 0: "at all", 1: "by 1 %", 10: "by 10 %", 50: "by half" };
 
-/** A run that goes on is compared again when it is so many times as long. */
+/** Compare a live run again when it has grown by this factor. */
 const AGAIN = 1.1;
 
 interface Divergence {
   by: By;
   n_names: number;
   n_places: number;
-  n_partings: number;
-  partings: { name: string; place: number; deviation: number | null }[];
+  n_points: number;
+  points: { name: string; place: number; deviation: number | null }[];
 }
 
-/** The first step at which the two differ, and in what. */
-export function Parting({
+/** The first step at which two runs diverge, and in which tensors. */
+export function DivergencePoints({
   above,
   below,
   by,
@@ -32,11 +32,11 @@ export function Parting({
   by: By;
   route: Route;
 }) {
-  const percentage = PERCENTS.includes(route.part as never)
-    ? (route.part as (typeof PERCENTS)[number])
+  const percentage = PERCENTS.includes(route.differ as never)
+    ? (route.differ as (typeof PERCENTS)[number])
     : "0";
   const shared = Math.min(above.run.steps, below.run.steps);
-  const goes = [above.run, below.run].some((run) => run.status === "running");
+  const goes = [above.run, below.run].some((run) => run.state === "running");
   const stage = goes
     ? Math.floor(Math.log(shared + 1) / Math.log(AGAIN))
     : `${above.run.version} ${below.run.version}`;
@@ -50,15 +50,15 @@ export function Parting({
   );
   return (
     <Card
-      title="Where they part"
-      class="parting"
+      title="Where they diverge"
+      class="divergence"
       aside={
         <Chips
-          label="From which difference on"
+          label="Smallest difference that counts"
           options={PERCENTS}
           value={percentage}
           names={PERCENT_NAMES}
-          onChange={(value) => go({ part: value === "0" ? undefined : value }, { quiet: true })}
+          onChange={(value) => go({ differ: value === "0" ? undefined : value }, { quiet: true })}
         />
       }
     >
@@ -67,10 +67,10 @@ export function Parting({
   );
 }
 
-/** Where the two part first, and where next. */
+/** Where two runs diverge first, and where next. */
 function Answer({ data, by, percentage }: { data: Divergence; by: By; percentage: string }) {
   const word = data.by === "training" ? "training step" : "step";
-  const first = data.partings[0];
+  const first = data.points[0];
   if (!data.n_places || !data.n_names)
     return <p>They have {data.n_names ? `no ${word}` : "no tensor and no scalar"} in common.</p>;
   if (!first)
@@ -81,8 +81,8 @@ function Answer({ data, by, percentage }: { data: Divergence; by: By; percentage
         {word}s.
       </p>
     );
-  const names = data.partings.filter((each) => each.place === first.place);
-  const more = data.n_partings - data.partings.length;
+  const names = data.points.filter((each) => each.place === first.place);
+  const more = data.n_points - data.points.length;
   return (
     <>
       <p>
@@ -98,14 +98,14 @@ function Answer({ data, by, percentage }: { data: Divergence; by: By; percentage
         ))}
         {names.length > 3 && ` and ${more ? "others" : `${count(names.length - 3)} more`}`}
         <span class="soft">
-          ; {count(data.n_partings)} of {count(data.n_names)} tensors and scalars part in{" "}
+          ; {count(data.n_points)} of {count(data.n_names)} tensors and scalars diverge in{" "}
           {count(data.n_places)} {word}s.
         </span>
       </p>
-      {data.partings.length > names.length && (
+      {data.points.length > names.length && (
         <p class="soft">
           Then{" "}
-          {data.partings.slice(names.length, names.length + 4).map((each, i) => (
+          {data.points.slice(names.length, names.length + 4).map((each, i) => (
             <span key={each.name}>
               {i > 0 && ", "}
               <Name {...each} by={by} /> at {count(each.place)}
@@ -118,11 +118,11 @@ function Answer({ data, by, percentage }: { data: Divergence; by: By; percentage
   );
 }
 
-/** What parts: a click shows it. */
-function Name({ name, place, deviation, by }: Divergence["partings"][0] & { by: By }) {
+/** A tensor that diverges: a click shows it. */
+function Name({ name, place, deviation, by }: Divergence["points"][0] & { by: By }) {
   const at = by === "time" ? undefined : String(place);
   const title =
-    deviation === null ? "NaN or Inf in one of them alone" : `${percent(deviation)} apart`;
+    deviation === null ? "NaN or Inf in only one of them" : `differs by ${percent(deviation)}`;
   return (
     <button
       type="button"

@@ -5,7 +5,7 @@ import { Chips, Link, Notice } from "../parts";
 import { rangeOn, useRun } from "../run_data";
 import { AXES, AXIS_NAMES, type By, endOf, placeText } from "./alignment";
 import { type Compared, Curves } from "./curves";
-import { Parting } from "./divergence";
+import { DivergencePoints } from "./divergence";
 import { Differences, Short } from "./tables";
 import { Tensors } from "./tensors";
 
@@ -79,7 +79,7 @@ export function CompareScreen() {
             </Notice>
           ),
       )}
-      {above && below && <Parting above={above} below={below} by={by} route={route} />}
+      {above && below && <DivergencePoints above={above} below={below} by={by} route={route} />}
       <Curves
         runs={padded.map((id) => runs.find((each) => each.run.id === id))}
         by={by}

@@ -25,10 +25,10 @@ export function Short({ runs }: { runs: Compared[] }) {
                 <Link to={{ run: run.id }}>{plain(run.name)}</Link>
               </td>
               <td>
-                <State status={run.status} stopped={run.stopped} />
+                <State status={run.state} stopped={run.stopped} />
               </td>
               <td>{count(run.steps)}</td>
-              <td>{run.cost === null ? "–" : `+${percent(run.cost)}`}</td>
+              <td>{run.cost.is_telling ? `+${percent(run.cost.share)}` : "–"}</td>
               <td class="text">
                 <Mark tone={run.verdict.tone} size={13} />{" "}
                 {plain(run.verdict.sentence.replace(/^[^.]*\. /, ""))}
@@ -52,7 +52,7 @@ interface Differing {
 
 /** What the runs were set up with, where it is not the same. */
 export function Differences({ runs }: { runs: Compared[] }) {
-  const key = `differences ${runs.map(({ run }) => `${run.id} ${run.status} ${run.attempts} ${run.steps > 0}`).join()}`;
+  const key = `differences ${runs.map(({ run }) => `${run.id} ${run.state} ${run.attempts} ${run.steps > 0}`).join()}`;
   const { data, error } = useAnswer<Differing>(key, 0, (signal) =>
     getJson<Differing>("differences", { run: runs.map(({ run }) => run.id) }, signal),
   );

@@ -10,7 +10,7 @@ export function Facts({ run }: { run: Run }) {
     <footer class="facts">
       {run.problem_list.length > 0 && (
         <Notice
-          title={`${count(run.problems)} thing${run.problems > 1 ? "s" : ""} in the files ${run.problems > 1 ? "are" : "is"} not as it should be; the rest is shown`}
+          title={`${count(run.damaged_files)} thing${run.damaged_files > 1 ? "s" : ""} in the files ${run.damaged_files > 1 ? "are" : "is"} not as it should be; the rest is shown`}
           tone="warning"
         >
           <ul>
@@ -29,11 +29,12 @@ export function Facts({ run }: { run: Run }) {
       <dl>
         <Fact name="Run" value={plain(run.path)} />
         <Fact name="Tensors" value={count(run.n_tensors)} />
+        {run.coverage.text && <Fact name="Recorded" value={plain(run.coverage.text)} />}
         <Fact name="On disk" value={bytes(run.bytes)} />
-        {run.cost !== null && (
-          <Fact name="Cost of capture" value={`steps take ${percent(run.cost)} longer`} />
+        {run.cost.is_telling && (
+          <Fact name="Cost of capture" value={`steps take ${percent(run.cost.share)} longer`} />
         )}
-        <Fact name="Lost records" value={count(run.lost)} />
+        <Fact name="Lost records" value={count(run.lost_records.records)} />
         <Fact name="Rules that judged" value={judged ? count(judged) : "none"} />
         {workers.length > 1 && (
           <Fact

@@ -235,7 +235,7 @@ function NoFlow({ run, isKnown }: { run: Run; isKnown: boolean }) {
       <p>No gradients were captured.</p>
       <p class="soft">
         Capture them with <code>include_collections=["gradients"]</code>
-        {run.may_control && run.status === "running" && ", or now:"}
+        {run.may_control && run.state === "running" && ", or now:"}
       </p>
       {run.may_control && <CaptureButton run={run} />}
     </div>

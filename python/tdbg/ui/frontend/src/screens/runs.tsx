@@ -16,7 +16,7 @@ function matches(run: ListedRun, filter: string): boolean {
     .filter(Boolean)
     .every((word) => {
       const [key, value] = word.includes(":") ? word.split(":", 2) : ["", word];
-      if (key === "state") return !!run.status?.startsWith(value);
+      if (key === "state") return !!run.state?.startsWith(value);
       if (key === "finding") return (run.counts?.[value as "error"] ?? 0) > 0;
       return run.name.toLowerCase().includes(word);
     });
@@ -27,9 +27,9 @@ export function Runs({ list }: { list: RunList }) {
   const [chosen, setChosen] = useState<Set<string>>(new Set());
   const filter = route.find ?? "";
   const shown = useMemo(() => list.runs.filter((run) => matches(run, filter)), [list, filter]);
-  const running = list.runs.filter((run) => run.status === "running").length;
+  const running = list.runs.filter((run) => run.state === "running").length;
   const sick = list.runs.filter((run) => run.counts?.error).length;
-  const unread = list.runs.filter((run) => !run.status).length;
+  const unread = list.runs.filter((run) => !run.state).length;
   const [most, setMost] = useState(MORE);
   const end = useRef<HTMLLIElement>(null);
   useEffect(() => {
@@ -112,7 +112,7 @@ function RunRow({ run }: { run: ListedRun }) {
       </div>
     );
   const name = <b>{shorten(run.name, 90)}</b>;
-  if (!run.status)
+  if (!run.state)
     return (
       <Link to={{ run: run.id }} class="run-row">
         <span />
@@ -122,9 +122,9 @@ function RunRow({ run }: { run: ListedRun }) {
   const facts = [
     `${count(run.steps)} ${run.step_word}${run.steps === 1 ? "" : "s"}`,
     run.last_loss && `loss ${run.last_loss.text}`,
-    run.status === "running" && run.rate && `${number(run.rate)}/s`,
-    run.cost !== null && `cost +${percent(run.cost)}`,
-    run.problems > 0 && `damaged: ${count(run.problems)}`,
+    run.state === "running" && run.rate && `${number(run.rate)}/s`,
+    run.cost.is_telling && `cost +${percent(run.cost.share)}`,
+    run.damaged_files > 0 && `damaged: ${count(run.damaged_files)}`,
   ];
   const loss = run.loss && `${plain(run.loss.name)} over ${count(run.steps)} ${run.step_word}s`;
   return (
@@ -134,9 +134,9 @@ function RunRow({ run }: { run: ListedRun }) {
         {name}
         <span class="soft">{facts.filter(Boolean).join(" · ")}</span>
       </span>
-      <State status={run.status} stopped={run.stopped} />
+      <State status={run.state} stopped={run.stopped} />
       <Sparkline spark={run.loss} label={loss || "no loss"} />
-      <span class="run-what">{plain(run.verdict.sentence.replace(/^[^.]*\. /, ""))}</span>
+      <span class="run-what">{plain(run.verdict.short)}</span>
     </Link>
   );
 }

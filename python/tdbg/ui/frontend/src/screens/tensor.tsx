@@ -271,7 +271,7 @@ function Distribution({
   const answer = useAnswer<Packed>(key, version * 1e7 + to, (signal) =>
     getArrays(
       "histograms",
-      { run: run.id, name: tensor.name, worker, start: from, stop: to, columns: 100, bins: 64, at },
+      { run: run.id, name: tensor.name, worker, start: from, stop: to, columns: 128, bins: 64, at },
       signal,
     ),
   );
@@ -296,7 +296,7 @@ function Distribution({
   return (
     <Card
       title="Distribution over steps"
-      aside={<span class="soft">{counted(packed.arrays.steps.length, "histogram")}</span>}
+      aside={<span class="soft">{counted(Number(packed.header.n_steps), "histogram")}</span>}
     >
       <div class="with-side">
         <Heat packed={packed} from={from} to={to} height={260} />

@@ -23,7 +23,7 @@ export function Verdict({ run }: { run: Run }) {
             )}
           </>
         )}
-        {run.verdict.tone === "starting" && run.status === "running" && (
+        {run.verdict.tone === "starting" && run.state === "running" && (
           <p class="measured">
             The process lives and has opened the run. The charts come with the first step that ends.
           </p>

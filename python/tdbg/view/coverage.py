@@ -1,0 +1,225 @@
+"""How much of a training was recorded: at how many of its steps, by role.
+
+Thread safety: functions; the trial's lock is held inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.collections import Role
+from tdbg.config.messages import counted
+from tdbg.modes import EVALUATION, GLOBAL, TRAIN, TRAINING
+from tdbg.run.json_values import is_integer, mapping_of
+from tdbg.trial import RunOverhead, Trial
+from tdbg.view.tensors import Tensors
+
+__all__ = ["Coverage", "RoleCoverage", "coverage_of", "steps_of_modes"]
+
+# Roles by the word for their tensors, in the order in which a sentence names them.
+# Scalars come when the program has one, and the rest is tdbg's own bookkeeping.
+WORDS = {
+    Role.LOSS: "losses",
+    Role.WEIGHT: "weights",
+    Role.BIAS: "biases",
+    Role.GRADIENT: "gradients",
+    Role.GRADIENT_UNCLIPPED: "unclipped gradients",
+    Role.GRADIENT_LOCAL: "local gradients",
+    Role.UPDATE: "updates",
+    Role.OPTIMIZER_STATE: "optimizer states",
+    Role.BUFFER: "buffers",
+    Role.MODEL_INPUT: "model inputs",
+    Role.INPUT: "inputs",
+    Role.OUTPUT: "outputs",
+    Role.OUTPUT_GRADIENT: "output gradients",
+    Role.PREDICTION: "predictions",
+    Role.LABEL: "labels",
+}
+# A live run is counted again when it has grown by this share: that takes a pass over
+# all steps, and the number of passes then grows with the logarithm of the steps.
+GROWTH = 1 / 32
+
+
+@dataclass(frozen=True, slots=True)
+class RoleCoverage:
+    """How much was recorded of the tensors of a role.
+
+    Attributes:
+        role: The role: ``gradient``, ...
+        words: The word for its tensors: ``gradients``.
+        steps: Steps at which the tensor of the role that was recorded most often was.
+        tensors: Number of its tensors.
+    """
+
+    role: str
+    words: str
+    steps: int
+    tensors: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return {"role": self.role, "steps": self.steps, "tensors": self.tensors}
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a training was recorded.
+
+    Attributes:
+        steps: Training steps when they were counted, of which those of the roles are
+            some; steps of evaluation where nothing was trained.
+        step_word: "step", or "round" of boosted trees.
+        roles: Each role that was recorded, the one with the most steps first.
+        budget: The share of time that capture was allowed where that left steps out;
+            None if no budget did.
+    """
+
+    steps: int = 0
+    step_word: str = "step"
+    roles: tuple[RoleCoverage, ...] = ()
+    budget: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each role was recorded at every step."""
+        return all(each.steps >= self.steps for each in self.roles)
+
+    @property
+    def text(self) -> str:
+        """How much was recorded, in words; empty if nothing was.
+
+        Example:
+            ``losses at 150, weights and gradients at 43 of 600 steps; the budget of 5 %
+            allows no more``
+        """
+        if not self.roles:
+            return ""
+        steps = counted(self.steps, self.step_word)
+        if self.is_full:
+            return f"{_listed(self.roles)} at each of {steps}"
+        parts = []
+        for n, group in groupby(self.roles, key=lambda each: each.steps):
+            at = f"every {self.step_word}" if n >= self.steps else f"{n:,}"
+            parts.append(f"{_listed(list(group))} at {at}")
+        text = f"{', '.join(parts)} of {steps}"
+        if self.budget is not None:
+            text += f"; the budget of {100 * self.budget:g} % allows no more"
+        return text
+
+    @property
+    def advice(self) -> str:
+        """What to do to record more; empty if everything was recorded."""
+        if self.is_full:
+            return ""
+        if self.budget is not None:
+            return (
+                "To record more, allow more of the time, such as "
+                f"budget={_higher(self.budget):g}, or turn the budget off: "
+                "budget='off', or TDBG_BUDGET=off."
+            )
+        return "To record more steps, lower save_interval."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return {
+            "steps": self.steps,
+            "roles": [each.to_json() for each in self.roles],
+            "budget": self.budget,
+            "text": self.text,
+            "advice": self.advice,
+        }
+
+
+_kept: WeakKeyDictionary[Trial, tuple[tuple[object, ...], int, Coverage]] = (
+    WeakKeyDictionary()
+)
+
+
+def coverage_of(
+    trial: Trial, tensors: Tensors, table: NDArray[np.void], overhead: RunOverhead
+) -> Coverage:
+    """Return how much of a training was recorded.
+
+    Args:
+        trial: The run.
+        tensors: Its tensors.
+        table: Its steps, as ``Trial.step_table`` returns them.
+        overhead: Its cost, as ``Trial.overhead`` returns it.
+    """
+    with trial.no_refresh():
+        n_tensors = len(tensors.roles)
+        known = trial.status, trial.epoch, n_tensors, len(overhead.changes)
+        held = _kept.get(trial)
+        if held is None or held[0] != known or len(table) > held[1] * (1 + GROWTH):
+            found = _counted(trial, tensors, table, overhead)
+            held = _kept[trial] = known, len(table), found
+        return held[2]
+
+
+def steps_of_modes(table: NDArray[np.void], modes: frozenset[Any]) -> int:
+    """Return the steps of some modes from the first recorded one to the last, summed.
+
+    Args:
+        table: Steps as ``Trial.step_table`` returns them.
+        modes: The modes, each of which counts its own steps.
+    """
+    total = 0
+    for mode in modes:
+        counts = table["mode_step"][table["mode"] == mode.value]
+        total += int(counts.max() - counts.min()) + 1 if len(counts) else 0
+    return total
+
+
+def _counted(
+    trial: Trial, tensors: Tensors, table: NDArray[np.void], overhead: RunOverhead
+) -> Coverage:
+    words = {role.name.lower(): text for role, text in WORDS.items()}
+    names = [name for name, role in tensors.roles.items() if role in words]
+    mode = TRAIN if TRAIN in trial.modes() else GLOBAL
+    most: dict[str, tuple[int, int]] = {}
+    for each in trial.overview(names, mode):
+        steps, n = most.get(each.what.role, (0, 0))
+        here = max(each.n_statistics, each.n_values)
+        most[each.what.role] = max(steps, here), n + 1
+    found = [
+        RoleCoverage(role, text, *most[role])
+        for role, text in words.items()
+        if most.get(role, (0, 0))[0]
+    ]
+    found.sort(key=lambda each: -each.steps)
+    steps = steps_of_modes(table, TRAINING) or steps_of_modes(table, EVALUATION)
+    return Coverage(
+        steps,
+        "round" if tensors.are_trees else "step",
+        tuple(found),
+        _budget_that_left_out(overhead),
+    )
+
+
+def _budget_that_left_out(overhead: RunOverhead) -> float | None:
+    """The newest budget that made something rarer, or None if none did."""
+    for change in reversed(overhead.changes):
+        throttle, share = mapping_of(change.get("throttle")), change.get("budget")
+        factors = [throttle.get(name) for name in ("activations", "others", "steps")]
+        is_rarer = any(is_integer(each) and each > 1 for each in factors)
+        is_rarer |= throttle.get("beginning") is False
+        if is_rarer and isinstance(share, float) and 0 < share < 1:
+            return share
+    return None
+
+
+def _higher(budget: float) -> float:
+    return min(0.5, 2 * budget)
+
+
+def _listed(roles: Sequence[RoleCoverage]) -> str:
+    """``weights``, ``weights and gradients``, ``losses, weights and gradients``."""
+    *first, last = [each.words for each in roles]
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,84 @@
+"""What the tensors of a run are: their roles, its losses, whether they are trees.
+
+All of it is asked at every change of a run that trains, and changes only when there is
+another tensor, attempt or model: until then it is kept.
+
+Thread safety: functions; the trial's lock is held inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from tdbg.config.collections import Role
+from tdbg.trial import TensorDescription, Trial
+
+__all__ = ["Tensors", "are_trees", "loss_names", "names_of_role", "tensors_in"]
+
+_LOSS = Role.LOSS.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """What the tensors of a run are.
+
+    Attributes:
+        roles: The role of each tensor and scalar, sorted by name: ``gradient``, ...
+        losses: The losses, *the* loss first: one number, by name.
+        are_trees: Whether they come from boosted trees, whose steps are rounds.
+    """
+
+    roles: Mapping[str, str]
+    losses: tuple[str, ...]
+    are_trees: bool
+
+
+_kept: WeakKeyDictionary[Trial, tuple[Hashable, Tensors]] = WeakKeyDictionary()
+
+
+def tensors_in(trial: Trial) -> Tensors:
+    """Return what the tensors of a run are."""
+    with trial.no_refresh():
+        names = trial.tensor_names()
+        known = tuple(names), len(trial.attempts()), len(trial.model_info())
+        held = _kept.get(trial)
+        if held is None or held[0] != known:
+            described = trial.describe(names)
+            losses = [each for each in described if each.role == _LOSS]
+            found = Tensors(
+                {each.name: each.role for each in described},
+                tuple(each.name for each in sorted(losses, key=_place_of_loss)),
+                _are_trees(trial),
+            )
+            held = _kept[trial] = known, found
+        return held[1]
+
+
+def names_of_role(trial: Trial, role: str) -> list[str]:
+    """Return the tensors of a role, sorted."""
+    return [name for name, each in tensors_in(trial).roles.items() if each == role]
+
+
+def loss_names(trial: Trial) -> list[str]:
+    """Return the losses of a run, *the* loss first: one number, by name."""
+    return list(tensors_in(trial).losses)
+
+
+def are_trees(trial: Trial) -> bool:
+    """Return whether the run is of boosted trees, whose steps are rounds."""
+    return tensors_in(trial).are_trees
+
+
+def _place_of_loss(loss: TensorDescription) -> tuple[bool, str]:
+    return loss.shape is None or math.prod(loss.shape) != 1, loss.name
+
+
+def _are_trees(trial: Trial) -> bool:
+    named = trial.collections()
+    held = (named.get(name) for name in ("feature_importance", "trees"))
+    if any(each is not None and each.tensor_names for each in held):
+        return True
+    return any("Booster" in info.models for info in trial.model_info())
