@@ -124,7 +124,7 @@ class _Ran:
     def last_line(self) -> str:
         """What ``tdbg run`` said of it at the end; empty: nothing."""
         told = re.findall(r"^tdbg: (.*)$", self.err, re.MULTILINE)
-        told = [line for line in told if not line.startswith("what is captured goes")]
+        told = [line for line in told if not line.startswith("writing the run to")]
         return told[-1] if told else ""
 
 

@@ -159,5 +159,5 @@ def test_what_is_no_block_and_no_name_is_refused(hook: Any, tmp_path: Path) -> N
         hook.get_collection("chosen").add_block_tensors("dense0")
     with pytest.raises(ConfigurationError, match="register_block needs"):
         hook.register_hook(nd.ones(1))
-    with pytest.raises(SMDebugTypeError, match="is no name of a collection"):
+    with pytest.raises(SMDebugTypeError, match="is not a name of a collection"):
         smd.Hook(out_dir=str(tmp_path / "other"), include_collections=[1])

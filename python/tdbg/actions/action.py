@@ -110,8 +110,8 @@ def seconds_of(action: str, parameter: str, value: object) -> float:
     if is_number and 0 < float(str(value)) <= MAX_SECONDS:
         return float(str(value))
     msg = (
-        f"action {action}: {parameter} is {value!r}; give seconds above 0, "
-        "a day at most"
+        f"action {action}: {parameter} is {value!r}; give seconds above 0 "
+        "and up to a day"
     )
     raise ConfigurationError(msg)
 

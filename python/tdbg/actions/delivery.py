@@ -235,5 +235,5 @@ class Background:
             except Exception as error:  # User code: an action may raise anything.
                 trouble = trouble_of(self, error)
                 if trouble not in self._troubles:
-                    _log.warning("%s; the judging goes on", trouble)
+                    _log.warning("%s; tdbg goes on judging", trouble)
                 self._troubles[trouble] += 1

@@ -71,7 +71,7 @@ class Prometheus:
 
         file = Path(text_of(self.name, "path", path, "a file that ends in .prom"))
         if file.suffix != ".prom":
-            msg = f"action prometheus: {path} must end in .prom, to be collected"
+            msg = f"action prometheus: {path} must end in .prom to be collected"
             raise ConfigurationError(msg)
         if not file.parent.is_dir():
             msg = f"action prometheus: there is no folder {file.parent}"

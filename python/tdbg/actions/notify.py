@@ -60,7 +60,7 @@ class Notify:
         if not apprise.Apprise().add(self._url):
             scheme = url.partition("://")[0]
             msg = (
-                f"action notify: {scheme}:// is no service with what it needs; "
+                f"action notify: {scheme}:// is not a complete address of a service; "
                 "https://appriseit.com/services lists them"
             )
             raise ConfigurationError(msg)

@@ -167,7 +167,9 @@ class ActionSpec:
             return
         sound = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not sound or not 0 <= float(str(seconds)) < math.inf:
-            msg = f"action {self.name}: cool_down is {seconds!r}; give seconds, from 0"
+            msg = (
+                f"action {self.name}: cool_down is {seconds!r}; give 0 or more seconds"
+            )
             raise ConfigurationError(msg)
 
 
@@ -221,8 +223,8 @@ def _entry(entry: object) -> ActionSpec:
         return parse(entry)
     if not (isinstance(entry, dict) and len(entry) == 1):
         msg = (
-            f"{short(entry)} is no action; write a name, 'name:target', or a mapping "
-            "as {webhook: {url: ..., severity: warning}}"
+            f"{short(entry)} is not an action; write a name, 'name:target', or a "
+            "mapping such as {webhook: {url: ..., severity: warning}}"
         )
         if isinstance(entry, dict) and next(iter(entry), None) in names():
             msg += ": its parameters stand further in than its name"
@@ -232,7 +234,7 @@ def _entry(entry: object) -> ActionSpec:
         return parse(f"{name}:{given}")
     values = dict(given) if isinstance(given, dict) else {}
     if not isinstance(given, dict | None) or not isinstance(name, str):
-        msg = f"{name!r}: {short(given)} is no mapping of parameters"
+        msg = f"{name!r}: {short(given)} is not a mapping of parameters"
         raise ConfigurationError(msg)
     target_of(name)
     common = {key: values.pop(key) for key in COMMON if key in values}

@@ -61,7 +61,7 @@ def write_event(
         return
     recorder.writer.refuse(step, 1, len(text))
     _log.warning(
-        "an event of the run (%s) is left out: it has %d bytes, and may have %d",
+        "tdbg leaves out an event (%s): it has %d bytes, above the limit of %d",
         ", ".join(map(str, content))[:100],
         len(text),
         MAX_EVENT_BYTES,

@@ -337,7 +337,7 @@ class HookBase(ABC):
         """Set the mode; None: follow the mode of the model again.
 
         Raises:
-            ConfigurationError: If *mode* is no mode.
+            ConfigurationError: If *mode* is not a mode.
         """
         given: object = mode
         if given is not None and not isinstance(given, ModeKeys):
@@ -489,7 +489,7 @@ class HookBase(ABC):
             return summarize(writer, self._session.recorder)
         if is_disabled():
             return DryRunSummary({}, ())
-        msg = "this hook writes: a summary is made by Hook(dry_run=True)"
+        msg = "this hook writes a run; only Hook(dry_run=True) makes a summary"
         raise ConfigurationError(msg)
 
     def _log_dry_run(self) -> None:
@@ -529,8 +529,8 @@ class HookBase(ABC):
         session.see()
         if not session.continue_from(counters):
             _log.warning(
-                "tdbg goes on counting at step %d: a checkpoint of step %d was loaded "
-                "after steps had been made; load it before the first one",
+                "tdbg goes on counting at step %d: your program loaded a checkpoint of "
+                "step %d after its first step; load it before",
                 session.next_steps().step,
                 counters.step,
             )
@@ -542,7 +542,7 @@ class HookBase(ABC):
         ``state_dict`` if evaluation is captured as well.
 
         Raises:
-            ConfigurationError: If *step* is no number of steps.
+            ConfigurationError: If *step* is not a number of steps.
         """
         self.load_state_dict({"version": 1, "step": step, "modes": {TRAIN.name: step}})
 

@@ -142,8 +142,8 @@ class LostRecordsLog:
         what = lost.get(reason, (0, 0, 0))[2]
         meaning, remedy = _REASONS.get(reason, (reason, _SLOW_REMEDY))
         _log.warning(
-            "tdbg is losing %s%s: %s%s. To lose less, %s. The training goes on, every "
-            "loss is counted, and the end of this will be logged",
+            "tdbg is losing %s%s: %s%s. To lose less, %s. The training goes on; tdbg "
+            "counts each lost record and logs when the losses end",
             _names(what),
             "" if step is None else f" at step {step}",
             meaning,

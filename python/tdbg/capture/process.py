@@ -133,12 +133,12 @@ class Faults:
         with contextlib.suppress(Exception):
             if self.n == 1:
                 _log.warning(
-                    "tdbg met an error of its own; the training goes on",
+                    "tdbg ran into an internal error; the training goes on",
                     exc_info=error,
                 )
             if self.n == MAX_FAULTS:
                 _log.warning(
-                    "tdbg met %d errors of its own and captures nothing from now on",
+                    "tdbg ran into %d internal errors and captures nothing from now on",
                     self.n,
                 )
         return self.n < MAX_FAULTS

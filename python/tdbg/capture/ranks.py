@@ -406,9 +406,9 @@ class Consensus:
         except Unanswered:
             if not self._n_unanswered:
                 _log.warning(
-                    "the store of the ranks has not answered for %g s, perhaps since "
-                    "the rank that keeps it is stopped: this one goes on, and obeys "
-                    "requests alone until it answers",
+                    "the store of the ranks has not answered for %g s, perhaps because "
+                    "the rank that keeps it has stopped. This rank goes on, and obeys "
+                    "requests alone until the store answers",
                     STORE_SECONDS,
                 )
             self._n_unanswered += 1
@@ -448,8 +448,8 @@ class Consensus:
         self._store = None
         self.n_failures += 1
         _log.warning(
-            "the ranks cannot agree on a step any more (%s): this one obeys at once, "
-            "alone, what requests it receives",
+            "the ranks can no longer agree on a step (%s): this rank obeys each "
+            "request at once, without the others",
             str(error),  # Whoever keeps the record does not keep this rank.
         )
 
@@ -569,6 +569,8 @@ def _rank_number(name: str, text: str) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        msg = f"{name}={text!r} is no number of ranks: whole, and not negative"
+        msg = (
+            f"{name}={text!r} is not a number of ranks; give a whole number, 0 or more"
+        )
         raise ConfigurationError(msg)
     return number

@@ -399,8 +399,8 @@ class Recorder:
             return
         self._has_long_names = True  # One warning is enough.
         _log.warning(
-            "a name is longer than %d bytes (%s...): such names are stored cut, with "
-            "their SHA-256 behind, here as ...%s; readers find them by either",
+            "a name is longer than %d bytes (%s...): tdbg shortens it and appends its "
+            "SHA-256, here as ...%s; readers find the tensor by either name",
             MAX_NAME_BYTES,
             printable(name[:60]),
             stored[-20:],

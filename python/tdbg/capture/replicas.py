@@ -86,7 +86,7 @@ class Replicas:
             except TdbgError as error:
                 self.open_recorder = None
                 _log.warning(
-                    "nothing is captured of replica %d of %d, nor of those after it: "
+                    "tdbg captures nothing from replica %d of %d on, because "
                     "its worker cannot write: %s",
                     number,
                     n,

@@ -535,7 +535,7 @@ def parse_counters(state: object) -> Counters:
         ConfigurationError: If *state* has other contents.
     """
     if not isinstance(state, Mapping) or state.get("version") != VERSION:
-        msg = f"expected what hook.state_dict() gives, not {short(state)}"
+        msg = f"expected the result of hook.state_dict(), not {short(state)}"
         raise ConfigurationError(msg)
     given = state.get("modes")
     if not isinstance(given, Mapping):

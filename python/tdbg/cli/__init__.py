@@ -110,7 +110,7 @@ class _Verbs(click.Group):
             # Python's own exit code of a crash is that of findings.
             click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
             what = str(error) or type(error).__name__
-            click.echo(f"tdbg failed, which is a fault of tdbg: {what}", err=True)
+            click.echo(f"tdbg failed because of a bug in tdbg: {what}", err=True)
             ctx.exit(EXIT_FAILED)
 
     @staticmethod

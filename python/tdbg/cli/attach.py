@@ -56,7 +56,7 @@ class Answers:
     def sentence(self) -> str:
         """Say which workers have not answered; empty if all have."""
         texts = [
-            f"no answer of {name}, {_SILENCE.get(state, state)}"
+            f"no answer from {name}, {_SILENCE.get(state, state)}"
             for name, state in self.silent.items()
         ]
         texts += [f"{name} has ended without an answer" for name in self.gone]
@@ -67,7 +67,7 @@ class Answers:
 _SILENCE = {
     "running": "which runs",
     "stalled": "which shows no sign of life",
-    "unknown": "of which it is not known whether it lives",
+    "unknown": "which may have died",
 }
 
 
@@ -153,7 +153,7 @@ def _run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
     "Repeatable.",
 )
 @click.option(
-    "--regex", multiple=True, help="An expression that finds names; repeatable."
+    "--regex", multiple=True, help="A regular expression for names; repeatable."
 )
 @click.option(
     "--interval",
@@ -179,7 +179,7 @@ def _run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
 @click.option(
     "--instead",
     is_flag=True,
-    help="Capture this in the place of all else but losses and scalars.",
+    help="Capture only this, besides losses and scalars.",
 )
 @click.option("--end", is_flag=True, help="End all earlier requests.")
 @options.wait_for_answer

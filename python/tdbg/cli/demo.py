@@ -37,13 +37,13 @@ __all__ = ["command"]
     type=click.Choice(sorted(FRAMEWORKS)),
     default="pytorch",
     show_default=True,
-    help="What trains.",
+    help="The framework that trains.",
 )
 @click.option("--out", type=click.Path(file_okay=False), help="Folder for the runs.")
 @click.option(
     "--steps",
     type=click.IntRange(min=20),
-    help="How long, at most; 400, or 200 rounds of XGBoost, otherwise.",
+    help="Most steps to train.  Default: 400, or 200 rounds of XGBoost.",
 )
 @options.as_json
 def command(framework: str, out: str | None, steps: int | None, as_json: bool) -> None:

@@ -49,7 +49,9 @@ def command() -> None:
     show_default=True,
     help="Count steps over all modes, or within each mode.",
 )
-@click.option("--follow", is_flag=True, help="Go on until the training has ended.")
+@click.option(
+    "--follow", is_flag=True, help="Follow the run until the training has ended."
+)
 @options.no_mmap
 @options.as_json
 def _tensorboard(

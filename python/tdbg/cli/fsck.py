@@ -139,7 +139,7 @@ def _verdict(writers: list[dict[str, Any]], damaged: bool) -> str:
         return "DAMAGED"
     problems = [problem for writer in writers for problem in writer["problems"]]
     if any(problem["kind"] == UNKNOWN_END for problem in problems):
-        return "sound as far as it goes: its end is unknown"
+        return "sound so far, but its end is unknown"
     if not all(writer["lost_records"]["in_order"] for writer in writers):
-        return "sound, but not all that was offered to it could be written"
+        return "sound, but some records could not be written"
     return "sound"

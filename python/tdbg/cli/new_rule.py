@@ -138,7 +138,7 @@ def snake_case(name: str) -> str:
         better = "".join(word[:1].upper() + word[1:] for word in words)
         is_better = better[:1].isalpha() and not keyword.iskeyword(better)
         hint = f"write {better}" if is_better else "write LargeWeights"
-        msg = f"{name!r} is no name for a rule: a class's, in ASCII; {hint}"
+        msg = f"{name!r} is not a name for a rule, which is an ASCII class name; {hint}"
         raise ConfigurationError(msg)
     if name in names():
         msg = f"there is a rule {name} already; choose another name"
@@ -150,11 +150,11 @@ def snake_case(name: str) -> str:
 def _check(place: Path, files: dict[Path, str]) -> None:
     for folder in (place.absolute(), *place.absolute().parents):
         if (folder / RUN_FILE).exists():
-            msg = f"{place} lies in the run {folder}, from which no rule is taken"
+            msg = f"{place} lies in the run {folder}, and tdbg takes no rules from runs"
             raise ConfigurationError(msg)
     for path in files:
         if path.exists() or path.is_symlink():
-            msg = f"{path} exists already, and stays as it is"
+            msg = f"{path} already exists; tdbg leaves it as it is"
             raise ConfigurationError(msg)
 
 

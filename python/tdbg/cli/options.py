@@ -39,7 +39,7 @@ run = click.argument("run", type=DIRECTORY)
 runs = click.argument("runs", nargs=-1, required=True, callback=_runs, metavar="RUN...")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 regex = click.option(
-    "--regex", multiple=True, help="Only tensors whose name this finds; repeatable."
+    "--regex", multiple=True, help="Only tensors whose names match; repeatable."
 )
 collection = click.option("--collection", help="Only tensors of this collection.")
 
@@ -57,7 +57,7 @@ no_mmap = click.option(
     is_flag=True,
     expose_value=False,
     callback=_read_only,
-    help="Read files, map none: whoever cuts one then does not end this process.",
+    help="Read files instead of mapping them, so that truncation cannot end tdbg.",
 )
 
 wait_for_answer = click.option(
@@ -86,5 +86,5 @@ mode = click.option(
     type=_Mode(),
     default="GLOBAL",
     show_default=True,
-    help="Which steps; numbers of steps are those of this mode.",
+    help="Which steps to show, and count.",
 )

@@ -51,7 +51,7 @@ report_option = click.option(
     metavar="FILE",
     type=click.Path(dir_okay=False),
     callback=_place,
-    help="Write what was judged as an HTML file, too: see tdbg report.",
+    help="Also write an HTML report: see tdbg report.",
 )
 
 
@@ -80,7 +80,7 @@ def command(
     judged is judged for the report by all rules, and not written to.
     """
     if len(runs) > MOST_RUNS:
-        msg = f"a report is of one run, or of two, not of {len(runs)}"
+        msg = f"a report covers one run or two, not {len(runs)}"
         raise click.UsageError(msg)
     from tdbg.report import write, write_comparison
 
@@ -109,7 +109,7 @@ def refuse_report_of_many(file: str | None) -> None:
         UsageError: If a file was named.
     """
     if file is not None:
-        msg = "--report is of one run: name one, or use tdbg report for each"
+        msg = "--report covers one run: name one, or use tdbg report for each"
         raise click.UsageError(msg)
 
 

@@ -193,7 +193,7 @@ all_option = click.option(
     "--all",
     "in_full",
     is_flag=True,
-    help="Print what follows from another finding in full, too.",
+    help="Also print findings that follow from others in full.",
 )
 
 

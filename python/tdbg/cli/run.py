@@ -198,7 +198,7 @@ EXIT_NOT_EXECUTABLE = 126
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False),
-    help="A file of settings, as TDBG_CONFIG names one.",
+    help="A file of settings, like TDBG_CONFIG.",
 )
 @click.option(
     "--rules",
@@ -209,12 +209,14 @@ EXIT_NOT_EXECUTABLE = 126
 )
 @click.option("--include", multiple=True, help="A further collection; repeatable.")
 @click.option(
-    "--statistics-interval", type=click.IntRange(min=1), help="In steps; default 10."
+    "--statistics-interval",
+    type=click.IntRange(min=1),
+    help="Steps between statistics; default 10.",
 )
 @click.option(
     "--save-interval",
     type=click.IntRange(min=1),
-    help="In steps, for values of --include.",
+    help="Steps between the values of --include.",
 )
 @click.option(
     "--budget",
@@ -293,7 +295,7 @@ def command(
             dry_run=dry_run,
             checks_only=True,
         )
-    click.echo(f"tdbg: what is captured goes to {out}", err=True)
+    click.echo(f"tdbg: writing the run to {out}", err=True)
     try:
         if not judged:
             os.execvpe(arguments[0], arguments, environment)  # noqa: S606

@@ -14,20 +14,26 @@ __all__ = ["command"]
 
 @click.command("ui")
 @click.argument("runs", nargs=-1, metavar="[RUNS...]")
-@click.option("--port", type=click.IntRange(0, 65535), help="Default: 8321, or next.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Listen here.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="The port.  Default: 8321, or the next free one.",
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen at."
+)
 @click.option(
     "--allowed-host",
     multiple=True,
     metavar="NAME",
-    help="A further name of this server, such as a proxy's; repeatable.",
+    help="Another name of this server, such as a proxy's; repeatable.",
 )
 @click.option(
     "--allow-control",
     is_flag=True,
-    help="With another --host: the page may stop trainings, too.",
+    help="With another --host: let the page stop trainings, too.",
 )
-@click.option("--share", is_flag=True, help="Print an address that can only look.")
+@click.option("--share", is_flag=True, help="Print an address for looking only.")
 @click.option(
     "--browser/--no-browser",
     default=None,

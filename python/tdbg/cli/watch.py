@@ -65,7 +65,7 @@ __all__ = ["command", "first_interrupt"]
     type=click.FloatRange(min=0),
     default=60.0,
     show_default=True,
-    help="Seconds to wait for RUN to appear; of a pattern, for another run once all "
+    help="Seconds to wait for RUN to appear, or for a pattern's next run after all "
     "have ended.",
 )
 @report_option

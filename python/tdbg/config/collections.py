@@ -173,11 +173,11 @@ class Collection:
         """Include the tensors whose names *regex* finds, from the next step on.
 
         Raises:
-            ConfigurationError: If it is no regular expression.
+            ConfigurationError: If it is not a regular expression.
         """
         given: object = regex
         if not isinstance(given, Iterable):
-            msg = f"collection {self.name!r}: {given!r} is no regular expression"
+            msg = f"collection {self.name!r}: {given!r} is not a regular expression"
             raise ConfigurationError(msg)
         for pattern in [regex] if isinstance(regex, str) else list(regex):
             where = f"collection {self.name!r}"

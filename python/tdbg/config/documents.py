@@ -61,7 +61,7 @@ class Location(NamedTuple):
         """Return the value, which must be a mapping whose keys are text and *known*.
 
         Raises:
-            ConfigurationError: If it is no mapping, or has an unknown key.
+            ConfigurationError: If it is not a mapping, or has an unknown key.
         """
         if not isinstance(value, Mapping):
             msg = f"must be a mapping of keys to values, not {short(value)}"
@@ -117,7 +117,7 @@ def read_document(path: str | os.PathLike[str], place: Location) -> object:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        msg = f"is no text in UTF-8: {error}"
+        msg = f"is not UTF-8 text: {error}"
         raise place.error(msg) from error
     name = os.fspath(path).lower()
     is_json = name.endswith(".json") or (
@@ -141,24 +141,24 @@ def _load_json(text: str, place: Location) -> object:
         found: dict[str, object] = {}
         for key, value in pairs:
             if key in found:
-                msg = f"the key {key!r} stands twice"
+                msg = f"the key {key!r} appears twice"
                 raise place.error(msg)
             found[key] = value
         return found
 
     def constant(name: str) -> object:
-        msg = f"{name} is no JSON"
+        msg = f"{name} is not valid JSON"
         raise place.error(msg)
 
     try:
         return json.loads(text, object_pairs_hook=mapping, parse_constant=constant)
     except json.JSONDecodeError as error:
-        msg = f"is no JSON: {error}"
+        msg = f"is not valid JSON: {error}"
         raise place.error(msg) from error
     except ConfigurationError:
         raise  # Ours, and a ValueError.
     except (ValueError, RecursionError) as error:
-        msg = f"is no JSON that can be used: {error}"
+        msg = f"is not usable JSON: {error}"
         raise place.error(msg) from error
 
 
@@ -182,7 +182,7 @@ def _load_yaml(text: str, place: Location) -> object:
                 if isinstance(key.value, str):
                     if key.value in seen:
                         line = key.start_mark.line + 1
-                        msg = f"line {line}: the key {key.value!r} stands twice"
+                        msg = f"line {line}: the key {key.value!r} appears twice"
                         raise yaml.YAMLError(msg)
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
@@ -205,5 +205,5 @@ def _load_yaml(text: str, place: Location) -> object:
         AttributeError,
         ArithmeticError,
     ) as error:
-        msg = f"is no YAML that can be used: {error}"
+        msg = f"is not usable YAML: {error}"
         raise place.error(msg) from error

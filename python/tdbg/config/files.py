@@ -260,7 +260,7 @@ def _smdebug_collections(
         with here.key(_NAME).inside():
             Collection(given[_NAME])
         if given[_NAME] in seen:
-            msg = f"{short(given[_NAME])} stands twice"
+            msg = f"{short(given[_NAME])} appears twice"
             raise here.key(_NAME).error(msg)
         seen.add(given[_NAME])
         parameters = given.get(_OF_COLLECTION)

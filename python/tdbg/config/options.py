@@ -73,7 +73,7 @@ def parse_workers(include_workers: object, world_size: int) -> tuple[int, ...]:
     ranks = list(include_workers)
     for rank in ranks:
         if isinstance(rank, bool) or not isinstance(rank, int):
-            msg = f"include_workers: {rank!r} is no rank: use numbers from 0 on"
+            msg = f"include_workers: {rank!r} is not a rank: use numbers from 0 on"
             raise ConfigurationError(msg)
         if not 0 <= rank < world_size:
             msg = (

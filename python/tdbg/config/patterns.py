@@ -55,8 +55,8 @@ class NamePattern:
         pattern: The argument.
 
     Raises:
-        re.error: If it is no regular expression, or could take too long.
-        TypeError: If it is no text.
+        re.error: If it is not a regular expression, or could take too long.
+        TypeError: If it is not text.
 
     Example:
         >>> NamePattern(r"layer\d+").search("model.layer12.weight")
@@ -69,7 +69,7 @@ class NamePattern:
         compiled = re.compile(pattern)
         given: object = pattern
         if not isinstance(given, str):
-            msg = f"{given!r} is no text"
+            msg = f"{given!r} is not text"
             raise TypeError(msg)
         self.pattern = pattern
         self._search: Callable[[str], bool]
@@ -93,13 +93,13 @@ class NamePattern:
         """Return the expression that a setting holds.
 
         Raises:
-            ConfigurationError: If it is no regular expression, or could take too long;
-                the message names the setting.
+            ConfigurationError: If it is not a regular expression, or could take too
+                long; the message names the setting.
         """
         try:
             return cls(value)
         except (re.error, TypeError, OverflowError, RecursionError) as error:
-            msg = f"{setting}: {short(value)} is no regular expression: {error}"
+            msg = f"{setting}: {short(value)} is not a regular expression: {error}"
             raise ConfigurationError(msg) from error
 
     def __repr__(self) -> str:
@@ -187,12 +187,12 @@ class _Scan:
         other repetitions may be exponential, so they are refused.
         """
         if self._is_compound:
-            msg = f"{why} and a repetition of more than one character can take for ever"
+            msg = f"{why} and a repetition of more than one character can take forever"
             raise re.error(msg)
         power = self.n_repeats + (not self._is_anchored)
         longest = (MAX_STEPS / self.alternatives) ** (1.0 / max(power, 1))
         if longest < 1.0:
-            msg = f"{why} and {self.alternatives} alternatives can take for ever"
+            msg = f"{why} and {self.alternatives} alternatives can take forever"
             raise re.error(msg)
         return int(longest)
 

@@ -271,7 +271,7 @@ def _modes(given: object) -> dict[ModeKeys, SaveConfigMode]:
     result = {}
     for mode, config in given.items():
         if not isinstance(mode, ModeKeys):
-            msg = f"mode_save_configs: {mode!r} is no mode; use ModeKeys.TRAIN, ..."
+            msg = f"mode_save_configs: {mode!r} is not a mode; use ModeKeys.TRAIN, ..."
             raise ConfigurationError(msg)
         if isinstance(config, Mapping):
             fields = [item.name for item in dataclasses.fields(SaveConfigMode)]

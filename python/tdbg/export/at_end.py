@@ -113,7 +113,7 @@ class ExportAtEnd:
     def _fail(self, why: str) -> None:
         self.n_failed += 1
         _log.warning(
-            "the export to TensorBoard is not complete (%s); `%s` makes it",
+            "the export to TensorBoard is incomplete (%s); `%s` completes it",
             why,
             self.command,
         )

@@ -104,7 +104,7 @@ class ExportFolder:
         wait: Seconds to wait for another export into the folder to end.
 
     Raises:
-        ConfigurationError: If the folder holds the export of another run.
+        ConfigurationError: If the folder contains the export of another run.
         StorageError: If the folder cannot be written, or another export locks it.
     """
 
@@ -130,7 +130,7 @@ class ExportFolder:
             other = next((path for path in self._exports(of_others=True)), None)
             if other is not None and not beside:
                 msg = (
-                    f"{out} holds the export of another run ({other.parent.name}/"
+                    f"{out} contains the export of another run ({other.parent.name}/"
                     f"{other.name}), and TensorBoard would show both as one: choose "
                     "another folder for this one"
                 )
@@ -293,8 +293,8 @@ def require_tensorboard() -> Messages:
         return Messages()
     except Exception as error:  # A protobuf that does not fit raises anything.
         msg = (
-            "files of TensorBoard need its package, which is not there or does not "
-            f"work ({error}): pip install 'tdbg[tensorboard]'"
+            "TensorBoard files need the tensorboard package, which is missing or does "
+            f"not work ({error}): pip install 'tdbg[tensorboard]'"
         )
         raise ConfigurationError(msg) from error
 

@@ -68,7 +68,7 @@ def export_tensorboard(
 
     Raises:
         ConfigurationError: If the package ``tensorboard`` is missing, an argument can
-            never work, or the folder holds the export of another run.
+            never work, or the folder contains the export of another run.
         NotARun: If there is no run.
         QueryError: If there is no such collection.
         StorageError: If the run cannot be read or the folder cannot be written.

@@ -212,7 +212,7 @@ class BoostingSearch:
             else:
                 hook.record_cv(result[0] if isinstance(result, tuple) else result)
         except Exception:
-            _log.warning("tdbg run captures nothing of this training", exc_info=True)
+            _log.warning("tdbg run captures nothing from this training", exc_info=True)
 
     def _make_hook(self, callbacks: Iterable[Any]) -> Any | None:
         """Make the hook of a training; None if it has one or cannot have one."""
@@ -225,7 +225,7 @@ class BoostingSearch:
                 return None
             return self._open(face)
         except Exception:
-            _log.warning("tdbg run captures nothing of this training", exc_info=True)
+            _log.warning("tdbg run captures nothing from this training", exc_info=True)
             return None
 
     def _open(self, face: Any) -> Any:

@@ -240,8 +240,7 @@ class StepSearch:
             if self._has_own():
                 self._has_failed = True
                 _log.warning(
-                    "tdbg captures nothing: the script has a hook of its own, which "
-                    "goes on"
+                    "tdbg captures nothing: the script has its own hook, which goes on"
                 )
                 return None
             params = self._params(watch, args)
@@ -264,7 +263,7 @@ class StepSearch:
             step.plain = compiled.plain
         except Exception:
             self._has_failed = True
-            _log.warning("tdbg run captures nothing of this training", exc_info=True)
+            _log.warning("tdbg run captures nothing from this training", exc_info=True)
             return None
         return step  # type: ignore[no-any-return]
 

@@ -207,7 +207,7 @@ class FitSearch:
                 return self.hook
         except Exception:
             self._has_failed = True
-            _log.warning("tdbg run captures nothing of this training", exc_info=True)
+            _log.warning("tdbg run captures nothing from this training", exc_info=True)
         return None
 
     def _close(self) -> None:

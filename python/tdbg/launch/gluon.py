@@ -116,7 +116,7 @@ class GluonSearch:
             function(given)
         except Exception:
             self._is_idle = True
-            _log.warning("tdbg run captures nothing of this training", exc_info=True)
+            _log.warning("tdbg run captures nothing from this training", exc_info=True)
 
     def _trainer_made(self, trainer: Any) -> None:
         face = import_module("tdbg.mxnet")

@@ -97,7 +97,9 @@ class LoopSearch:
                 see(instance, *args, **kwargs)
             except Exception:
                 self._has_failed = True
-                _log.warning("tdbg run captures no more of this loop", exc_info=True)
+                _log.warning(
+                    "tdbg run captures nothing more from this loop", exc_info=True
+                )
             if before != (type(instance), vars(instance).get(name)):
                 return getattr(instance, name)(*args, **kwargs)  # It is watched now.
             self._depth += 1

@@ -126,19 +126,19 @@ def why(facts: Facts) -> list[str]:
             "function that you differentiate, so that tdbg knows the parameters"
         )
     elif facts.n_optimizers:
-        reason = "no module was called that has parameters of an optimizer"
+        reason = "the program called no module with an optimizer's parameters"
     elif facts.n_backwards:
-        reason = "gradients were computed, but no module was called twice"
+        reason = "the program computed gradients, but called no module twice"
     else:
-        reason = "no optimizer was made, and no backward pass began"
+        reason = "the program made no optimizer and began no backward pass"
     return _nothing(f"{reason}; {advice}")
 
 
 def why_of_keras() -> list[str]:
     """Return the line about a program with Keras of which nothing was captured."""
     reason = (
-        "keras was imported, but no model was trained by fit, train_on_batch or a loop "
-        "that tdbg can capture"
+        "the program imported keras, but trained no model by fit, train_on_batch or "
+        "a loop that tdbg can capture"
     )
     return _nothing(reason)
 
@@ -150,14 +150,16 @@ def why_of_boosting(framework: str, entries: Sequence[str]) -> list[str]:
         framework: The name of the framework.
         entries: The names of its functions that train.
     """
-    reason = f"{framework} was imported, but neither {' nor '.join(entries)} was called"
+    reason = (
+        f"the program imported {framework}, but never called {' or '.join(entries)}"
+    )
     return _nothing(reason)
 
 
 def why_of_gluon() -> list[str]:
     """Return the line about a program with MXNet of which nothing was captured."""
     reason = (
-        "mxnet was imported, but no gluon.Trainer was made for the parameters of a "
+        "the program imported mxnet, but made no gluon.Trainer for the parameters of a "
         "block"
     )
     return _nothing(reason)
@@ -167,8 +169,8 @@ def why_of_jax(facts: Facts) -> list[str]:
     """Return the line about a program with JAX of which nothing was captured."""
     if facts.n_gradients:
         reason = (
-            f"gradients were computed {facts.n_gradients} times, but not in a function "
-            "that jax.jit compiles and that is called with the parameters"
+            f"the program computed gradients {facts.n_gradients} times, but not in a "
+            "function that jax.jit compiles and that gets the parameters"
         )
         advice = (
             "compile the whole step with step = jax.jit(step), or name the parameters "
@@ -209,7 +211,7 @@ def explain_no_framework() -> None:
         return
     error = _error()
     if error:
-        reason = f"the program ended by {error} before it imported a framework"
+        reason = f"the program ended with {error} before it imported a framework"
     else:
         reason = "the program imported no framework that tdbg run searches"
         others = [name for name in _OTHERS if name in sys.modules]
@@ -240,7 +242,7 @@ def _nothing(reason: str) -> list[str]:
         if _told and _told[-1] is sys.last_value:
             return []
         _told[:] = [sys.last_value]
-        reason = f"the program ended by {error} before it trained"
+        reason = f"the program ended with {error} before it trained"
     return [f"nothing was captured: {reason}"]
 
 

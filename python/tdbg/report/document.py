@@ -179,7 +179,7 @@ def _told_apart(first: str, second: str) -> tuple[str, str]:
 
 def _check_place(path: str | os.PathLike[str]) -> None:
     place = Path(path)
-    if os.path.isdir(place):  # noqa: PTH112 - a name that is too long is no directory
+    if os.path.isdir(place):  # noqa: PTH112 - a name that is too long is not a directory
         msg = f"{place} is a directory: name a file, such as {place / 'report.html'}"
         raise ConfigurationError(msg)
 

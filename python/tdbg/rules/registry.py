@@ -61,7 +61,7 @@ def load(name: str) -> type[Rule]:
 
     Raises:
         ConfigurationError: If there is no such file or class, if the file lies in a
-            run or cannot be imported, or if the class is no rule.
+            run or cannot be imported, or if the class is not a rule.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -83,21 +83,23 @@ def as_rule(found: object) -> type[Rule]:
     """Return a class of rules as such, and convert a class of another library.
 
     Raises:
-        ConfigurationError: If it is no rule.
+        ConfigurationError: If it is not a rule.
     """
     name = getattr(found, "__name__", repr(found))
     if isinstance(found, type) and hasattr(found, FACE):
         return cast("type[Rule]", getattr(found, FACE)())
     if not (isinstance(found, type) and issubclass(found, Rule)):
-        msg = f"{name} is no rule: a rule is a class that derives from tdbg.rules.Rule"
+        msg = (
+            f"{name} is not a rule: a rule is a class that derives from tdbg.rules.Rule"
+        )
         raise ConfigurationError(msg)
     parameters: Any = getattr(found, "__dataclass_params__", None)
     if parameters is None or not parameters.frozen:
-        msg = f"{name} is no rule yet: make it a frozen dataclass"
+        msg = f"{name} is not a rule yet: make it a frozen dataclass"
         raise ConfigurationError(msg)
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
-        msg = f"{name} is no rule yet: it lacks {', '.join(missing)}"
+        msg = f"{name} is not a rule yet: it lacks {', '.join(missing)}"
         raise ConfigurationError(msg)
     return found
 
@@ -166,9 +168,9 @@ def _refuse_runs(path: Path) -> None:
 def _no_file(path: Path) -> str:
     folder = path.parent
     if not folder.is_dir():
-        return f"there is no file {path}: {folder} is no directory"
+        return f"there is no file {path}: {folder} is not a directory"
     if path.exists():
-        return f"{path} is no file"
+        return f"{path} is not a file"
     near = sorted(entry.name for entry in folder.glob("*.py"))
     hint = nearest(path.name, near) if near else f"{folder} has no .py file"
     return f"there is no file {path}; {hint}"

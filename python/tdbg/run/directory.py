@@ -129,8 +129,8 @@ def local_path(path: str | os.PathLike[str]) -> Path:
         path: A path, or a ``file://`` URL; ``~`` is the home folder.
 
     Raises:
-        ConfigurationError: If it is no text, or the URL of another place: runs are read
-            where files can be mapped and followed, so those have to be copied here.
+        ConfigurationError: If it is not text, or the URL of another place: tdbg maps
+            and follows files, so copy such a run to this machine first.
 
     Example:
         >>> local_path("file:///runs/digits")

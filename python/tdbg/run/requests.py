@@ -155,7 +155,7 @@ def write_request(
         if writer.role == "train"
     }
     if not generations:
-        msg = f"nothing to ask: no training has written in {run.path} yet"
+        msg = f"no training to ask: none has written to {run.path} yet"
         raise ConfigurationError(msg)
     owner = run.path.stat().st_uid
     if os.geteuid() not in {owner, 0}:
@@ -403,12 +403,12 @@ class CaptureRequest:
         if self.needs and not (self.collections or self.regex):
             if self.raw or self.mode is not None:
                 msg = (
-                    "raw and mode apply to collections and names only: the needs of "
-                    "rules say themselves what is captured"
+                    "raw and mode apply to collections and names only: "
+                    "rules determine what they need"
                 )
                 raise ConfigurationError(msg)
         elif not (self.end or self.collections or self.regex):
-            msg = "nothing is asked for: name a collection, a regex or rules"
+            msg = "the request is empty: name a collection, a regex or rules"
             raise ConfigurationError(msg)
 
     def every_need(self) -> tuple[Needs, ...]:
@@ -494,7 +494,9 @@ def _names(name: str, given: object) -> tuple[str, ...]:
         raise ConfigurationError(msg)
     for value in values:
         if not isinstance(value, str) or not 0 < len(value) <= MAX_LENGTH:
-            msg = f"{name}: {short(value)} is no text of at most {MAX_LENGTH}"
+            msg = (
+                f"{name}: {short(value)} is not text of at most {MAX_LENGTH} characters"
+            )
             raise ConfigurationError(msg)
     return values
 
@@ -531,7 +533,7 @@ def _need(given: object) -> Needs:
         ConfigurationError: If it is no need.
     """
     if not isinstance(given, Mapping):
-        msg = f"needs: {short(given)} is no need of a rule"
+        msg = f"needs: {short(given)} is not a rule's need"
         raise ConfigurationError(msg)
     known = {item.name: item.default for item in dataclasses.fields(Needs)}
     check_known(given, known, "needs: unknown setting")

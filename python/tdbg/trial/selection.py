@@ -115,7 +115,7 @@ def matching(names: Iterable[str], regex: str | Iterable[str] | None) -> set[str
     """Those of *names* in which one of the expressions is found.
 
     Raises:
-        ConfigurationError: If one is no regular expression.
+        ConfigurationError: If one is not a regular expression.
     """
     if regex is None:
         return set(names)
@@ -125,7 +125,7 @@ def matching(names: Iterable[str], regex: str | Iterable[str] | None) -> set[str
             # Names may be anybody's: whatever they are, this takes no time.
             patterns.append(NamePattern(text))
         except (re.error, TypeError) as error:
-            msg = f"{text!r} is no regular expression: {error}"
+            msg = f"{text!r} is not a regular expression: {error}"
             raise ConfigurationError(msg) from error
     return {name for name in names if any(p.search(name) for p in patterns)}
 

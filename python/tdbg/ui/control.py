@@ -182,7 +182,7 @@ def _filter(
     try:
         patterns = [NamePattern(each) for each in regex]
     except re.error as error:
-        msg = f"{regex!r} holds what is no regular expression: {error}"
+        msg = f"{regex!r} contains an invalid regular expression: {error}"
         raise ConfigurationError(msg) from error
     return lambda name, role: role in roles or any(p.search(name) for p in patterns)
 

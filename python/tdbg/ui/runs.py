@@ -265,7 +265,7 @@ class Runs:
                 for each in (self._open, self._ended, self._created):
                     each.pop(id_, None)
         if found is None:
-            msg = "there is no such run, or not any more"
+            msg = "there is no such run, or no longer"
             raise QueryError(msg)
         return found
 

@@ -115,7 +115,7 @@ class Coverage:
 
     @property
     def advice(self) -> str:
-        """What to do to record more; empty if everything was recorded."""
+        """Say how to record more; empty if everything was recorded."""
         if self.is_full:
             return ""
         if self.budget is not None:

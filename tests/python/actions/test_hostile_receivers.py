@@ -169,7 +169,7 @@ def test_a_webhook_that_fails_again_and_again_is_logged_once_and_counted(
     assert action.close(60.0) == ["action webhook: 127.0.0.1 answered 404 (3 times)"]
     (record,) = [each for each in caplog.records if each.name == "tdbg"]
     assert record.levelno == logging.WARNING
-    assert "127.0.0.1 answered 404; the judging goes on" in record.getMessage()
+    assert "127.0.0.1 answered 404; tdbg goes on judging" in record.getMessage()
 
 
 def test_the_judge_and_the_stop_do_not_wait_for_a_webhook_that_hangs(

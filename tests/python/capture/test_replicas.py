@@ -213,7 +213,7 @@ def test_a_replica_that_cannot_write_is_told_of_once_and_counted(
         session.replicas.expect(3)
         session.replicas.expect(3)
     (told,) = caplog.messages
-    assert "nothing is captured of replica 1 of 3" in told
+    assert "captures nothing from replica 1 of 3" in told
     assert str(run_dir) in told
     (run_dir / "w").unlink()
     (run_dir / "elsewhere").rename(run_dir / "w")

@@ -49,7 +49,7 @@ def test_no_verb_calls_what_it_could_not_read_sound(
     assert sum(case["failed"] > 0 for case in cases) > len(cases) // 2
     for case in cases:
         assert "Traceback" not in case["output"], case
-        assert "a fault of tdbg" not in case["output"], case
+        assert "a bug in tdbg" not in case["output"], case
         assert case["code"] in (0, 1, 3), case
         if case["every"] == 1:
             assert case["code"] == 3, case

@@ -94,7 +94,7 @@ def test_the_name_of_a_run_makes_no_path(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (("report",), 2, "Missing argument"),
-        (("report", "a", "b", "c"), 2, "a report is of one run, or of two, not of 3"),
+        (("report", "a", "b", "c"), 2, "a report covers one run or two, not 3"),
         (("report", "run", "-o", "."), 2, "is a directory"),
         (("report", "run", "-o", "no/where.html"), 2, "there is no folder no"),
         (("report", "nothing"), 3, "nothing"),

@@ -227,7 +227,7 @@ def test_a_dry_run_and_ranks_in_a_file_for_smdebug(tmp_path: Path) -> None:
         ({"save_all": "true"}, "save_all must be True or False, not 'true'"),
         ({"include_collections": ["wieghts"]}, "did you mean 'weights'"),
         ({"include_collections": 3}, "include_collections: must be text or a list"),
-        ({"include_regex": ["("]}, r"include_regex: '\(' is no regular expression"),
+        ({"include_regex": ["("]}, r"include_regex: '\(' is not a regular expression"),
         ({"include_regex": [1]}, r"include_regex\[0\]: must be text, not 1"),
         ({"save_config": {"savee_interval": 1}}, "save_config: unknown key 'savee_int"),
         ({"save_config": {"save_interval": 0}}, "save_config: save_interval must be"),
@@ -255,7 +255,7 @@ def test_a_dry_run_and_ranks_in_a_file_for_smdebug(tmp_path: Path) -> None:
         ),
         (
             {"collections": {"a": {"include_regex": "["}}},
-            r"collections.a.include_regex: .*'\[' is no regular expression",
+            r"collections.a.include_regex: .*'\[' is not a regular expression",
         ),
         (
             {"collections": {"a": {"include_regex": "x", "save_histogram": "no"}}},
@@ -290,7 +290,7 @@ def test_a_fault_is_told_by_file_key_and_nearest(
         ({"HookParameters": {"save_all": "si"}}, "HookParameters.save_all: must be"),
         (
             {"HookParameters": {"include_regex": "a,*"}},
-            r"HookParameters: include_regex: '\*' is no regular expression",
+            r"HookParameters: include_regex: '\*' is not a regular expression",
         ),
         (
             {"HookParameters": {"reductions": "mean,sdt"}},
@@ -321,7 +321,7 @@ def test_a_fault_is_told_by_file_key_and_nearest(
         ),
         (
             {"CollectionConfigurations": [{"CollectionName": "weights"}] * 2},
-            r"CollectionConfigurations\[1\].CollectionName: 'weights' stands twice",
+            r"CollectionConfigurations\[1\].CollectionName: 'weights' appears twice",
         ),
     ],
 )
@@ -371,7 +371,7 @@ def _written(path: Path, text: str) -> Path:
         ("a.yaml", "out_dir: !!python/object/apply:os.getcwd []", "no YAML that can"),
         ("a.yaml", BOMB, "line 2: aliases .* are not supported"),
         ("a.yaml", "a: &a [*a]", "aliases"),
-        ("a.yaml", "save_all: true\nsave_all: false", "'save_all' stands twice"),
+        ("a.yaml", "save_all: true\nsave_all: false", "'save_all' appears twice"),
         ("a.yaml", "[" * 100_000, "nested too deeply"),
         ("a.yaml", "a: !!timestamp x", "no YAML"),
         ("a.yaml", "a: !!bool x", "no YAML"),
@@ -381,7 +381,7 @@ def _written(path: Path, text: str) -> Path:
         ("a.yaml", "a: [", "no YAML"),
         ("a.yaml", "- save_all", "must be a mapping of keys to values"),
         ("a.yaml", "on: x", "the key True must be text: quote it"),
-        ("a.json", '{"save_all": true, "save_all": false}', "'save_all' stands twice"),
+        ("a.json", '{"save_all": true, "save_all": false}', "'save_all' appears twice"),
         ("a.json", '{"budget": NaN}', "NaN is no JSON"),
         ("a.json", "[" * 100_000, "no JSON"),
         ("a.json", '{"queue_bytes": ' + "1" * 5000 + "}", "no JSON"),

@@ -104,7 +104,7 @@ def test_text_that_is_a_number_is_one() -> None:
         ({"end_step": True}, "end_step must be a whole number, not True"),
         ({"save_steps": 3}, "save_steps must be a list of steps, not 3"),
         ({"save_steps": ["x"]}, "save_steps must be a whole number, not 'x'"),
-        ({"mode_save_configs": {"TRAIN": SaveConfigMode()}}, "'TRAIN' is no mode"),
+        ({"mode_save_configs": {"TRAIN": SaveConfigMode()}}, "'TRAIN' is not a mode"),
         ({"mode_save_configs": {ModeKeys.TRAIN: 3}}, "must be a SaveConfigMode"),
         (
             {"mode_save_configs": {ModeKeys.TRAIN: {"save_intervall": 3}}},

@@ -122,7 +122,10 @@ def test_statistics_may_have_an_interval_of_their_own() -> None:
         ({"trian.save_interval": "1"}, "did you mean 'train.save_interval'"),
         ({"reductions": "meen"}, r"reductions: unknown 'meen'; did you mean 'mean'"),
         ({"reductions": "l3_norm"}, "did you mean 'l[12]_norm'"),
-        ({"include_regex": "a,("}, r"include_regex: .*'\(' is no regular expression"),
+        (
+            {"include_regex": "a,("},
+            r"include_regex: .*'\(' is not a regular expression",
+        ),
         ({"include_regex": ["a", 1.5]}, r"include_regex\[1\]: must be text, not 1.5"),
         ({"include_regex": {}}, "include_regex: must be text or a list"),
         ({"save_histogram": "yes"}, "save_histogram: must be .true. or .false."),

@@ -315,7 +315,7 @@ def test_time_ends_an_export_between_two_steps(run: Path) -> None:
         ({"statistics": 3}, "statistics must be a list of names"),
         ({"histograms": "some"}, "histograms: unknown 'some'"),
         ({"steps": "globl"}, "did you mean 'global'"),
-        ({"regex": ["("]}, r"regex: '\(' is no regular expression"),
+        ({"regex": ["("]}, r"regex: '\(' is not a regular expression"),
     ],
 )
 def test_a_selection_that_can_never_work_is_refused_before_anything_is_made(

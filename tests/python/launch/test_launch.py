@@ -75,7 +75,7 @@ def test_a_script_is_captured_from_its_first_step(
     last = result.stdout.splitlines()[-1]
     assert "--exit" in last
     assert last.endswith("input some input")
-    assert f"tdbg: what is captured goes to {run_dir}" in result.stderr
+    assert f"tdbg: writing the run to {run_dir}" in result.stderr
     assert result.stderr.count(f"next: tdbg check {shlex.quote(str(run_dir))}") == 1
     trial = create_trial(run_dir)
     assert trial.workers() == ["worker_0"]

@@ -164,7 +164,10 @@ def test_a_model_that_only_infers_is_no_training(
         model(next(digits(8))[0])
     discovery.print_summary()
     assert not run_dir.exists()
-    assert "no optimizer was made, and no backward pass began" in capfd.readouterr().err
+    assert (
+        "the program made no optimizer and began no backward pass"
+        in capfd.readouterr().err
+    )
 
 
 def test_a_model_that_judges_what_is_optimized_is_no_training(
@@ -178,7 +181,7 @@ def test_a_model_that_judges_what_is_optimized_is_no_training(
     discovery.print_summary()
     assert not run_dir.exists()
     assert (
-        "no module was called that has parameters of an optimizer"
+        "the program called no module with an optimizer's parameters"
         in capfd.readouterr().err
     )
 

@@ -115,8 +115,8 @@ def test_the_workers_that_write(given: Any, expected: tuple[int, ...]) -> None:
         (4, "unknown 4"),
         ([4], "no rank 4"),
         ([-1], "no rank -1"),
-        ([True], "True is no rank"),
-        (["1"], "'1' is no rank"),
+        ([True], "True is not a rank"),
+        (["1"], "'1' is not a rank"),
         ([], "an empty list"),
     ],
 )

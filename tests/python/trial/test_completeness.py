@@ -216,7 +216,7 @@ def test_a_run_that_was_copied_without_its_commit_page_has_an_unknown_end(
     assert (exit_code, problem["kind"]) == (0, "unknown_end")
     assert problem["file"] == "w/train-0-1/COMMIT"
     output = CliRunner().invoke(_tdbg, ["fsck", str(run)]).output
-    assert "sound as far as it goes: its end is unknown" in output
+    assert "sound so far, but its end is unknown" in output
 
 
 def test_a_live_run_is_whole_at_every_moment(run_dir: Path) -> None:

@@ -79,7 +79,7 @@ MOVE = """(range) => {
   history.pushState(null, "", `?${query}`);
   dispatchEvent(new PopStateEvent("popstate"));
 }"""
-# The end of the scale, what is far beyond it, what is no number.
+# The end of the scale, what is far beyond it, what is not a number.
 YELLOW, ORANGE, MAGENTA = (253, 231, 37), (255, 90, 31), (204, 121, 167)
 
 

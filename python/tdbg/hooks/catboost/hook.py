@@ -210,7 +210,9 @@ class Hook(TreeHook):
     def _record_model(self, model: Any, data: Any) -> None:
         identity = identity_of(model)
         if identity == self._recorded:
-            _log.info("the model is recorded already: the hook was its callback")
+            _log.info(
+                "the model is already recorded, because the hook was its callback"
+            )
             return
         self._recorded = identity
         data_set = None

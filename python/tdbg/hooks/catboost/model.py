@@ -316,7 +316,7 @@ class Features:
         if kind == "OnlineCtr" and split["split_index"] in self._statistics:
             feature = self._statistics[split["split_index"]]
             return _Split(feature, float(split["border"]), "", missing_right=False)
-        msg = f"trees with splits of the kind {kind!r} are not read"
+        msg = f"tdbg cannot read trees with {kind!r} splits"
         raise ValueError(msg)
 
     def _member(self, element: Mapping[str, Any]) -> int:

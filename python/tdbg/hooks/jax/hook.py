@@ -159,7 +159,7 @@ class Hook(FrameworkHook):
         kind = kind_of_name(loss_kind)
         if loss_kind and kind is None:
             msg = (
-                f"loss_kind={loss_kind!r} is no kind of loss: use one of "
+                f"loss_kind={loss_kind!r} is not a kind of loss: use one of "
                 f"tdbg.config.kinds, such as 'cross_entropy'"
             )
             raise ConfigurationError(msg)
@@ -185,7 +185,7 @@ class Hook(FrameworkHook):
         interceptor = interceptor_of(model)
         if interceptor is None:
             msg = (
-                f"watch needs a module of Flax or Equinox, not "
+                f"watch needs a Flax or Equinox module, not "
                 f"{type(model).__name__}: use `tap` inside the step"
             )
             raise ConfigurationError(msg)

@@ -297,7 +297,7 @@ def calls_handler() -> bool:
             jax.ffi.register_ffi_target(name, handler, platform="cpu", api_version=1)
     except Exception as error:
         _log.warning(
-            "XLA does not take the handler of tdbg (%s): tensors are copied to Python, "
+            "XLA rejects tdbg's handler (%s), so tdbg copies tensors to Python, "
             "which is slower",
             error,
         )

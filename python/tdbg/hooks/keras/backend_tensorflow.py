@@ -125,7 +125,7 @@ class _TensorFlowBackend:
         if model.jit_compile:
             _log.warning(
                 "a step of several replicas that XLA compiles (jit_compile=True) "
-                "cannot call Python: gradients and tensors of layers are left out"
+                "cannot call Python, so tdbg leaves out gradients and tensors of layers"
             )
             return
         flat, number = FlatTensors.of(tf, tensors), replica_number(tf)

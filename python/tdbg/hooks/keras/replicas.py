@@ -41,8 +41,8 @@ def strategy_problem(model: Any) -> str | None:
         return None
     name = _PUBLIC_NAMES.get(name, name)
     return (
-        f"the model was made under tf.distribute.{name}: tdbg captures the replicas of "
-        "one process, as of tf.distribute.MirroredStrategy"
+        f"the model was made under tf.distribute.{name}: tdbg captures only the "
+        "replicas of one process, such as those of tf.distribute.MirroredStrategy"
     )
 
 
@@ -69,8 +69,8 @@ def replica_number(tf: Any) -> int:
 def warn_of_eager_replicas() -> None:
     """Say once that replicas which run eagerly are not captured."""
     text = (
-        "strategy.run is called outside of tf.function: steps of several replicas are "
-        "captured in a tf.function only, and nothing of these is"
+        "you call strategy.run outside tf.function, so tdbg captures nothing of these "
+        "steps; call it inside a tf.function"
     )
     if text not in _told:
         _told.add(text)

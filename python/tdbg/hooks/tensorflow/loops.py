@@ -77,10 +77,10 @@ class Loops:
         if self._backend is None or not self._session.is_live:
             return
         if self._backend.name != "tensorflow":
-            msg = f"watch needs Keras on TensorFlow, and it is on {self._backend.name}"
+            msg = f"watch needs Keras on TensorFlow, not on {self._backend.name}"
             raise ConfigurationError(msg)
         if not hasattr(model, "_flatten_layers"):
-            msg = f"watch needs a model of Keras, not {type(model).__name__}"
+            msg = f"watch needs a Keras model, not {type(model).__name__}"
             raise ConfigurationError(msg)
         problem = strategy_problem(model)
         if problem is not None:
@@ -134,8 +134,8 @@ class Loops:
             return
         if not hasattr(loss, "__dict__") or hasattr(loss, "__code__"):
             msg = (
-                f"loss={getattr(loss, '__name__', loss)!r} is no object that can be "
-                "watched: write `loss = hook.wrap_loss(loss)` after the hook is made"
+                f"loss={getattr(loss, '__name__', loss)!r} is not an object that tdbg "
+                "can watch: write `loss = hook.wrap_loss(loss)` after you make the hook"
             )
             raise ConfigurationError(msg)
         self._loss_patches.change(loss, self._show(loss, model))
@@ -209,5 +209,5 @@ class Loops:
 def _check_optimizer(optimizer: Any) -> None:
     """Raise ConfigurationError if it is no optimizer of Keras."""
     if not hasattr(optimizer, "apply") or not hasattr(optimizer, "update_step"):
-        msg = f"watch needs an optimizer of Keras, not {type(optimizer).__name__}"
+        msg = f"watch needs a Keras optimizer, not {type(optimizer).__name__}"
         raise ConfigurationError(msg)

@@ -60,7 +60,7 @@ class LoopMode(CurrentMode):
 
 
 class LoopModel(Protocol):
-    """What steps need to know of a model that is watched."""
+    """The part of a watched model that steps need."""
 
     backend: Backend
     model_info: ModelInfoWriter

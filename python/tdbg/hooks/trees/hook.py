@@ -332,7 +332,7 @@ class TreeHook(FrameworkHook):
             try:
                 self._session.flush(durable=False, timeout=_FLUSH_SECONDS)
             except Exception as error:
-                _log.warning("the run is not written completely yet: %s", error)
+                _log.warning("the run is not completely written yet: %s", error)
 
     # ---- what is captured ------------------------------------------------------
 

@@ -358,7 +358,7 @@ class SandboxedRule(RuleRunner):
                 found += self._handle(message)
             trouble = process.trouble(ended=ended)
         except (ValueError, KeyError, TypeError) as error:
-            trouble = f"what it sent is no answer: {error}"
+            trouble = f"its answer is invalid: {error}"
         if trouble and not self.has_failed:
             self.close()
             if self._n_starts > self._limits.restarts:

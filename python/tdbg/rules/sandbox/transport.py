@@ -53,7 +53,7 @@ def describe(rule: Rule) -> dict[str, Any]:
         raise ConfigurationError(msg)
     file = getattr(module, "__file__", None)
     if cls.__module__ == "__main__" and file is None:
-        msg = "its class was typed in and is in no file"
+        msg = "its class is in no file, because it was typed in"
         raise ConfigurationError(msg)
     return {
         "module": cls.__module__,

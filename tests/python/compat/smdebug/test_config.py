@@ -94,8 +94,8 @@ def test_a_save_config_survives_json() -> None:
     [
         (lambda: SaveConfig(save_interval=0), "save_interval must be at least 1"),
         (lambda: SaveConfig(save_interval="x"), "save_interval must be a whole"),
-        (lambda: SaveConfig({"TRAIN": SaveConfigMode()}), "'TRAIN' is no mode"),
-        (lambda: SaveConfig({modes.TRAIN: 3}), "3 is no SaveConfigMode"),
+        (lambda: SaveConfig({"TRAIN": SaveConfigMode()}), "'TRAIN' is not a mode"),
+        (lambda: SaveConfig({modes.TRAIN: 3}), "3 is not a SaveConfigMode"),
         (lambda: SaveConfigMode(save_steps=3), "save_steps must be a list"),
         (lambda: SaveConfig.from_dict({"TRIAN": {}}), "did you mean 'TRAIN'"),
         (
@@ -107,7 +107,7 @@ def test_a_save_config_survives_json() -> None:
         (lambda: ReductionConfig.from_dict({"reductions": "mean,l7"}), "unknown 'l7'"),
         (lambda: ReductionConfig(save_raw_tensor="yes"), "must be True or False"),
         (lambda: Collection.from_dict({"include_regex": []}), "with a name"),
-        (lambda: str_to_mode_keys("traning"), "is no mode"),
+        (lambda: str_to_mode_keys("traning"), "is not a mode"),
         (lambda: parse_bool("maybe", True), "expected True or False"),
     ],
 )

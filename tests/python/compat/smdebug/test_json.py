@@ -97,7 +97,7 @@ def test_a_collection_that_is_named_twice_has_both_expressions(
         {"CollectionName": "mine"},
         parameters={"save_interval": "4"},
     )
-    assert "[1].CollectionName: 'mine' stands twice" in caplog.text
+    assert "[1].CollectionName: 'mine' appears twice" in caplog.text
     assert hook.get_collection("mine").save_config is None  # As the hook says.
     found = trained(hook, 5)
     assert found.names == {"Net_fc1.bias", "gradient/Net_fc1.bias", "relu_output_0"}

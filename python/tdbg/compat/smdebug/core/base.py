@@ -37,7 +37,7 @@ def str_to_mode_keys(mode_str: str) -> ModeKeys:
     try:
         return ModeKeys[mode_str.upper()]
     except (AttributeError, KeyError):
-        msg = f"{mode_str!r} is no mode: use one of {', '.join(ALLOWED_MODE_NAMES)}"
+        msg = f"{mode_str!r} is not a mode: use one of {', '.join(ALLOWED_MODE_NAMES)}"
         raise SMDebugValueError(msg) from None
 
 

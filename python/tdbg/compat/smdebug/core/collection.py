@@ -224,7 +224,7 @@ class Collection(base.Collection):
 
         Raises:
             SMDebugTypeError: If *t* is neither text nor a list of texts.
-            ConfigurationError: If it is no regular expression.
+            ConfigurationError: If it is not a regular expression.
         """
         if isinstance(t, list | tuple):
             for item in t:
@@ -511,7 +511,7 @@ class CollectionManager(base.CollectionRegistry):
         """Set what its file tells beside the collections: ``num_workers``.
 
         Raises:
-            SMDebugTypeError: If *meta* is no mapping.
+            SMDebugTypeError: If *meta* is not a mapping.
         """
         given: object = meta
         if not isinstance(given, Mapping):

@@ -347,7 +347,7 @@ def _names(given: Iterable[Any]) -> list[str]:
     """Return names of collections from names and nested lists of names.
 
     Raises:
-        SMDebugTypeError: If one is no text.
+        SMDebugTypeError: If one is not text.
     """
     if isinstance(given, str):
         return [given]
@@ -356,6 +356,6 @@ def _names(given: Iterable[Any]) -> list[str]:
         if isinstance(item, str | list | tuple | set):
             found += _names(item)
         else:
-            msg = f"include_collections: {item!r} is no name of a collection"
+            msg = f"include_collections: {item!r} is not a name of a collection"
             raise SMDebugTypeError(msg)
     return found

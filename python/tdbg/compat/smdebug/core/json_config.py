@@ -90,7 +90,7 @@ def get_json_config_as_dict(
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ConfigurationError: If it is no mapping in JSON.
+        ConfigurationError: If it is not a mapping in JSON.
     """
     path = _path_of_settings(json_config_path)
     place = Location(os.fspath(path))
@@ -125,7 +125,7 @@ def parse_save_config_modes_dict(
         base_config_modes: What holds for a mode where *params* have nothing.
 
     Raises:
-        SMDebugValueError: If *params* are no mapping, or a step is no number.
+        SMDebugValueError: If *params* are no mapping, or a step is not a number.
     """
     base = base_config_modes or {}
     return {
@@ -144,8 +144,8 @@ def parse_save_config_dict(
     """Return the arguments of ``SaveConfigMode`` among *params*, of one mode or all.
 
     Raises:
-        SMDebugValueError: If *params* are no mapping, *mode* is no mode, or a step is
-            no number.
+        SMDebugValueError: If *params* are not a mapping, *mode* is not a mode, or a
+            step is not a number.
     """
     given: tuple[object, object] = (params, mode)
     if not isinstance(given[0], Mapping) or not isinstance(given[1], ModeKeys | None):
@@ -300,7 +300,7 @@ class _SmdebugForm:
             if made.name in seen:
                 _warn(
                     place.key(_NAME),
-                    f"{short(made.name)} stands twice: expressions are added up, of "
+                    f"{short(made.name)} appears twice: expressions are added up, of "
                     "the schedules the last one counts",
                 )
             seen.add(made.name)

@@ -95,7 +95,7 @@ class ReductionConfig(schedules.ReductionConfig):
             return None
         given: object = params
         if not isinstance(given, Mapping):
-            msg = f"{given!r} is no mapping"
+            msg = f"{given!r} is not a mapping"
             raise SMDebugValueError(msg)
         names = ("reductions", "save_raw_tensor", "save_shape")
         with translated():

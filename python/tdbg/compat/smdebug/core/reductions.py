@@ -73,6 +73,6 @@ def reverse_reduction_tensor_name(reduction_tensor_name: str) -> tuple[str, str,
     _, prefix, rest = reduction_tensor_name.partition(REDUCTIONS_PREFIX)
     reduction, separator, tensor = rest.partition("/")
     if not (prefix and separator):
-        msg = f"{reduction_tensor_name!r} is no name of a reduction"
+        msg = f"{reduction_tensor_name!r} is not a name of a reduction"
         raise SMDebugValueError(msg)
     return tensor, reduction.removeprefix("abs_"), reduction.startswith("abs_")

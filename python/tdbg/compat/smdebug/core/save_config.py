@@ -87,7 +87,7 @@ class SaveConfigMode:
     What is changed later holds from the next step on.
 
     Raises:
-        SMDebugValueError: If an argument is no number, or out of range.
+        SMDebugValueError: If an argument is not a number, or out of range.
     """
 
     __slots__ = ("_is_fixed", "native")
@@ -172,7 +172,7 @@ class SaveConfigMode:
             default_values: The arguments that *params* leaves out.
 
         Raises:
-            SMDebugTypeError: If one of the two is no mapping.
+            SMDebugTypeError: If one of the two is not a mapping.
             SMDebugValueError: If a value is bad.
         """
         if params is None:
@@ -182,7 +182,7 @@ class SaveConfigMode:
         sources: tuple[object, ...] = (default_values or {}, params)
         for source in sources:
             if not isinstance(source, Mapping):
-                msg = f"{source!r} is no mapping"
+                msg = f"{source!r} is not a mapping"
                 raise SMDebugTypeError(msg)
             given.update({key: source[key] for key in names if key in source})
             with translated():
@@ -241,10 +241,10 @@ class SaveConfig:
             raise SMDebugValueError(msg)
         for mode, value in given.items():
             if not isinstance(mode, ModeKeys):
-                msg = f"mode_save_configs: {mode!r} is no mode; use modes.TRAIN, ..."
+                msg = f"mode_save_configs: {mode!r} is not a mode; use modes.TRAIN, ..."
                 raise SMDebugValueError(msg)
             if value is not None and not isinstance(value, SaveConfigMode):
-                msg = f"mode_save_configs: {value!r} is no SaveConfigMode"
+                msg = f"mode_save_configs: {value!r} is not a SaveConfigMode"
                 raise SMDebugValueError(msg)
         self.mode_save_configs = {
             mode: mode_save_configs.get(mode) for mode in ModeKeys
@@ -266,7 +266,7 @@ class SaveConfig:
         """Set the schedule of one mode, from the next step on.
 
         Raises:
-            SMDebugValueError: If *save_config_mode* is no SaveConfigMode.
+            SMDebugValueError: If *save_config_mode* is not a SaveConfigMode.
             SMDebugRuntimeError: If these are the schedules of a hook.
         """
         given: object = save_config_mode
@@ -338,7 +338,7 @@ class SaveConfig:
         for key, value in params.items():
             if isinstance(key, str) and key not in ModeKeys.__members__:
                 modes = ModeKeys.__members__
-                msg = f"{key!r} is no mode; {nearest(key, modes)}"
+                msg = f"{key!r} is not a mode; {nearest(key, modes)}"
                 raise SMDebugValueError(msg)
             mode = ModeKeys[key] if isinstance(key, str) else key
             if isinstance(value, Mapping):
@@ -373,7 +373,7 @@ class SaveConfig:
             return cls.from_save_config_mode(obj)
         if isinstance(obj, schedules.SaveConfig):
             return cls.of_native(obj)
-        msg = f"{obj!r} is no SaveConfig"
+        msg = f"{obj!r} is not a SaveConfig"
         raise SMDebugTypeError(msg)
 
     @classmethod

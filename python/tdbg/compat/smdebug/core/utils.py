@@ -278,10 +278,10 @@ def is_framework_version_supported(framework_type: FRAMEWORK) -> bool:
     """Return whether tdbg captures this framework: only PyTorch is.
 
     Raises:
-        SMDebugNotImplementedError: If *framework_type* is no framework.
+        SMDebugNotImplementedError: If *framework_type* is not a framework.
     """
     if framework_type not in SupportedFrameworks:
-        msg = f"{framework_type!r} is no framework: use FRAMEWORK.PYTORCH"
+        msg = f"{framework_type!r} is not a framework: use FRAMEWORK.PYTORCH"
         raise SMDebugNotImplementedError(msg)
     return framework_type is FRAMEWORK.PYTORCH
 

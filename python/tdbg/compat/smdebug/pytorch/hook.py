@@ -191,7 +191,7 @@ class Hook(SmdebugHook, TorchHook):
             names = {*reduction.reductions, *reduction.abs_reductions} & _OF_VALUES
             if names and not reduction.save_raw_tensor:
                 _log.warning(
-                    "collection %r: %s is no part of the statistics; it is only known "
+                    "collection %r: %s is not part of the statistics; it is only known "
                     "where raw values are saved (save_raw_tensor=True)",
                     item.name,
                     " and ".join(sorted(names)),

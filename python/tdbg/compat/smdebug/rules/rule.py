@@ -257,7 +257,7 @@ def rule_of(judged: type[Rule]) -> type[EngineRule]:
     """
     missing = sorted(getattr(judged, "__abstractmethods__", ()))
     if missing:
-        msg = f"{judged.__name__} is no rule yet: it lacks {', '.join(missing)}"
+        msg = f"{judged.__name__} is not a rule yet: it lacks {', '.join(missing)}"
         raise ConfigurationError(msg)
     fields: list[tuple[str, Any, Any]] = []
     converted: set[str] = set()

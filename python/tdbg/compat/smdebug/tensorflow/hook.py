@@ -127,7 +127,7 @@ class KerasHook(SmdebugHook, FitHook):
         """Set the mode; None: follow what is called.
 
         Raises:
-            ConfigurationError: If *mode* is no mode.
+            ConfigurationError: If *mode* is not a mode.
         """
         super().set_mode(mode)
         self._loops.mode.say(mode)
@@ -147,7 +147,7 @@ class KerasHook(SmdebugHook, FitHook):
             if not self._has_warned and not self._loop_models:
                 self._has_warned = True
                 _log.warning(
-                    "a tape in a tf.function shows nothing by wrap_tape: call "
+                    "wrap_tape shows nothing of a tape in a tf.function: call "
                     "hook.register_model(model) and hook.wrap_optimizer(optimizer) "
                     "before the function is compiled (%s)",
                     PAGE,

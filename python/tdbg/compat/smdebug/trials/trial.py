@@ -83,7 +83,7 @@ def create_trial(
     _flush_own(path)
     text = os.fspath(path).strip()
     if profiler:
-        msg = "tdbg reads no profiler data of smdebug's form"
+        msg = "tdbg reads no profiler data in smdebug's format"
         raise SMDebugNotImplementedError(msg)
     scheme, _, rest = text.partition("://")
     if rest and scheme == "s3":
@@ -282,7 +282,7 @@ class Trial:
 
         Raises:
             SMDebugTypeError: If *collection* is neither a name nor a Collection.
-            SMDebugValueError: If *regex* is no regular expression, or there is no
+            SMDebugValueError: If *regex* is not a regular expression, or there is no
                 collection of that name.
         """
         del show_prefixed_tensors

@@ -168,7 +168,7 @@ def foreign(value: Any) -> Any:
 
 
 def number_of(value: Any, remote: CudaTensors) -> float | CudaArray | None:
-    """Return a number, or one on its way from a device; None if it is no number."""
+    """Return a number, or one on its way from a device; None if it is not a number."""
     if isinstance(value, torch.Tensor):
         value = value.detach()
         local = local_of(value)

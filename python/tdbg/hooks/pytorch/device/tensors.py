@@ -51,8 +51,8 @@ def warn_of_flat_parameters(model: torch.nn.Module) -> None:
         if is_wrapper and getattr(strategy, "name", "") != "NO_SHARD":
             _log.warning(
                 "FullyShardedDataParallel does not say which part of a parameter a "
-                "rank has: what is recorded of parameters and gradients is each "
-                "rank's part, and what readers merge is that of one rank; use "
+                "rank has. tdbg records each rank's part of parameters and gradients, "
+                "and readers see the part of one rank; use "
                 "fully_shard"
             )
             return

@@ -210,7 +210,7 @@ def test_no_histogram_is_read_where_rows_say_enough(values: float, n_reads: int)
     engine.poll()
     assert engine.judged() == {"PrecisionLoss": 3}
     assert run.tensor_of("gradient/a.weight").reads == n_reads
-    # Zeros, and what is no number, say nothing about the rest.
+    # Zeros, and what is not a number, say nothing about the rest.
     mixed = np.append(AT_THE_BRINK, [0.0])
     assert len(judge(gradients_of(mixed, "float16"), PrecisionLoss())) == 1
     nothing = Engine(gradients_of(np.full(9, np.nan), "float16"), PrecisionLoss())
