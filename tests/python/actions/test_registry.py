@@ -259,7 +259,7 @@ def test_a_file_that_cannot_work_is_refused(tmp_path: Path, content: str, said: 
         ("webhook", {"url": "https://x", "colour": 1}, "no parameter 'colour'"),
         ("command", {"command": " "}, "command is ' '"),
         ("command", {"command": "true", "timeout": -1}, "timeout is -1"),
-        ("notify", {"url": "nosuch://x"}, "nosuch:// is not a service"),
+        ("notify", {"url": "nosuch://x"}, "nosuch:// is not a complete address"),
         ("prometheus", {"path": "x.txt"}, "must end in .prom"),
         ("prometheus", {"path": "/no/such/x.prom"}, "there is no folder /no/such"),
         ("opentelemetry", {"endpoint": "x"}, "endpoint must begin with http"),

@@ -113,7 +113,7 @@ def test_rules_that_found_nothing_share_a_line(run: Path) -> None:
         ),
         ("VanishingGradient(threshold=-1)", "VanishingGradient.threshold is -1"),
         ("VanishingGradient(threshold=True)", "VanishingGradient.threshold is True"),
-        ("ExplodingTensor(tensor_regex='(')", "no regular expression"),
+        ("ExplodingTensor(tensor_regex='(')", "not a regular expression"),
         ("SimilarAcrossRuns", "SimilarAcrossRuns.other_runs is empty"),
         ("VanishingGradient(**{})", "NAME(parameter=value"),
         ("VanishingGradient(threshold=open('x'))", "NAME(parameter=value"),

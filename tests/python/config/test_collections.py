@@ -94,7 +94,7 @@ def test_a_collection_that_selects_nothing_is_refused() -> None:
 
 
 def test_a_bad_expression_is_refused_at_once() -> None:
-    with pytest.raises(ConfigurationError, match="no regular expression"):
+    with pytest.raises(ConfigurationError, match="not a regular expression"):
         Collection("custom", "(")
 
 

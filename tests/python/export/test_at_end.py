@@ -114,7 +114,7 @@ def test_without_the_package_the_training_goes_on_and_is_exported_afterwards(
         losses = trained(hook)
     assert hook.counters()["failed_exports"] == 1
     assert hook.counters()["internal_errors"] == 0
-    assert "is not complete" in caplog.messages[-1]
+    assert "is incomplete" in caplog.messages[-1]
     export_tensorboard(run_dir, out)
     board = KeyValueStore(out / "TRAIN")
     assert len(board.scalars("CrossEntropyLoss_output_0")) == len(losses) - 1
@@ -147,7 +147,7 @@ def test_an_export_that_fails_is_counted_and_logged_and_the_run_is_whole(
     (message,) = caplog.messages
     assert "NotADirectoryError" not in message
     assert f"cannot make {out}" in message
-    assert f"`tdbg export tensorboard {run_dir} --out {out}` makes it" in message
+    assert f"`tdbg export tensorboard {run_dir} --out {out}` completes it" in message
     assert create_trial(run_dir).loaded_all_steps
 
 

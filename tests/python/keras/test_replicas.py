@@ -236,7 +236,7 @@ def test_validation_under_a_strategy_is_evaluation(ran: Ran) -> None:
 
 
 def test_replicas_that_run_eagerly_are_refused_in_one_line(ran: Ran) -> None:
-    told = [each for each in ran.report["messages"] if "outside of tf.function" in each]
+    told = [each for each in ran.report["messages"] if "outside tf.function" in each]
     assert len(told) == 1
     assert ran.trial("two eagerly").tensor_names() == []
 

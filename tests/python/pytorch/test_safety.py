@@ -372,7 +372,7 @@ def test_the_configuration_event_tells_nothing_of_the_environment(
         ({"overflow": "dropp"}, ConfigurationError, "did you mean 'drop'"),
         ({"on_stop": "rise"}, ConfigurationError, "did you mean 'raise'"),
         ({"queue_bytes": "1 GB"}, ConfigurationError, "queue_bytes"),
-        ({"include_regex": "("}, ConfigurationError, "no regular expression"),
+        ({"include_regex": "("}, ConfigurationError, "not a regular expression"),
         ({"save_config": 3}, ConfigurationError, "must be a SaveConfig"),
         ({"reduction_config": 3}, ConfigurationError, "must be a ReductionConfig"),
         ({"rules": ["DeadRelo"]}, UnknownRule, "DeadRelu"),

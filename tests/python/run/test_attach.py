@@ -111,8 +111,8 @@ def test_expressions_that_take_re_for_ever_are_taken_at_once() -> None:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"collections": ["outptus"]}, "did you mean 'outputs'"),
-    ({"regex": ["("]}, "no regular expression"),
-    ({"regex": ["(?!b)(a+)+$"]}, "for ever"),
+    ({"regex": ["("]}, "not a regular expression"),
+    ({"regex": ["(?!b)(a+)+$"]}, "forever"),
     ({"regex": ["(a{0,100}){0,100}$"]}, "too large"),
     ({"needs": [{"collections": ["outptus"]}]}, "did you mean 'outputs'"),
     ({"needs": [{"collections": "outputs"}]}, "list of texts"),
@@ -120,15 +120,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"needs": [{"collections": ["outputs"], "interval": 0.5}]}, "number of steps"),
     ({"needs": [{"collections": ["outputs"], "raw_limit": -1}]}, "raw_limit must be"),
     ({"needs": [{"colections": ["outputs"]}]}, "did you mean 'collections'"),
-    ({"needs": ["outputs"]}, "no need of a rule"),
+    ({"needs": ["outputs"]}, "not a rule's need"),
     ({"needs": {"collections": ["outputs"]}}, "list of needs"),
     ({"needs": [{"collections": ["outputs"]}] * 1000}, "at most"),
     ({"needs": [{"collections": ["outputs"]}], "raw": True}, "raw and mode apply to"),
     ({"regex": ["a"], "interval": True}, "number of steps"),
-    ({"regex": ["x" * 1000]}, "no text"),
+    ({"regex": ["x" * 1000]}, "not text"),
     ({"regex": ["a"] * 1000}, "at most"),
     ({"regex": "weight"}, "list of texts"),
-    ({"regex": [["a"]]}, "no text"),
+    ({"regex": [["a"]]}, "not text"),
     ({"regex": ["a"], "interval": 0}, "number of steps"),
     ({"regex": ["a"], "interval": "5"}, "number of steps"),
     ({"regex": ["a"], "steps": -1}, "number of steps"),
@@ -137,7 +137,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"regex": ["a"], "mode": "TRIAN"}, "did you mean 'TRAIN'"),
     ({"regex": ["a"], "mode": ["TRAIN"]}, "mode"),
     ({"regex": ["a"], "intervall": 5}, "did you mean 'interval'"),
-    ({}, "nothing is asked for"),
+    ({}, "the request is empty"),
     ({"collections": ["default"]}, "selects nothing"),
 ]
 

@@ -320,7 +320,7 @@ def test_a_request_that_can_reach_nobody_is_refused(run_dir: Path) -> None:
     with pytest.raises(NotARun):
         request_stop(run_dir, reason="no run")
     create_run(run_dir)
-    with pytest.raises(ConfigurationError, match="no training has written"):
+    with pytest.raises(ConfigurationError, match="none has written"):
         request_stop(run_dir, reason="no training")
 
 
@@ -391,7 +391,7 @@ def request(**body: object) -> Request:
 def test_an_engine_is_no_training_that_could_be_asked(run_dir: Path) -> None:
     run = create_run(run_dir)
     (run.path / "w" / "engine-0-1").mkdir()
-    with pytest.raises(ConfigurationError, match="no training has written"):
+    with pytest.raises(ConfigurationError, match="none has written"):
         request_stop(run.path, reason="nobody is there")
     (run.path / "w" / "train-0-1").mkdir()
     (run.path / "w" / "engine-1-1").mkdir()

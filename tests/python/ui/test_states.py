@@ -247,4 +247,4 @@ def test_the_cost_of_a_capture_stands_there_before_it_is_asked_for(
         page.get_by_label("or names").fill("nothing like it")
         expect(cost).to_contain_text("is not known")
         page.get_by_label("or names").fill("(")
-        expect(cost).to_contain_text("no regular expression")
+        expect(cost).to_contain_text("not a regular expression")

@@ -103,7 +103,7 @@ def test_out_dir_is_needed_and_every_argument_may_stand_by_position(
         smd.Hook(run_dir, include_workers="some")
     with pytest.raises(SMDebugTypeError, match="include_collections"):
         smd.Hook(run_dir, include_collections=[3])
-    with pytest.raises(ConfigurationError, match="no regular expression"):
+    with pytest.raises(ConfigurationError, match="not a regular expression"):
         smd.Hook(run_dir, include_regex="(")
 
 
@@ -169,7 +169,7 @@ def test_a_product_without_values_is_told(
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="tdbg"):
         run(run_dir, reduction_config=smd.ReductionConfig(["prod"]))
-    assert any("prod is no part" in record.message for record in caplog.records)
+    assert any("prod is not part" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize("registered_first", [True, False])

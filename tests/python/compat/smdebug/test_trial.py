@@ -96,7 +96,7 @@ def test_names_are_found_by_regex_collection_step_and_mode(trial: Trial) -> None
     assert trial.tensor_names(mode=smd.modes.PREDICT) == []
     with pytest.raises(exceptions.SMDebugValueError, match="did you mean 'weights'"):
         trial.tensor_names(collection="weigths")
-    with pytest.raises(exceptions.SMDebugValueError, match="no regular expression"):
+    with pytest.raises(exceptions.SMDebugValueError, match="not a regular expression"):
         trial.tensor_names(regex="(")
     with pytest.raises(exceptions.SMDebugTypeError):
         trial.tensor_names(collection=3)  # type: ignore[arg-type]
