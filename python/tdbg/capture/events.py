@@ -1,4 +1,4 @@
-"""What a session writes beside tensors: events, and the ends of steps.
+"""Events and the ends of steps: all that a session writes beside tensors.
 
 ``StepWriter`` writes the record of each step, and with it the events that are due:
 members of collections, costs, values that were too large; it also logs losses.

@@ -1,8 +1,8 @@
-"""What tdbg costs the training, and what is left out to keep a budget.
+"""The cost of tdbg to the training, and the budget that limits it.
 
-``OverheadMeter`` measures the time that the training's thread spends in tdbg;
-``BudgetController`` decides how much is left out; ``Throttling`` applies that to a
-policy.
+``OverheadMeter`` measures the time that the training's thread spends in tdbg.
+``BudgetController`` decides how much to leave out.  ``Throttling`` applies the decision
+to a policy.
 
 Thread safety: none; the thread of the training.
 """
@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What capture has cost so far.
+    """The cost of capture so far.
 
     Attributes:
         steps: Number of steps that have ended.
@@ -45,8 +45,9 @@ class Overhead:
         step_seconds: Duration of these steps, capture included.
         last_share: ``share`` of the step that ended last.
         budget: The share that is allowed, or None.
-        changes: How often the capture was changed to keep the budget.
-        left_out: What is left out now to keep the budget, in words; empty for nothing.
+        changes: How often tdbg has changed what it captures, to keep the budget.
+        left_out: Description of what tdbg leaves out now to keep the budget; empty if
+            it leaves out nothing.
     """
 
     steps: int
@@ -77,9 +78,9 @@ class OverheadMeter:
         core: Measures the calls that never reach Python; None: there are none.
 
     Attributes:
-        total_ns: Time of the calls that do reach Python; each adds to it on exit.
-        once_ns: What of it was spent once, such as for a compilation, since it was
-            taken out last.
+        total_ns: Time of the calls that reach Python; each call adds to it on exit.
+        once_ns: The part of that time that comes only once, such as a compilation.
+            Whoever charges it resets it.
     """
 
     def __init__(self, core: BatchCapture | None = None) -> None:
@@ -92,25 +93,24 @@ class OverheadMeter:
 
     @property
     def spent_ns(self) -> int:
-        """Time spent in all calls so far, without the call that is under way."""
+        """Time spent in all calls so far, except for the call that is under way."""
         core = self._core
         return self.total_ns if core is None else self.total_ns + core.spent_ns
 
     def spend_once(self, spent_ns: int) -> None:
-        """Add time that no other step will take."""
+        """Add time that no later step will take again."""
         self.total_ns += spent_ns
         self.once_ns += spent_ns
 
     def end_step(self, rest_ns: int, spent_ns: int) -> int:
         """Return the time to charge to the step that ends, in nanoseconds.
 
-        That is the time spent since the end of the step before.  The call that ends a
-        step is charged to the next one, which may so be charged with more than its
-        own duration.
+        This is the time spent since the previous step ended.  The call that ends a step
+        is charged to the next one, so a step may be charged more than its own duration.
 
         Args:
             rest_ns: Duration of the step without the time spent in tdbg.
-            spent_ns: Time spent in all calls so far, as of the attribute.
+            spent_ns: Time spent in all calls so far: the attribute ``spent_ns``.
         """
         charge = spent_ns - self._charged
         self._charged = spent_ns
@@ -153,21 +153,21 @@ def _share(capture: float, duration: float) -> float:
     return capture / rest if rest > 0 else 0.0
 
 
-# Steps in which everything happens for the first time: definitions, entries, memory.
+# In these steps everything happens for the first time: definitions, entries, memory.
 WARM_UP = 5
-# Fewer steps, or less time, than this are too few to decide on: the rest is noise.
+# Fewer steps, or less time, are too noisy to decide on.
 LEAST_STEPS = 20
 LEAST_NS = 1_000_000_000
-# A level may be given back while less than this part of the budget is used: one level
-# down costs at most twice as much.
+# A level may be given back while less than this part of the budget is used, because
+# the level below costs at most twice as much.
 ROOM = 0.45
-# Windows with room before one level is given back; twice as many each time that
-# this turns out to have been too much, half as many each time that it does not.
+# Windows with room before one level is given back: twice as many each time that this
+# proves too much, half as many each time that it does not.
 PATIENCE = 2
 MAX_PATIENCE = 256
 
-# How much rarer activations, the rest and losses become, level by level: each takes
-# its turn before the one before it is gone.
+# How much rarer activations, the rest and losses become, level by level.  Each takes
+# its turn before the previous one is gone.
 _FACTORS = (
     *((2, 1, 1), (2, 2, 1), (4, 2, 1), (4, 4, 1), (8, 4, 1), (8, 8, 1)),
     *((8, 8, 2), (8, 8, 4), (16, 16, 4), (16, 16, 8), (32, 32, 8), (32, 32, 16)),
@@ -190,7 +190,7 @@ LEVELS: tuple[Throttle, ...] = (
         for activations, others, steps in _FACTORS
     ),
 )
-"""What is left out at each level; ever more."""
+"""What tdbg leaves out at each level, more from level to level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class LevelChange:
 
     Attributes:
         previous: The level before, an index of LEVELS.
-        level: The level from now on; the same if nothing is left to give up.
+        level: The level from now on; equal to *previous* if nothing is left to give up.
         share: The measured cost, relative to the steps without capture.
         steps: Number of steps in which it was measured.
     """
@@ -212,20 +212,20 @@ class LevelChange:
 
 # AUTO keeps this share ...
 AUTO_SHARE = 0.05
-# ... of the first minute as a whole, and of every window afterwards.
+# ... for the first minute as a whole, and for every window afterwards.
 AUTO_HORIZON_NS = 60_000_000_000
-# What was spent at first is paid back until then, with this part of the budget at the
-# least.
+# Until then, later steps pay back what the first ones spent; they keep at least this
+# part of the budget.
 LEAST_PART = 0.2
-# Steps that are only counted take no more than this part of it, so that something is
-# left for what is captured, however short they are.
+# Counted steps take no more than this part of it, however short they are, so that
+# something is left for capture.
 COUNTED_PART = 0.6
-# Levels that are taken at once, at most: an eighth is captured then.
+# At most so many levels are taken at once: tdbg then captures an eighth.
 MOST_LEVELS = 6
 
 
 class BudgetController:
-    """Decides how much is left out, from what each step has cost.
+    """Decides how much to leave out, given the cost of each step.
 
     Example:
         controller = BudgetController(0.02)
@@ -233,9 +233,9 @@ class BudgetController:
 
     Args:
         budget: Share of the time of the steps without capture.
-        differs: Whether a level differs from the one before for this run.
-        horizon_ns: Time at first of which the budget is kept as a whole: what excused
-            steps cost is paid back by the others until it is over.
+        differs: Returns whether a level differs from the previous one in this run.
+        horizon_ns: The budget holds for this time from the start as a whole: until it
+            is over, the other steps pay back what excused steps cost.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class BudgetController:
 
     @property
     def has_overspent(self) -> bool:
-        """Whether more is spent than the time so far, or the horizon, may cost."""
+        """Whether the cost exceeds what the horizon, or the time so far, may cost."""
         return self._all_capture > self.budget * max(self._all_rest, self._horizon)
 
     def end_step(
@@ -269,7 +269,7 @@ class BudgetController:
         *,
         is_excused: bool = False,
     ) -> LevelChange | None:
-        """Take the cost of a step into account.
+        """Account for the cost of a step.
 
         Args:
             capture_ns: Time that capture took in the step.
@@ -307,12 +307,12 @@ class BudgetController:
         return self._finish_window(used)
 
     def count(self, n_steps: int, capture_ns: int, rest_ns: int) -> None:
-        """Take steps into account that are not decided on.
+        """Account for steps that decide nothing.
 
         Args:
             n_steps: How many.
-            capture_ns: Time that they cost; no more is paid than ``COUNTED_PART`` of
-                what these steps may cost.
+            capture_ns: Time that they cost; the budget is charged no more than
+                ``COUNTED_PART`` of what these steps may cost.
             rest_ns: Time that the rest of them took.
         """
         part_ns = COUNTED_PART * rest_ns
@@ -324,7 +324,7 @@ class BudgetController:
             self._rest += rest_ns
 
     def _share_of_window(self) -> float:
-        """The share that the window may cost: less while there is something to pay."""
+        """Return the share that the window may cost: less while steps pay back."""
         left_ns = self._horizon - (self._all_rest - self._rest)
         if left_ns <= 0:
             return self.budget
@@ -396,9 +396,9 @@ class BudgetController:
 
 # Steps without a decision after ranks could not be asked.
 PAUSE = 100
-# What a training feels of the time that it spends in tdbg, where AUTO keeps the budget:
-# its own code and data are out of the caches afterwards, which no clock inside of tdbg
-# sees.  Measured at steps of 0.8 ms: 2 to 3 times (docs/overhead.md).
+# AUTO charges this many times the time spent in tdbg: afterwards, the training's own
+# code and data have left the caches, which no clock inside tdbg sees.  Measured at
+# steps of 0.8 ms: 2 to 3 times (docs/overhead.md).
 FELT = 3.0
 
 
@@ -406,9 +406,9 @@ class Throttling:
     """Applies the decisions of a controller to a policy.
 
     Args:
-        budget: As for ``BudgetController``, by which the beginning that rules need is
-            the first thing to go; or AUTO, which keeps it unless it costs all that
-            the first minute may, and makes all else rarer alike.
+        budget: The share, by which the beginning that rules need is the first thing to
+            go; or AUTO, which keeps the beginning unless it costs all that the first
+            minute may, and makes everything else rarer.
         policy: The policy.
         propose: Asks all ranks to leave out the same from one step on, and returns
             whether they will; None: there are no others.
@@ -417,8 +417,8 @@ class Throttling:
         budget: The share that is allowed.
         is_auto: Whether it is AUTO.
         n_changes: How often the policy was changed.
-        is_proposed: Whether the ranks are yet to leave out what was decided: until
-            whoever makes them do so resets this, nothing else is decided.
+        is_proposed: Whether the ranks have yet to apply the latest decision; nothing
+            else is decided until the one who applies it resets this.
     """
 
     def __init__(
@@ -454,7 +454,7 @@ class Throttling:
     def end_step(
         self, step: Step, capture_ns: int, rest_ns: int, once_ns: int = 0
     ) -> dict[str, Any] | None:
-        """Take the cost of a step into account; return a change as an event.
+        """Account for the cost of a step; return a change as an event.
 
         Args:
             step: The step.
@@ -494,7 +494,7 @@ class Throttling:
         return self._changed("over budget" if is_more else "room again", change)
 
     def count(self, n_steps: int, rest_ns: int, felt_ns: int = 0) -> None:
-        """Take steps into account that have passed; they decide nothing.
+        """Account for steps that have passed; they decide nothing.
 
         Args:
             n_steps: How many.
@@ -552,5 +552,5 @@ class Throttling:
 
 
 def share_of(budget: float | str | None) -> float | None:
-    """The share that a budget allows; None: any."""
+    """Return the share that a budget allows; None: any."""
     return AUTO_SHARE if isinstance(budget, str) else budget

@@ -1,4 +1,4 @@
-"""Steps that pass without an event of the session, and what is known of them.
+"""Steps that pass without an event of the session.
 
 Observing a step costs 100 us of Python.  While it is known in advance what the next
 steps capture, a source lets them pass: ``CountedSteps`` where the core compares the
@@ -46,10 +46,10 @@ class PassedSteps(NamedTuple):
         duration_ns: Their duration in all.
         last_ns: The duration of the last one.
         numbers: Numbers of some of them, in the order of the steps.
-        felt_ns: What the training feels of each, although no clock of tdbg sees it;
-            the default budget charges that.
-        forwards: How often each step called each root; None: as often as the step
-            before them did.
+        felt_ns: Time that each costs the training outside all clocks of tdbg; the
+            default budget charges it.
+        forwards: How often each step called each root; None: as often as the last
+            observed step did.
     """
 
     n: int

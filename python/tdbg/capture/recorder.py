@@ -1,4 +1,4 @@
-"""The recorder: the way of a tensor from a hook to the queue of the core.
+"""The recorder takes tensors from a hook to the queue of the core.
 
 A tensor goes as far along this way as it must:
 
@@ -59,19 +59,20 @@ _SCALAR = ("", (), None)  # Element type, shape and shard of a scalar's definiti
 
 
 class StepContext:
-    """What capture knows of a step.
+    """One step, as capture knows it.
 
     Attributes:
         step: The step.
-        step_plan: What is captured in it.
-        start_ns: When it began (``time.perf_counter_ns``).
+        step_plan: Says what to capture in the step.
+        start_ns: When the step began (``time.perf_counter_ns``).
         last_ns: When the latest event of the step came.
-        spent_ns: Time that tdbg had spent in all when the step began.
-        last_spent_ns: Time that tdbg had spent in all at ``last_ns``.
+        spent_ns: Time that tdbg had spent in total when the step began.
+        last_spent_ns: Time that tdbg had spent in total at ``last_ns``.
         has_data: Whether anything was captured.
         calls: Number of calls of each module in the current forward.
         done: Entries of parameters and gradients that were captured already.
-        found: Functions that return further such entries, by who captured them.
+        found: Functions that return more of these entries; the keys are the objects
+            that captured them.
     """
 
     __slots__ = (
@@ -100,7 +101,7 @@ class StepContext:
         self.found: dict[Any, Callable[[], Iterable[TensorEntry]]] = {}
 
     def extend(self, now_ns: int, spent_ns: int) -> None:
-        """Extend the step to now, when tdbg has spent so much time in all."""
+        """Extend the step to *now_ns*, when tdbg has spent *spent_ns* in total."""
         self.last_ns, self.last_spent_ns = now_ns, spent_ns
 
     @property
@@ -116,13 +117,13 @@ class StepContext:
         return self.done
 
     def count_call(self, key: Any) -> int:
-        """Count a call in the current forward; return how many came before it."""
+        """Count a call in the current forward; return how many preceded it."""
         count = self.calls.get(key, 0)
         self.calls[key] = count + 1
         return count
 
     def note_data(self, pending: PendingSteps) -> None:
-        """Note that something was captured, perhaps after the end of the step."""
+        """Note that something was captured; the step may have ended before."""
         if not self.has_data:
             self.has_data = True
             if not self.step.is_open:
@@ -130,23 +131,24 @@ class StepContext:
 
 
 class Recorder:
-    """Captures tensors and numbers of a training, under names.
+    """Captures tensors and numbers of a training under names.
 
     Args:
-        writer: Receives what is captured.
-        policy: Says what is captured of each name.
+        writer: Receives the captured data.
+        policy: Says what to capture for each name.
         adapter: Reads the framework's tensors.
-        batch_capture: As the attribute.
+        batch_capture: See the attribute.
 
     Attributes:
         entries: All names so far, by name and role.
-        pending: The steps that wait for results of devices.
-        batch_capture: Captures many tensors in one call; None: nothing is read, as
-            in a dry run.
-        direct: The same, if it reads the framework's own tensors; None: only arrays.
+        pending: The steps that wait for results from devices.
+        batch_capture: Captures many tensors in one call; None: tensors are not read,
+            as in a dry run.
+        direct: ``batch_capture`` if it reads the framework's own tensors; None if it
+            reads only arrays.
         is_in_forward: Whether a forward is under way that module calls belong to.
-        write_end: Writes the record of a step, as ``Capture.end_step`` does; of several
-            replicas, with every writer.
+        write_end: Writes the record of a step, as ``Capture.end_step`` does; with
+            several replicas, every writer does.
     """
 
     def __init__(
@@ -200,7 +202,7 @@ class Recorder:
         return entry
 
     def refresh(self) -> None:
-        """Decide anew what is captured: collections, or needs of rules, changed."""
+        """Decide anew what to capture: collections or needs of rules have changed."""
         for (name, role), entry in list(self.entries.items()):
             entry.collections = None
             if role is not Role.UNIT_SUMMARY:
@@ -420,7 +422,7 @@ class Recorder:
         value: float | DeviceArray | None,
         wall_ns: int | None = None,
     ) -> None:
-        """Record a number, now or when a device has sent it; None is refused."""
+        """Record a number, now or when a device has sent it; refuse None."""
         if value is None:
             self.refuse(context)
             return
@@ -443,7 +445,7 @@ class Recorder:
         self.pending.expect(step, result, deliver)
 
     def flag_later(self, step: Step | None, flags: int, condition: DeviceArray) -> None:
-        """Set flags of a step when a device has sent a number that is not zero."""
+        """Set flags of a step once a device has sent a number other than zero."""
         if step is None:
             return
         number = step.number
@@ -457,11 +459,11 @@ class Recorder:
     # ---- devices -------------------------------------------------------------
 
     def step_ends(self, step: Step, **rest: Any) -> None:
-        """End a step, once what devices have computed in it is here.
+        """End a step once the results of its devices have arrived.
 
         Args:
             step: The step.
-            **rest: As of ``Capture.end_step``.
+            **rest: Further arguments of ``Capture.end_step``.
         """
         devices, pending = self._fallback.devices, self.pending
         if devices is not None and devices.unsent:
@@ -471,10 +473,10 @@ class Recorder:
         end(step.number, step.mode._value_, step.mode_step, **rest)
 
     def fetch(self, timeout: float) -> float:
-        """Fetch what devices have computed so far; return the seconds that it took.
+        """Fetch all results of devices so far; return the seconds that it took.
 
         Raises:
-            StorageError: If it did not arrive within *timeout* seconds.
+            StorageError: If they did not arrive within *timeout* seconds.
         """
         if self._fallback.devices is not None:
             self._fallback.devices.send_all()

@@ -1,18 +1,18 @@
 """Replicas: several workers of a training that one process runs.
 
-Some frameworks train on several devices from one process: each has a replica of the
-model, and its share of the batch (``tf.distribute.MirroredStrategy``).  To readers each
-replica is a worker, as each rank of a training of several processes is.  The first is
-what the session records; every other one has a writer of its own, of which the session
-writes the ends of steps.  What all replicas hold alike only the first records.
+Some frameworks train on several devices from one process: each device has a replica of
+the model and its share of the batch (``tf.distribute.MirroredStrategy``).  Readers see
+each replica as a worker, as they see each rank of a training with several processes.
+The session records the first replica.  Every other replica has a writer of its own, and
+the session ends its steps too.  Only the first replica records what all of them share.
 
-Of several processes that have replicas each, the first replicas have the ranks of their
-processes, and the others the numbers above.
+If several processes have replicas, the first replica of each process has the rank of
+the process, and the others have the numbers above.
 
 Thread safety: that of the session.
 
-Errors: a replica of which no writer can be opened is told of once, and what it would
-have recorded is refused and counted.
+Errors: if the writer of a replica cannot be opened, tdbg logs one warning, and refuses
+and counts the records of that replica.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 __all__ = ["Replicas", "worker_rank"]
 
 _log = logging.getLogger("tdbg")
-# Counters of writers that are no numbers of records, bytes or steps.
+# Counters of writers that count no records, bytes or steps.
 _WORST = frozenset({"state", "last_errno", "silence_ms"})
 
 
 def worker_rank(replica: int, rank: int, world_size: int) -> int:
-    """The rank of the worker that a replica is.
+    """Return the rank of a replica among all workers.
 
     Args:
         replica: The number of the replica in its process.
@@ -55,15 +55,15 @@ def worker_rank(replica: int, rank: int, world_size: int) -> int:
 
 
 class Replicas:
-    """The workers of one session: one, or as many as its process runs replicas.
+    """The workers of one session: one for each replica in its process.
 
     Args:
-        recorder: That of the session, which records the first replica.
-        step_writer: Logs what writers lose.
+        recorder: The recorder of the session, which records the first replica.
+        step_writer: Logs the records that writers lose.
 
     Attributes:
-        open_recorder: Opens the recorder of a replica, by its number and how many there
-            are, and raises TdbgError; None: this process writes no files.
+        open_recorder: Opens the recorder of a replica, given its number and the number
+            of replicas; raises TdbgError. None: this process writes no files.
     """
 
     def __init__(self, recorder: Recorder, step_writer: StepWriter) -> None:
@@ -75,9 +75,9 @@ class Replicas:
     # ---- opening -------------------------------------------------------------
 
     def expect(self, n: int) -> None:
-        """Let each of so many replicas be a worker; those that are workers stay it.
+        """Make a worker of each of *n* replicas that is not one yet.
 
-        Call it before the first step of these replicas: files are made.
+        Call it before the first step of these replicas, because it creates files.
         """
         while self.open_recorder is not None and len(self._others) + 1 < n:
             number = len(self._others) + 1
@@ -129,8 +129,8 @@ class Replicas:
             context: The step.
             entries: The names of the tensors, as the session has them.
             tensors: The tensors.
-            flags: As for ``Recorder.take``.
-            micro_batch: As for ``Recorder.take``.
+            flags: What to capture of each, as the step plan says.
+            micro_batch: Number of the forward in the step.
         """
         if not replica:
             self._first.take(context, entries, tensors, flags, 0, micro_batch)
@@ -142,7 +142,7 @@ class Replicas:
             self._first.refuse(context, n=len(entries))
 
     def refresh(self) -> None:
-        """Decide anew what is captured of each name."""
+        """Decide anew what to capture for each name."""
         for each in (self._first, *self._others):
             each.refresh()
 
@@ -159,7 +159,7 @@ class Replicas:
             writer.flush(durable, max(0.0, deadline - time.monotonic()))
 
     def close(self, timeout: float) -> bool:
-        """Close the writers within so many seconds; True if everything was written."""
+        """Close the writers within *timeout* seconds; True if all was written."""
         deadline = time.monotonic() + timeout
         closed = [
             writer.close(max(0.0, deadline - time.monotonic()))
@@ -187,7 +187,7 @@ class Replicas:
 
 
 def _same(recorder: Recorder, entry: TensorEntry) -> TensorEntry:
-    """The entry of a recorder for what the session knows by this one."""
+    """Return the entry that a recorder has for an entry of the session."""
     own = recorder.entries.get((entry.name, entry.role))
     if own is not None:
         return own

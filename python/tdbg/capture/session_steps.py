@@ -1,4 +1,4 @@
-"""What a session makes of the events of a training: its steps.
+"""The part of a session that turns the events of a training into steps.
 
 Thread safety: the training's thread; a call from another one is safe, though its
 step may be that of either thread.
@@ -35,7 +35,7 @@ __all__ = ["SessionSteps"]
 
 
 class SessionSteps(SessionTensors):
-    """The part of a session that hears of events, and begins and ends steps.
+    """The part of a session that takes events, and begins and ends steps.
 
     Args:
         policy: Says what is captured.
@@ -58,9 +58,9 @@ class SessionSteps(SessionTensors):
     """
 
     add_event: Callable[[StepEvent], None]
-    """Adds to what the step under way consists of; counted steps repeat that.
+    """Adds an event to the step under way; counted steps repeat its events.
 
-    Bound to ``CountedSteps.events.append``: it is called four times in every step.
+    Bound to ``CountedSteps.events.append``, because every step calls it four times.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class SessionSteps(SessionTensors):
 
     @property
     def n_forwards(self) -> int:
-        """Number that grows with every forward in training."""
+        """A number that grows with every forward in training."""
         return self.machine.n_forwards + self._n_passing
 
     @property
@@ -169,17 +169,17 @@ class SessionSteps(SessionTensors):
 
     @property
     def is_noted(self) -> bool:
-        """Whether losses of the step under way, which is only counted, are noted."""
+        """Whether the step under way is only counted, and its losses are noted."""
         return self._counter.is_noted
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the step under way is only counted, and none of its losses noted."""
+        """Whether the step under way is only counted, and no loss of it is noted."""
         return self._counter.is_quiet
 
     @property
     def n_counted_events(self) -> int:
-        """Number of all events that were ever counted instead of seen."""
+        """Number of all events so far that were counted instead of observed."""
         return self._counter.n_events
 
     def count_if(self, may_count: Callable[[], bool]) -> None:
@@ -209,7 +209,7 @@ class SessionSteps(SessionTensors):
     # ---- events of the training ----------------------------------------------
 
     def obey(self, mode: ModeKeys) -> None:
-        """Do what requests ask for, as a forward that begins does; know collections."""
+        """Take over changed collections and obey requests, as a forward does."""
         self._refresh()
         if self._now_ns >= self.obedience.next_poll_ns and not self.machine.depth:
             self._obey_requests(mode)
@@ -217,12 +217,12 @@ class SessionSteps(SessionTensors):
     def forward_begins(
         self, root: Hashable, mode: ModeKeys, *, has_obeyed: bool = False
     ) -> StepContext | None:
-        """A root is about to be called.
+        """Note that a root is about to be called; return its step.
 
         *has_obeyed* says that ``obey`` was called for this forward, which may be over.
 
         Raises:
-            TrainingStopped: If somebody asked for it.
+            TrainingStopped: If somebody has asked the training to stop.
         """
         if not has_obeyed:
             # As `obey`, in every step: without its calls.
@@ -255,7 +255,7 @@ class SessionSteps(SessionTensors):
         return context
 
     def forward_ends(self, failed: bool = False) -> None:
-        """The call of a root is over."""
+        """Note that the call of a root is over."""
         change = self.machine.forward_ends(failed=failed)
         if change.ended:
             self._apply(change)
@@ -270,18 +270,18 @@ class SessionSteps(SessionTensors):
             step.context.extend(self._now_ns, self.meter.spent_ns)
 
     def forward_lost(self) -> None:
-        """The call of a root ended without a word (an interrupt)."""
+        """Note that an interrupt has ended the call of a root without an event."""
         self._apply(self.machine.forward_lost())
 
     def module_called(
         self, mode: ModeKeys, key: object | None = None
     ) -> StepContext | None:
-        """A module or a loss was called: return its step, if captured.
+        """Note the call of a module or a loss; return its step, if captured.
 
         Args:
             mode: The present mode.
-            key: Of its calls; in evaluation, outside the call of a root, the second
-                call of what began a step begins another one.
+            key: The key of its calls. In evaluation, outside the call of a root, the
+                second call with the key that began a step begins another step.
         """
         machine, again = self.machine, False
         step = machine.training
@@ -305,7 +305,7 @@ class SessionSteps(SessionTensors):
     def optimizer_begins(
         self, key: Hashable, mode: Callable[[], ModeKeys], *, from_latest: bool = True
     ) -> StepContext | None:
-        """An optimizer is about to step: return the step that it ends, if captured.
+        """Note that an optimizer is about to step; return the step that it ends.
 
         Args:
             key: The optimizer's.
@@ -329,7 +329,12 @@ class SessionSteps(SessionTensors):
     def optimizer_ends(
         self, key: Hashable, skipped: bool | DeviceArray = False
     ) -> None:
-        """An optimizer has stepped, or was skipped, as a device may say later."""
+        """Note that an optimizer has stepped, or was skipped.
+
+        Args:
+            key: The key of the optimizer.
+            skipped: Whether it was skipped; a device may say so later.
+        """
         if not isinstance(skipped, bool):
             self.recorder.flag_later(self.machine.training, StepFlag.SKIPPED, skipped)
             skipped = False
@@ -340,36 +345,36 @@ class SessionSteps(SessionTensors):
                 self.takes_activations = False
 
     def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
-        """An optimizer of the model's parameters exists; it need not have stepped."""
+        """Note an optimizer of the model's parameters, which may never have stepped."""
         self.machine.optimizer_found(key, defines_step=defines_step)
 
     def optimizer_gone(self, key: Hashable) -> None:
-        """The optimizer does not exist any longer."""
+        """Forget an optimizer that no longer exists."""
         self.machine.optimizer_gone(key)
 
     def optimizers_stop(self) -> None:
-        """No optimizer has stepped for so long that steps end without one."""
+        """End steps without an optimizer: none has stepped for long."""
         self.machine.optimizers_stop()
 
     def closure_begins(self) -> None:
-        """The optimizer that steps evaluates its closure."""
+        """Note that the optimizer that is stepping evaluates its closure."""
         self.machine.closure_begins()
 
     def closure_ends(self) -> None:
-        """The evaluation of the closure is over."""
+        """Note that the evaluation of the closure is over."""
         self.machine.closure_ends()
 
     def closure_fails(self) -> None:
-        """The closure raised; so will the optimizer's step."""
+        """Note that the closure raised, and that so will the optimizer's step."""
         self.machine.closure_fails()
 
     def eval_training_changed(self) -> None:
-        """The model is trained in evaluation mode from now on, or no longer."""
+        """Report that training in evaluation mode has begun, or is over."""
         for callback in self.listeners.eval_training:
             callback()
 
     def steps_end(self) -> None:
-        """End the steps that are open: the training is over, or pauses."""
+        """End the open steps: the training is over, or pauses."""
         self._apply(self.machine.close())
 
     def given(self, mode: ModeKeys) -> StepContext | None:
@@ -389,7 +394,7 @@ class SessionSteps(SessionTensors):
     # ---- what they mean ------------------------------------------------------
 
     def _obey_requests(self, mode: ModeKeys) -> None:
-        """Do what requests ask of the training."""
+        """Obey the requests to the training."""
         if self.obedience.obey(self.machine, mode):
             self._apply(self.machine.close())
             self.obedience.write_stopped()
@@ -397,7 +402,7 @@ class SessionSteps(SessionTensors):
             raise TrainingStopped(self.stop_reason or "", None if last < 0 else last)
 
     def _train_in_evaluation(self, key: Hashable) -> None:
-        """Make a step of evaluation one of training, if the optimizer used it so."""
+        """Turn a step of evaluation into one of training, if the optimizer uses it."""
         step = self.machine.evaluation_trains(key)
         if step is None:
             return

@@ -1,4 +1,4 @@
-"""What hooks ask of a session about tensors: which are captured, and to capture them.
+"""The part of a session that captures tensors, and says which ones it captures.
 
 Thread safety: the training's thread.
 

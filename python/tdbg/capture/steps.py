@@ -1,13 +1,13 @@
-"""The step machine: what a step is, and where it begins and ends.
+"""The step machine decides what a step is, and where it begins and ends.
 
-Implements docs/steps.md.  Pure: events in, decisions out; no clock, no tensors,
-no framework.
+It implements docs/steps.md.  Events go in, decisions come out; there is no clock, no
+tensor and no framework.
 
-A training step ends when its defining optimizer has stepped.  Where there is no
-optimizer, or where all have stopped, it ends when the module is called again.  A step
-of evaluation is one call of a root module; it stays open for what belongs to it (its
-loss) until the next call of a root, and leaves an open training step alone.  Unless an
-optimizer uses its gradients: then it was a step of training.
+A training step ends when its defining optimizer has stepped.  If there is no optimizer,
+or if all have stopped, it ends when the module is called again.  A step of evaluation
+is one call of a root module.  It stays open for its loss until the next call of a root,
+and leaves an open training step alone.  If an optimizer uses its gradients, it turns
+out to be a step of training.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Step:
         mode_step: Number among the steps of that mode.
         flags: Bits of ``StepFlag``.
         is_open: Whether the step has not ended.
-        is_taken: Whether a closure was evaluated already: further forwards are trials
-            of the optimizer, and not captured.
-        may_train: Whether gradients can be computed of the forward of a step of
+        is_taken: Whether a closure was evaluated already. Further forwards are trials
+            of the optimizer, and are not captured.
+        may_train: Whether gradients of the forward can be computed, in a step of
             evaluation.
         micro_batch: Number of the latest forward of a root.
         micro_batches: Number of micro-batches, at least 1.
-        context: What the owner of the machine keeps for the step, until the next one
-            of its mode has ended.
+        context: Belongs to the owner of the machine, until the next step of the same
+            mode has ended.
         forwards: Number of forwards of each root.
     """
 
@@ -67,7 +67,7 @@ class Step:
     forwards: dict[Hashable, int] = field(default_factory=dict)
 
     def add_forward(self, root: Hashable) -> None:
-        """Count a further forward of a root: a further micro-batch."""
+        """Count another forward of a root, which is another micro-batch."""
         count = self.forwards[root]
         self.forwards[root] = count + 1
         self.micro_batch = count
@@ -105,15 +105,15 @@ change_of: Callable[[tuple[Step | None, bool, tuple[Step, ...]]], StepChange]
 change_of = functools.partial(tuple.__new__, StepChange)
 
 
-# After so many steps of another optimizer, without one of the defining optimizer in
-# between, the other one defines the steps.
+# After this many steps of another optimizer in a row, without one of the defining
+# optimizer, the other one defines the steps.
 _TAKEOVER = 2
 
 
 class StepMachine:
     """Turns the events of one training into steps.
 
-    Roots and optimizers are named by keys, any hashable values.
+    Any hashable value can be the key of a root or of an optimizer.
 
     Thread safety: none; a training has one thread that calls its model.
 
@@ -153,10 +153,10 @@ class StepMachine:
 
     @property
     def training_number(self) -> int:
-        """Number of the open training step, or else of the next one, among them.
+        """Number of the open training step, or of the next one, among training steps.
 
-        It is the same on all ranks at the same point of a training, even if only some
-        of them have made steps of evaluation.
+        All ranks have the same number at the same point of a training, even if only
+        some of them have made steps of evaluation.
         """
         begun = self._next_mode_step[TRAIN] + self._next_mode_step[GLOBAL]
         return begun if self.training is None else begun - 1
@@ -189,7 +189,7 @@ class StepMachine:
             self._is_explicit = True
 
     def optimizer_gone(self, key: Hashable) -> None:
-        """Forget an optimizer that does not exist any longer."""
+        """Forget an optimizer that no longer exists."""
         self.optimizers.discard(key)
         self._strays.pop(key, None)
         if self._defining == key:
@@ -199,15 +199,16 @@ class StepMachine:
             self._stepping = None
 
     def optimizers_stop(self) -> None:
-        """No optimizer steps any more: end steps without one, until one steps."""
+        """End steps without an optimizer from now on, until one steps again."""
         if not self._have_stopped and self.training is not None:
             self.training.flags |= StepFlag.INTERRUPTED
         self._have_stopped = True
 
     def optimizer_begins(self, key: Hashable, mode: ModeKeys) -> StepChange:
-        """An optimizer is about to step, or its scaler has decided to skip.
+        """Note that an optimizer is about to step, or that its scaler skips the step.
 
-        The step that the change names may have ended, by another optimizer's step.
+        The step in the returned change may have ended already, because another
+        optimizer has stepped.
         """
         self.optimizers.add(key)
         self._have_stopped = False
@@ -228,10 +229,10 @@ class StepMachine:
         return StepChange(self._begin_training(mode), began=True)
 
     def evaluation_trains(self, key: Hashable) -> Step | None:
-        """An optimizer is about to use gradients that the module made in evaluation.
+        """Note that an optimizer is about to use gradients from evaluation mode.
 
-        If they belong to the open step of evaluation, that becomes a step of training,
-        keeps its number among all steps, and is returned.
+        If they belong to the open step of evaluation, return that step: it becomes a
+        step of training, and keeps its number among all steps.
         """
         step = self.evaluation
         if step is None or not step.may_train or self.training is not None:
@@ -252,22 +253,22 @@ class StepMachine:
         return self._defining == key
 
     def closure_begins(self) -> None:
-        """The optimizer that is stepping evaluates its closure."""
+        """Note that the optimizer that is stepping evaluates its closure."""
         self._in_closure = True
 
     def closure_ends(self) -> None:
-        """The evaluation is over; only the first one of a step is captured."""
+        """Note the end of the evaluation; only the first one in a step is captured."""
         self._in_closure = False
         self.depth = 0
         if self.training is not None:
             self.training.is_taken = True
 
     def closure_fails(self) -> None:
-        """The evaluation raised; so will the optimizer's step."""
+        """Note that the evaluation raised, and that so will the optimizer's step."""
         self._in_closure = False
 
     def optimizer_ends(self, key: Hashable, *, skipped: bool = False) -> StepChange:
-        """The optimizer has stepped, or was skipped."""
+        """Note that the optimizer has stepped, or was skipped."""
         step = self.training
         if self._stepping == key:
             self._stepping = None
@@ -285,7 +286,7 @@ class StepMachine:
     # ---- forwards ------------------------------------------------------------
 
     def forward_begins(self, root: Hashable, mode: ModeKeys) -> StepChange:
-        """A root is about to be called."""
+        """Note that a root is about to be called."""
         self.depth += 1
         if self.depth > 1:
             return StepChange(self._forward)
@@ -311,7 +312,7 @@ class StepMachine:
         return change_of((step, began, ended))
 
     def forward_ends(self, *, failed: bool = False) -> StepChange:
-        """The call of a root is over; *failed* if it raised."""
+        """Note that the call of a root is over; *failed* says that it raised."""
         self.depth = self.depth - 1 if self.depth > 0 else 0
         step = self._forward
         if self.depth > 0 or step is None:
@@ -325,12 +326,12 @@ class StepMachine:
         return StepChange(step, ended=self._end(step))
 
     def forward_lost(self) -> StepChange:
-        """The call of a root ended without an event (an interrupt)."""
+        """Note that the call of a root ended without an event, by an interrupt."""
         self.depth = min(self.depth, 1)
         return self.forward_ends(failed=True)
 
     def module_called(self, mode: ModeKeys, *, again: bool = False) -> StepChange:
-        """A module or a loss was called, perhaps outside the call of a root.
+        """Note the call of a module or a loss, perhaps outside the call of a root.
 
         Args:
             mode: The present mode.
@@ -345,7 +346,7 @@ class StepMachine:
         return change_of((self.training, False, ()))
 
     def _evaluated(self, mode: ModeKeys, *, again: bool) -> StepChange:
-        """A part of a model, or a loss, is evaluated outside the call of a root."""
+        """Note the evaluation of a part or a loss outside the call of a root."""
         step = self.evaluation
         if step is not None and step.mode is mode and not again:
             return change_of((step, False, ()))
@@ -397,9 +398,9 @@ class StepMachine:
     # ---- a training that resumes ---------------------------------------------
 
     def counters(self) -> Counters:
-        """Return the numbers that a training resumed from here continues with.
+        """Return the numbers of the next steps, for a training that resumes here.
 
-        The resumed training repeats a training step that is open now.
+        The resumed training repeats the training step that is open now.
         """
         step, modes = self._next_number, dict(self._next_mode_step)
         training = self.training
@@ -410,7 +411,7 @@ class StepMachine:
         return Counters(step, modes)
 
     def continue_from(self, counters: Counters) -> bool:
-        """Continue from these numbers; False, and no change, if that would go back."""
+        """Continue from these numbers; do nothing and return False if they go back."""
         if counters.step < self._next_number or any(
             counters.modes.get(mode, 0) < count
             for mode, count in self._next_mode_step.items()
@@ -423,7 +424,7 @@ class StepMachine:
     # ---- the rest ------------------------------------------------------------
 
     def record_given(self, mode: ModeKeys) -> StepChange:
-        """A value is recorded by hand; the step that it belongs to may have ended."""
+        """Find the step of a value recorded by hand; it may have ended already."""
         if self.depth > 0:
             return StepChange(self._forward)
         steps = (
@@ -443,7 +444,7 @@ class StepMachine:
         return StepChange(step, began=True)
 
     def close(self) -> StepChange:
-        """End all open steps: no further event will come."""
+        """End all open steps, because no more events will come."""
         ended: tuple[Step, ...] = ()
         if self.evaluation is not None:
             ended = self._end(self.evaluation)
@@ -461,7 +462,7 @@ class StepMachine:
         return None
 
     def _is_over(self, root: Hashable, mode: ModeKeys) -> bool:
-        """Whether this call of a root does not belong to the open training step."""
+        """Return whether this call of a root is outside the open training step."""
         step = self.training
         if step is None or step.mode is not mode:
             return step is not None
@@ -479,7 +480,7 @@ class StepMachine:
         return bool(self.optimizers) and not self._have_stopped
 
     def _consider(self, key: Hashable) -> None:
-        """Let the optimizer define the steps unless another one still does."""
+        """Let the optimizer define the steps, unless another one still does."""
         if self._defining is None:
             self._defining = key
         elif not self._is_explicit:
@@ -509,7 +510,7 @@ class StepMachine:
         return (step,)
 
     def _is_latest(self, step: Step) -> None:
-        """Note the step that ended last of its mode; the one before it is over."""
+        """Note the step that ended last in its mode; release the one before it."""
         before = self._latest.get(step.mode)
         if before is not None:
             # It refers to its step: without this, memory waits for the collector.
