@@ -21,7 +21,6 @@ from tdbg.config.collections import BUILT_IN, CollectionRegistry, Role
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, every_need
 from tdbg.config.schedules import SaveConfigMode
-from tdbg.run.requests import need_as_json
 
 __all__ = ["ACTIVATIONS", "RuleNeeds"]
 
@@ -204,4 +203,4 @@ class RuleNeeds:
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return what the configuration event has of it."""
-        return [need_as_json(each) for each in self.needs]
+        return [each.to_json() for each in self.needs]

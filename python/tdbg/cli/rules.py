@@ -17,7 +17,6 @@ from tdbg.config.needs import Needs, every_need
 from tdbg.config.schedules import STATISTICS_INTERVAL
 from tdbg.errors import ConfigurationError
 from tdbg.rules import Rule, get, is_in_file, names, parameters_of, registry
-from tdbg.run.requests import need_as_json
 
 __all__ = ["command"]
 
@@ -74,7 +73,7 @@ def _describe(name: str, *, named: bool) -> dict[str, Any]:
         "severities": [severity.label for severity in rule.severities],
         "by_default": registry.is_default(name),
         "source": name if is_in_file(name) else rule.__module__,
-        "needs": [need_as_json(need) for need in _needs(rule)],
+        "needs": [need.to_json() for need in _needs(rule)],
         "captures": [captures(need) for need in _needs(rule)],
         "parameters": [
             {

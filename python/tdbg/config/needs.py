@@ -85,6 +85,14 @@ class Needs:
                 msg = f"needs: {field} must be at least {least}, not {number!r}"
                 raise ConfigurationError(msg)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as a dictionary for JSON, with sets as sorted lists."""
+        sets = {
+            "collections": sorted(self.collections),
+            "modules": sorted(self.modules),
+        }
+        return {**dataclasses.asdict(self), **sets}
+
 
 def every_need(needs: Needs | Iterable[Needs]) -> tuple[Needs, ...]:
     """Return the needs of a rule that gives one or several.

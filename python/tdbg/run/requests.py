@@ -48,7 +48,6 @@ __all__ = [
     "Request",
     "RequestListener",
     "StopRequest",
-    "need_as_json",
     "request_capture",
     "request_stop",
     "stop_request",
@@ -471,7 +470,7 @@ def request_capture(
         mode=mode.name if isinstance(mode, ModeKeys) else mode,
         instead=instead,
         end=end,
-        needs=tuple(need_as_json(need) for need in needs),
+        needs=tuple(need.to_json() for need in needs),
         who=f"{_user()}@{socket.gethostname()}",
     )
     return write_request(run_directory, "capture", dataclasses.asdict(asked))
@@ -505,12 +504,6 @@ def _check_number(name: str, value: object, *, least: int = 1) -> None:
     if whole_number(value, least, MAX_NUMBER) is None:
         msg = f"{name} must be a number of steps, not {short(value)}"
         raise ConfigurationError(msg)
-
-
-def need_as_json(need: Needs) -> dict[str, Any]:
-    """Return a need as a dictionary for JSON, its sets as sorted lists."""
-    sets = {"collections": sorted(need.collections), "modules": sorted(need.modules)}
-    return {**dataclasses.asdict(need), **sets}
 
 
 def _needs(given: object) -> tuple[Mapping[str, Any], ...]:

@@ -19,7 +19,7 @@ from tdbg import rules
 PARTS_OF_A_SESSION = {
     *("machine", "recorder", "policy", "step_writer", "meter", "counted"),
 }
-LONGEST_CHAIN = 25  # To be 24.
+LONGEST_CHAIN = 24
 FLOORS = 10
 #: Of all modules.
 SHARE_WITH_ONE_IMPORTER = 0.15
