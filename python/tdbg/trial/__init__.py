@@ -5,8 +5,7 @@ Imports no framework.
 
 from __future__ import annotations
 
-from tdbg.trial.durations import DURATION_FIELD
-from tdbg.trial.envelope import ENVELOPE_FIELDS, Envelope
+from tdbg.trial.envelope import DURATION_FIELD, ENVELOPE_FIELDS, Envelope
 from tdbg.trial.losses import LossSeries
 from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
 from tdbg.trial.overview import TensorDescription, TensorOverview

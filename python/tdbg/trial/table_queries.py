@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.trial import envelope, overview, statistics
-from tdbg.trial.durations import duration_envelope
 from tdbg.trial.envelope import (
     Envelope,
     checked_edges,
     column_edges,
+    duration_envelope,
     envelope_fields,
 )
 from tdbg.trial.layout import Layout, LayoutCache
