@@ -64,7 +64,7 @@ def command(
     Warnings and errors count, even if they have recovered. Findings of severity info do
     not.
 
-    RUN may be a pattern in quotes: 'runs/*'.
+    RUN may be a quoted pattern such as 'runs/*'.
     """
     if is_many(runs):
         refuse_report_of_many(report_file)
@@ -119,6 +119,6 @@ def conclude(report: Report, *, named: bool) -> None:
     for note in report.notes:
         out.print(plain(f"note: {note}"))
     if report.n_steps == 0:
-        out.print("no step to judge: nothing was captured yet")
+        out.print("no step to judge: nothing has been captured yet")
     else:
         out.print(f"judged {counted(report.n_steps, 'recorded step')}")

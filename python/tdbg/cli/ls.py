@@ -34,7 +34,7 @@ def command(
     mode: ModeKeys,
     as_json: bool,
 ) -> None:
-    """List the runs below PATH, or, if PATH is a run, its tensors."""
+    """List the runs below PATH, or the tensors of PATH if it is a run."""
     if not Path(path).is_dir():
         msg = f"there is no folder {path}"
         raise NotARun(msg, file=path, kind="missing")

@@ -65,7 +65,7 @@ wait_for_answer = click.option(
     type=click.FloatRange(min=0),
     default=30.0,
     show_default=True,
-    help="Seconds to wait for the training's answer; 0: do not wait.",
+    help="Seconds to wait for the training's answer; 0 does not wait.",
 )
 
 
@@ -86,5 +86,5 @@ mode = click.option(
     type=_Mode(),
     default="GLOBAL",
     show_default=True,
-    help="Which steps to show, and count.",
+    help="Only steps of this mode, numbered as the mode counts them.",
 )

@@ -61,27 +61,27 @@ def action_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--dry-run",
             is_flag=True,
-            help="Only say which actions would be taken.",
+            help="Only print which actions tdbg would take.",
         ),
         click.option(
             "--actions",
             "file",
             type=click.Path(exists=True, dir_okay=False),
-            help="A YAML or JSON file of actions: tdbg docs actions.",
+            help="A YAML or JSON file with actions; see tdbg docs actions.",
         ),
         click.option(
             "--stop-on",
             type=click.Choice([severity.label for severity in Severity]),
             default="error",
             show_default=True,
-            help="The least severity at which 'stop' stops.",
+            help="The lowest severity at which 'stop' stops the training.",
         ),
         click.option(
             "--on-finding",
             multiple=True,
             metavar="ACTION",
-            help=f"What to do about findings: {', '.join(names())}, some with a "
-            "target, as 'webhook:https://...'; repeatable.",
+            help=f"What to do when a rule finds something: {', '.join(names())}; "
+            "some take a target, such as 'webhook:https://...'; repeatable.",
         ),
     ):
         command = option(command)
@@ -299,7 +299,7 @@ def print_interrupted(out: Console) -> None:
     """Print what Ctrl-C has ended, and what it has not."""
     if out.is_terminal:
         out.print()  # It has written ^C.
-    out.print("watching has stopped; that stops no training")
+    out.print("watching has stopped; the training continues")
 
 
 def print_statuses(
@@ -326,7 +326,7 @@ def print_statuses(
             out.print(plain(f"{status['rule']}: {text}"))
     found = [f"{s['rule']} ({s['n_findings']})" for s in listed if s["n_findings"]]
     if found:
-        text = f"found something: {', '.join(found)}; tdbg docs NAME says more"
+        text = f"found something: {', '.join(found)}; tdbg docs NAME explains it"
         out.print(plain(text))
     for name, words in SILENT.items():
         rules = ", ".join(s["rule"] for s in idle if s["status"] == name)
@@ -335,4 +335,4 @@ def print_statuses(
     if blind and not named:
         rules = ", ".join(status["rule"] for status in blind)
         out.print(plain(f"{BLIND}: {rules}"), style="dim")
-        out.print(plain("    --rule NAME says what is missing"), style="dim")
+        out.print(plain("    --rule NAME tells you what is missing"), style="dim")

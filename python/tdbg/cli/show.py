@@ -31,7 +31,13 @@ COLUMNS = ("mean", "std", "min", "max", "l1", "l2")
     type=int,
     help="Show the values at this step, or its statistics where no values were saved.",
 )
-@click.option("--last", type=int, default=20, show_default=True, help="How many steps.")
+@click.option(
+    "--last",
+    type=int,
+    default=20,
+    show_default=True,
+    help="How many of the newest steps to show.",
+)
 @options.regex
 @options.collection
 @options.mode
@@ -53,7 +59,7 @@ def command(
 
     Each mode gets its own table. --mode selects one; GLOBAL joins all steps.
 
-    If NAME has histograms, quantiles and the losses of narrow types follow.
+    If NAME has histograms, you also see its quantiles and what narrow types would lose.
     """
     trial = create_trial(run)
     is_default = ctx.get_parameter_source("mode") is ParameterSource.DEFAULT
@@ -110,7 +116,7 @@ def print_run(
     tables = {mode: lines for mode, lines in tables.items() if lines}
     lost = trial.lost_records()
     if not tables:
-        out.print("no statistics yet")
+        out.print("no statistics recorded yet")
         accounts.print_lost_records(lost, out)
         return
     for mode, lines in tables.items():

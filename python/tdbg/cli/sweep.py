@@ -113,7 +113,7 @@ jobs_option = click.option(
     type=click.IntRange(min=1),
     default=lambda: os.cpu_count() or 1,
     show_default="number of cores",
-    help="Number of processes that judge, if there are many runs.",
+    help="Largest number of processes that judge many runs.",
 )
 
 
@@ -297,7 +297,7 @@ class _Sweep:
         self._out.print(self._table())
         sick = sum(row.code in (EXIT_FOUND, EXIT_FAILED) for row in rows)
         unreadable = sum(bool(row.error) for row in rows)
-        text = f"{counted(len(rows), 'run')} judged: {sick or 'none'} sick"
+        text = f"{counted(len(rows), 'run')} judged: {sick or 'none'} with problems"
         self._out.print(f"{text}, {unreadable} unreadable" if unreadable else text)
 
     def _print_findings(self, row: _Row, findings: list[dict[str, Any]]) -> None:
@@ -340,7 +340,7 @@ class _Sweep:
         )
         if self.seconds_left > 0.0:
             what = "all have ended" if self.rows else "no run yet"
-            drawn.caption = f"{what}; waiting {self.seconds_left:.0f} s for others"
+            drawn.caption = f"{what}; waiting {self.seconds_left:.0f} s for more runs"
             drawn.caption_justify = "left"
         return drawn
 

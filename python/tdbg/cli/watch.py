@@ -89,10 +89,12 @@ def command(
 ) -> None:
     """Judge each RUN while it trains, until all trainings have ended.
 
-    RUN may be a pattern in quotes, as 'runs/*': runs that appear later are judged, too.
+    RUN may be a quoted pattern such as 'runs/*'; tdbg also judges runs that appear
+    later.
 
-    With --json each line is a document whose "event" is "watching", "finding",
-    "stopping" or "ended"; of many runs also "unreadable", and each has a "run".
+    With --json, each line is a document whose "event" is "watching", "finding",
+    "stopping" or "ended". With many runs it may also be "unreadable", and each
+    document names its "run".
     """
     chosen = parse_rules(rules)
     if is_many(runs):

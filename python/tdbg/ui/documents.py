@@ -15,7 +15,7 @@ from tdbg.errors import TdbgError
 from tdbg.trial import Trial
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
-from tdbg.view import RunRow, RunView, in_forward_order, view_of
+from tdbg.view import RunRow, RunView, in_forward_order, tensors_in, view_of
 
 __all__ = ["describe_run", "described", "list_runs", "tell_runs", "tensors_of"]
 
@@ -131,7 +131,7 @@ def described(trial: Trial) -> dict[str, Any]:
                 {"kind": each.kind, "file": each.file, "message": each.message}
                 for each in trial.problems()[:MAX_PROBLEMS]
             ],
-            "n_tensors": len(trial.tensor_names()),
+            "n_tensors": len(tensors_in(trial).roles),
             "changes": _changes(trial),
         }
 

@@ -171,8 +171,9 @@ def steps_of_modes(table: NDArray[np.void], modes: frozenset[Any]) -> int:
         modes: The modes, each of which counts its own steps.
     """
     total = 0
+    of_rows = np.ascontiguousarray(table["mode"])
     for mode in modes:
-        counts = table["mode_step"][table["mode"] == mode.value]
+        counts = table["mode_step"][of_rows == mode.value]
         total += int(counts.max() - counts.min()) + 1 if len(counts) else 0
     return total
 

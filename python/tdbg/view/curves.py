@@ -79,31 +79,33 @@ def last_loss(trial: Trial, table: NDArray[np.void] | None = None) -> LastLoss |
             return None
         table = trial.step_table() if table is None else table
         for mode in sorted(ModeKeys, key=lambda mode: mode not in TRAINING):
-            of_mode = np.flatnonzero(table["mode"] == mode.value)
-            steps = table["step"][of_mode]
             for name in names:
-                found = _last(trial, name, steps)
+                found = _last(trial, name, mode, table)
                 if found is not None:
                     at, value = found
-                    mode_step = int(table["mode_step"][of_mode[at]])
-                    return LastLoss(name, mode, int(steps[at]), mode_step, value)
+                    step, mode_step = table["step"][at], table["mode_step"][at]
+                    return LastLoss(name, mode, int(step), int(mode_step), value)
     return None
 
 
 def _last(
-    trial: Trial, name: str, steps: NDArray[np.int64]
+    trial: Trial, name: str, mode: ModeKeys, table: NDArray[np.void]
 ) -> tuple[int, float] | None:
-    """Where the last value of a loss is, and the value: newest steps are read first."""
-    stop, width = len(steps), NEWEST_STEPS
+    """Return the row of the last step that has a loss, and its value.
+
+    The newest steps are looked at first: a live run has it there.
+    """
+    stop, width = len(table), NEWEST_STEPS
     while stop > 0:
         start = max(0, stop - width)
-        rows = trial.columns([name], steps[start:stop])
+        of_mode = np.flatnonzero(table["mode"][start:stop] == mode.value) + start
+        rows = trial.columns([name], table["step"][of_mode])
         there = np.flatnonzero(rows.present[0])
         if len(there):
             at = int(there[-1])
             bad = sum(float(rows.column(each)[0, at]) for each in NOT_FINITE)
             value = math.nan if bad else float(rows.column("mean")[0, at])
-            return start + at, value
+            return int(of_mode[at]), value
         stop, width = start, width * 16
     return None
 

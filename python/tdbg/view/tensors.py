@@ -36,25 +36,40 @@ class Tensors:
     are_trees: bool
 
 
-_kept: WeakKeyDictionary[Trial, tuple[Hashable, Tensors]] = WeakKeyDictionary()
+@dataclass(slots=True)
+class _Kept:
+    """Tensors, what they depend on, and how much of the run had been read."""
+
+    tensors: Tensors
+    known: Hashable
+    read: Hashable
+
+
+_kept: WeakKeyDictionary[Trial, _Kept] = WeakKeyDictionary()
 
 
 def tensors_in(trial: Trial) -> Tensors:
     """Return what the tensors of a run are."""
     with trial.no_refresh():
+        kept, read = _kept.get(trial), (trial.epoch, trial.n_bytes)
+        if kept is not None and kept.read == read:
+            return kept.tensors
         names = trial.tensor_names()
         known = tuple(names), len(trial.attempts()), len(trial.model_info())
-        held = _kept.get(trial)
-        if held is None or held[0] != known:
-            described = trial.describe(names)
-            losses = [each for each in described if each.role == _LOSS]
-            found = Tensors(
-                {each.name: each.role for each in described},
-                tuple(each.name for each in sorted(losses, key=_place_of_loss)),
-                _are_trees(trial),
-            )
-            held = _kept[trial] = known, found
-        return held[1]
+        if kept is None or kept.known != known:
+            kept = _kept[trial] = _Kept(_described(trial, names), known, read)
+        kept.read = read
+        return kept.tensors
+
+
+def _described(trial: Trial, names: list[str]) -> Tensors:
+    described = trial.describe(names)
+    losses = [each for each in described if each.role == _LOSS]
+    return Tensors(
+        {each.name: each.role for each in described},
+        tuple(each.name for each in sorted(losses, key=_place_of_loss)),
+        _are_trees(trial),
+    )
 
 
 def names_of_role(trial: Trial, role: str) -> list[str]:

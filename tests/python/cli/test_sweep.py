@@ -91,7 +91,7 @@ def test_a_table_tells_each_run_and_what_is_wrong_with_it(sweep: Path) -> None:
     assert row.split() == [str(runs[1]), "closed", "5", "4", "1", "error"]
     assert "ExplodingTensor at step 3" in result.output
     assert f"{runs[2]}: " in result.output
-    assert "3 runs judged: 1 sick, 1 unreadable" in result.output
+    assert "3 runs judged: 1 with problems, 1 unreadable" in result.output
 
 
 def test_what_cannot_be_read_is_an_exit_code_of_its_own(sweep: Path) -> None:
@@ -380,4 +380,4 @@ def test_what_is_only_worth_knowing_is_printed_and_is_no_sickness(
     result = call("check", *runs, *rule)
     assert "so it is" in result.output
     assert result.exit_code == 0, result.output
-    assert n_runs == 1 or "2 runs judged: none sick" in result.output
+    assert n_runs == 1 or "2 runs judged: none with problems" in result.output

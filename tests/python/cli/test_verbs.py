@@ -332,7 +332,7 @@ def test_an_interrupted_watch_says_that_it_was_stopped_and_asks_for_nothing(
         else:
             lines = stdout.splitlines()
             assert "Ctrl-C ends watching, not the training" in watching
-            assert lines[0] == "watching has stopped; that stops no training"
+            assert lines[0] == "watching has stopped; the training continues"
             assert "the training goes on" in lines
         assert watcher.returncode == 0
         assert RequestListener(path, open_run(path).uuid, 1).poll() == []
@@ -348,7 +348,7 @@ def test_rules_of_which_there_is_nothing_to_say_are_a_line() -> None:
         print_statuses(statuses, Console(file=file), named=False)
         lines = file.getvalue().splitlines()
     assert lines == [
-        "found something: Overfit (1); tdbg docs NAME says more",
+        "found something: Overfit (1); tdbg docs NAME explains it",
         "found nothing before judging was stopped: AllZero, DeadRelu",
     ]
 

@@ -554,7 +554,7 @@ def test_an_answer_of_a_tensor_that_is_not_there_says_so(
     address = at(served, "plain", screen="tensor", tensor="no-such")
     with new_page(browser, address) as watched:
         title = watched.page.locator(".notice h2")
-        expect(title).to_have_text("There is no such tensor in this run")
+        expect(title).to_have_text("This run has no such tensor")
 
 
 def test_the_document_of_a_run_is_json_that_a_browser_reads(

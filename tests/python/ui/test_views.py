@@ -313,7 +313,7 @@ def test_what_a_logarithmic_axis_has_no_place_for_stands_at_its_foot(
             assert 0.40 < first < 0.47
             assert 0.58 < last < 0.65
             reading = watched.page.locator(".card", has=chart).locator(".reading")
-            expect(reading).to_contain_text("at the foot: zero or below")
+            expect(reading).to_contain_text("at the bottom: zero or below")
             watched.page.get_by_role("button", name="linear").click()
             expect(reading).not_to_contain_text("at the foot")
 

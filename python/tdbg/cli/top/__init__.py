@@ -30,16 +30,16 @@ _FRAME_SECONDS = 0.1
 
 @click.command("top")
 @options.runs
-@click.option("--once", is_flag=True, help="Print the screen as it is now, and end.")
+@click.option("--once", is_flag=True, help="Print the screen once and exit.")
 @options.no_mmap
 @options.as_json
 def command(runs: tuple[str, ...], once: bool, as_json: bool) -> None:
-    """Show each RUN on the whole screen while it trains: losses, findings, all layers.
+    """Show RUNs on the whole screen while they train: losses, findings, all layers.
 
-    RUN may be a pattern in quotes, as 'runs/*': runs that appear later are shown, too.
-    A key opens a run, checks, stops, or captures more: ? shows them.
+    RUN may be a quoted pattern such as 'runs/*'; tdbg adds runs that appear later.
+    Press ? to see the keys that open a run, check it, stop it or capture more.
 
-    Where there is no terminal, and with --json, a line tells of each change, until all
+    Without a terminal, or with --json, tdbg prints a line for each change until all
     trainings have ended.
     """
     board = _Board(runs)

@@ -31,15 +31,15 @@ __all__ = ["KEYS", "View", "draw"]
 
 #: What each key does, as the screen of keys says it.
 KEYS = {
-    "up, down, k, j": "choose a run; a finding of the run that is open",
-    "enter, escape": "open the run; go back to the runs",
-    "tab": "another collection in the map",
-    "+, -": "the newer half of the steps; twice as many",
+    "up, down, k, j": "choose a run, or a finding in an open run",
+    "enter, escape": "open the run; go back to the list of runs",
+    "tab": "show another collection in the map",
+    "+, -": "zoom to the newer half of the steps; zoom out",
     "c": "check the run with the default rules",
     "s": "stop the training, after a question",
-    "a": "capture the values of the map's tensors for 50 steps, after a question",
-    "?": "these keys",
-    "q": "quit; the trainings go on",
+    "a": "capture values of the map's tensors for 50 steps, after a question",
+    "?": "show these keys",
+    "q": "quit; trainings continue",
 }
 _SYMBOLS = {Severity.ERROR: "■", Severity.WARNING: "▲", Severity.INFO: "●"}
 _STATE_STYLES = {
@@ -247,7 +247,7 @@ def _findings(run: WatchedRun, view: View, width: int, room: int) -> list[Text]:
     if hidden or run.n_following:
         parts = [f"{hidden} more"] if hidden else []
         if run.n_following:
-            parts.append(f"{run.n_following} that follow from these")
+            parts.append(f"{run.n_following} consequences of these")
         lines.append(Text(f"    and {', '.join(parts)}", "dim"))
     return lines
 
@@ -311,10 +311,10 @@ def _maps(
 def _no_map(run: WatchedRun) -> str:
     if not run.mapped():
         return (
-            "no statistics of gradients, weights or outputs were captured: "
-            'include_collections=["gradients"], or a (attach)'
+            "No statistics of gradients, weights or outputs were captured. Use "
+            'include_collections=["gradients"], or press a to capture some now.'
         )
-    return "no statistics in this range of steps"
+    return "No statistics in this range of steps."
 
 
 # ---- lines -----------------------------------------------------------------------

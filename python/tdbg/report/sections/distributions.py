@@ -31,7 +31,7 @@ def distributions(subject: Subject) -> Section | None:
         for name in accused_tensors(subject.diagnosis.problems, OF_PROBLEM)
         if _can_be_shown(subject, name)
     ]
-    words = "Of the tensors that findings name."
+    words = "Tensors that findings name."
     if not names:
         names = _ends(subject)
         words = (
@@ -94,7 +94,7 @@ def _chart(name: str, found: dict[int, Histogram]) -> Markup:
         labels,
         notes,
         alt=f"Histograms of {name} at {len(found)} steps.",
-        caption="The outermost bins hold all that lies beyond.",
+        caption="The outermost bins include everything beyond them.",
     )
 
 
@@ -111,7 +111,7 @@ def _precision(charts: Sequence[tuple[str, dict[int, Histogram]]]) -> Markup:
         ("tensor", "step", *DTYPES),
         rows,
         right=("step", *DTYPES),
-        caption="Share of elements that a narrow type would make zero or infinite.",
+        caption="Share of elements that would become zero or infinite in each type.",
     )
 
 

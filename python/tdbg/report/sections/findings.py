@@ -34,9 +34,11 @@ def findings(subject: Subject) -> Section:
     """All findings, the worst first; what is over, last."""
     problems = subject.diagnosis.problems
     if not problems:
-        words = "No rule has found anything."
+        words = "No rule found anything."
         if not subject.diagnosis.statuses:
-            words = "No rule has judged this run yet: `tdbg check RUN` does."
+            words = (
+                "No rule has judged this run yet. To judge it, run `tdbg check RUN`."
+            )
         return Section("findings", "Findings", tag("p", words, class_="quiet"))
     return Section(
         "findings", "Findings", [_problem(each, subject) for each in problems]
@@ -47,9 +49,11 @@ def _problem(problem: Problem, subject: Subject) -> list[Child]:
     worst = problem.worst
     label = problem.severity.label
     n = len(problem.findings)
-    others = f" and {n - 1} more" if n > 1 else ""
+    others = problem.place.removeprefix(worst.tensor)
     tone, words = (
-        ("ok", f"{WORDS[label]}, gone") if problem.is_over else (label, WORDS[label])
+        ("ok", f"{WORDS[label]}, recovered")
+        if problem.is_over
+        else (label, WORDS[label])
     )
     heading = tag(
         "h3",
@@ -75,7 +79,7 @@ def _problem(problem: Problem, subject: Subject) -> list[Child]:
             for i, rule in enumerate(problem.causes)
         ]
         content.append(
-            tag("p", "It follows from ", links, ": look there first.", class_="note")
+            tag("p", "This follows from ", links, ". Look there first.", class_="note")
         )
     content.append(_evidence(problem, subject))
     if n > 1:

@@ -70,7 +70,7 @@ def layer_map(subject: Subject) -> Section | None:
     ):
         content.append(tag("h3", title))
         if found is None:
-            words = f"Not captured: Hook({HOW[missing]}) captures them."
+            words = f"Not captured. To capture them, use Hook({HOW[missing]})."
             content.append(tag("p", words, class_="quiet"))
             continue
         prefix = {"gradients": GRADIENT, "updates": UPDATE}.get(missing, "")
@@ -110,7 +110,7 @@ def _caption(
 ) -> str | None:
     words = []
     if title == "Update / weight":
-        words.append("Around 10⁻³ is usual; far below, a layer stands still.")
+        words.append("Around 10⁻³ is usual. Far below it, a layer hardly learns.")
     if len(rows) < len(parameters):
         most = max(each.stop - each.start for each in rows)
         words.append(

@@ -40,7 +40,7 @@ def banner(subject: Subject) -> Markup:
         do = tag(
             "p",
             tag("b", "What to do: "),
-            "let rules judge it: ",
+            "judge the run with ",
             tag("code", "tdbg check RUN"),
             class_="do",
         )
@@ -157,11 +157,11 @@ def _time(seconds: float) -> str:
 
 def _state(subject: Subject) -> str:
     words = {
-        "running": "the training goes on",
-        "stalled": "the process is there, without a sign of life",
-        "closed": "ended in order",
-        "dead": "the process is gone, without having ended the run",
-        "unknown": "not known: made on another machine, or nobody has begun to write",
+        "running": "the training continues",
+        "stalled": "the process exists but shows no sign of life",
+        "closed": "ended normally",
+        "dead": "the process is gone and did not close the run",
+        "unknown": "the run is from another machine, or nothing has written to it yet",
     }
     head = subject.view.head
     text = f"{head.state}: {words.get(head.state, head.state)}"
@@ -181,9 +181,9 @@ def _steps(subject: Subject) -> str:
     incomplete = int(np.count_nonzero(~subject.table["complete"]))
     lossy = int(np.count_nonzero(~subject.table["lossless"]))
     if incomplete:
-        text += f"; {counted(incomplete, 'step')} not of all workers"
+        text += f"; {counted(incomplete, 'step')} not recorded by all workers"
     if lossy:
-        text += f"; {counted(lossy, 'step')} with losses"
+        text += f"; {counted(lossy, 'step')} with lost records"
     return text
 
 
@@ -199,7 +199,7 @@ def _software(subject: Subject) -> str:
     told = subject.configuration
     parts = [subject.framework]
     parts += [f"{k} {told[k]}" for k in ("python", "tdbg") if told.get(k)]
-    return ", ".join(filter(None, parts)) or "not told"
+    return ", ".join(filter(None, parts)) or "unknown"
 
 
 def _hardware(subject: Subject) -> str:
@@ -212,7 +212,7 @@ def _hardware(subject: Subject) -> str:
     if is_integer(told.get("memory")):
         parts.append(f"{size(told['memory'])} of memory")
     parts.append(" ".join(str(told[k]) for k in ("system", "machine") if told.get(k)))
-    return ", ".join(filter(None, parts)) or "not told"
+    return ", ".join(filter(None, parts)) or "unknown"
 
 
 def _attempts(subject: Subject) -> Child:

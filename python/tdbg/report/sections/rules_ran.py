@@ -23,7 +23,7 @@ def rules_ran(subject: Subject) -> Section:
     """List the rules: first those that found something or failed, then the others."""
     statuses = subject.diagnosis.statuses
     if not statuses:
-        words = "None: `tdbg check RUN` judges the run with all of them."
+        words = "None. `tdbg check RUN` judges the run with all default rules."
         return Section("rules", "Rules that ran", tag("p", words, class_="quiet"))
     told, silent, blind = [], [], []
     for rule, status in statuses.items():

@@ -339,8 +339,8 @@ def test_without_histograms_the_setting_is_named(page: Page) -> None:
             "H200, Xeon, 8 cores",
         ),
         ({"cores": 1, "memory": 3_000_000_000}, "1 core, 3.0 GB of memory"),
-        ({"cores": "8", "accelerators": "all"}, "not told"),
-        ("fast", "not told"),
+        ({"cores": "8", "accelerators": "all"}, "unknown"),
+        ("fast", "unknown"),
     ],
 )
 def test_the_facts_name_the_machine_as_far_as_it_is_known(

@@ -139,8 +139,8 @@ export function StopButton({ run }: { run: Run }) {
       {isOpen && (
         <Dialog title="Stop this training?" onClose={() => setOpen(false)}>
           <p>
-            It ends at its next forward, all ranks at the same step. What was captured stays, and so
-            do the checkpoints that it has written.
+            The training ends at its next forward, all ranks at the same step. Its captured data and
+            its checkpoints stay.
           </p>
           <label>
             Why, in one sentence
@@ -149,7 +149,7 @@ export function StopButton({ run }: { run: Run }) {
               maxLength={400}
               value={reason}
               onInput={(event) => setReason(event.currentTarget.value)}
-              placeholder="the run's history will say it"
+              placeholder="recorded with the run"
             />
           </label>
           <Outcome reply={reply} error={error} isSlow={isSlow} />

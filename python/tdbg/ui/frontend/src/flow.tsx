@@ -156,7 +156,7 @@ export function Flow(props: Props) {
             </span>
           </span>
         ) : (
-          <span class="soft">bar: now · pale: least to greatest of the range</span>
+          <span class="soft">bar: now · pale: minimum to maximum of the range</span>
         )}
       </p>
     </div>

@@ -130,7 +130,7 @@ export function Heat({
             {bad[hovered] > 0 && <strong class="bad"> {count(bad[hovered])} not finite</strong>}
           </span>
         ) : (
-          <span class="soft">bright: many elements · line: median · dashes: 10 % and 90 %</span>
+          <span class="soft">bright: many elements · line: median · dashed: 10 % and 90 %</span>
         )}
       </p>
     </div>

@@ -142,14 +142,14 @@ function StateNotice({ run }: { run: Run }) {
   }, []);
   const age = run.wall ? now + ahead - run.wall : 0;
   const since = run.wall
-    ? `; step ${count(run.last_step ?? 0)}, the last one, ended ${ago(age)}, at ${new Date((run.wall - ahead) * 1000).toLocaleTimeString()}`
+    ? `; the last step, ${count(run.last_step ?? 0)}, ended ${ago(age)}, at ${new Date((run.wall - ahead) * 1000).toLocaleTimeString()}`
     : "";
   const isHalted = run.rate !== null && age > Math.max(HALT_SECONDS, HALTS / run.rate);
   const said: Record<string, string | false> = {
-    stalled: `The process is there, but has shown no sign of life for 10 s or longer${since}.`,
-    dead: `The training was killed: it ended without closing its run${since}. What it had written is shown.`,
-    unknown: run.steps > 0 && `Nobody can tell from here whether this training lives${since}.`,
-    running: isHalted && `The process lives, but its steps have come to a halt${since}.`,
+    stalled: `The process exists but has shown no sign of life for at least 10 s${since}.`,
+    dead: `The training was killed: it ended without closing its run${since}. You see what it had written.`,
+    unknown: run.steps > 0 && `tdbg cannot tell from here whether this training is alive${since}.`,
+    running: isHalted && `The process is alive, but no step has ended for a while${since}.`,
   };
   const text = said[run.state];
   if (!text) return null;
@@ -215,7 +215,7 @@ function TopBar({ run }: { run?: Run | null }) {
               )}
               {run.rate !== null && run.state === "running" && <span>{number(run.rate)}/s</span>}
               {run.cost.is_telling && (
-                <span title="How much longer steps take because they are captured">
+                <span title="How much longer steps take because of capture">
                   cost +{percent(run.cost.share)}
                 </span>
               )}
@@ -233,7 +233,7 @@ function TopBar({ run }: { run?: Run | null }) {
       </header>
       {link === "lost" && (
         <p class="banner error" role="alert">
-          The server does not answer: what is shown is what it said last. Trying again by itself …
+          The server does not answer. You see its last answer; the page keeps trying …
         </p>
       )}
     </>
@@ -258,8 +258,8 @@ function Token() {
     <main class="token">
       <Notice title="Open the address that tdbg ui printed" tone="info">
         <p>
-          It ends with a token, which this page needs and does not have: a new server has a new one.
-          Paste the address, or what follows #t= in it.
+          This page needs the token at the end of that address. Each server has a new one. Paste the
+          address, or the part after #t=.
         </p>
         <form
           onSubmit={(event) => {

@@ -125,7 +125,7 @@ export function StepTimes(props: Shown) {
     <Card
       title="Step time of each rank"
       class="step-times"
-      aside={<span class="soft">who stands out most comes first</span>}
+      aside={<span class="soft">the rank that stands out most comes first</span>}
     >
       <RankMap {...props} grid={grid} order={order} field="seconds" />
     </Card>
@@ -162,7 +162,7 @@ export function Ranks(
       title="Ranks"
       aside={
         <span class="soft">
-          {count(order.length)} ranks, {label}; who stands out most comes first
+          {count(order.length)} ranks, {label}; the rank that stands out most comes first
         </span>
       }
     >

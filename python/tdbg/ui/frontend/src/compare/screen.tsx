@@ -24,7 +24,7 @@ export function CompareScreen() {
   if (ids.length < 2)
     return (
       <main>
-        <Notice title="Choose two runs or more to compare">
+        <Notice title="Choose two or more runs to compare">
           <Link to={{}}>All runs</Link>
         </Notice>
       </main>
@@ -42,7 +42,7 @@ export function CompareScreen() {
     <main class="compare">
       <header class="compare-head">
         <h1>
-          {count(ids.length)} runs <span class="soft">beside each other</span>
+          {count(ids.length)} runs <span class="soft">side by side</span>
         </h1>
         <div class="settings">
           <Chips

@@ -14,7 +14,7 @@ export function Short({ runs }: { runs: Compared[] }) {
             <th>state</th>
             <th>steps</th>
             <th>cost</th>
-            <th>what is wrong</th>
+            <th>verdict</th>
           </tr>
         </thead>
         <tbody>
@@ -59,14 +59,14 @@ export function Differences({ runs }: { runs: Compared[] }) {
   if (!data) return error ? <p class="bad">{plain(error.message)}</p> : null;
   return (
     <Card
-      title="What is different"
+      title="Differences"
       class="differences"
       aside={
         data.n_same > 0 && <span class="soft">{count(data.n_same)} settings are the same</span>
       }
     >
-      {data.settings.length === 0 && <p>All settings that the runs tell are the same.</p>}
-      <Scroll label="What is different">
+      {data.settings.length === 0 && <p>All recorded settings are the same.</p>}
+      <Scroll label="Differences">
         <table class="rows wide">
           <thead>
             <tr>

@@ -1,4 +1,4 @@
-import { bytes, compareNames, count, percent, plain, shorten } from "../format";
+import { bytes, compareNames, count, counted, percent, plain, shorten } from "../format";
 import { Notice } from "../parts";
 import type { Run } from "../types";
 
@@ -10,7 +10,7 @@ export function Facts({ run }: { run: Run }) {
     <footer class="facts">
       {run.problem_list.length > 0 && (
         <Notice
-          title={`${count(run.damaged_files)} thing${run.damaged_files > 1 ? "s" : ""} in the files ${run.damaged_files > 1 ? "are" : "is"} not as it should be; the rest is shown`}
+          title={`${counted(run.damaged_files, "problem")} with the files of this run; you see the rest`}
           tone="warning"
         >
           <ul>
@@ -22,7 +22,7 @@ export function Facts({ run }: { run: Run }) {
             ))}
           </ul>
           <p>
-            <code>tdbg fsck {shorten(run.path, 90)}</code> says more.
+            <code>tdbg fsck {shorten(run.path, 90)}</code> checks every byte.
           </p>
         </Notice>
       )}
@@ -35,7 +35,7 @@ export function Facts({ run }: { run: Run }) {
           <Fact name="Cost of capture" value={`steps take ${percent(run.cost.share)} longer`} />
         )}
         <Fact name="Lost records" value={count(run.lost_records.records)} />
-        <Fact name="Rules that judged" value={judged ? count(judged) : "none"} />
+        <Fact name="Rules that have judged" value={judged ? count(judged) : "none"} />
         {workers.length > 1 && (
           <Fact
             name="Ranks"

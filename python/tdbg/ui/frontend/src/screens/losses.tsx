@@ -93,7 +93,7 @@ export function Losses({
     >
       {!name ? (
         <div class="empty">
-          <p>No loss and no scalar was captured.</p>
+          <p>No loss or scalar was captured.</p>
           <p class="soft">
             Register it: <code>hook.register_loss(criterion)</code>
           </p>
@@ -121,9 +121,9 @@ export function Losses({
               NaN or Inf in {count(bad)} step{bad > 1 && "s"}
             </strong>
           ) : (
-            <span class="soft">line: mean · band: least to greatest of a column</span>
+            <span class="soft">line: mean · band: minimum to maximum of a column</span>
           )}
-          {isLog && hasBelow(lines) && <span class="soft"> at the foot: zero or below</span>}
+          {isLog && hasBelow(lines) && <span class="soft"> at the bottom: zero or below</span>}
         </p>
       )}
     </Card>

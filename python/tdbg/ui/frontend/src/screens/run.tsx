@@ -48,7 +48,7 @@ function RangeChip({ run, range }: { run: Run; range: Range }) {
   if (isWhole)
     return (
       <p class="soft hint">
-        Drag over the axis, the loss or the map to look closer; double-click for all steps.
+        Drag over the axis, the loss or the map to zoom in; double-click to show all steps.
       </p>
     );
   const behind = (run.last_step ?? 0) + 1 - range.to;

@@ -96,7 +96,7 @@ export function Runs({ list }: { list: RunList }) {
         ))}
         {shown.length > most && <li ref={end} class="soft" />}
       </ul>
-      {!shown.length && <p class="soft">No run is like that.</p>}
+      {!shown.length && <p class="soft">No run matches.</p>}
     </main>
   );
 }
@@ -146,15 +146,15 @@ function NoRuns({ places }: { places: string[] }) {
     <main>
       <Notice title="No run yet" tone="starting">
         <p>
-          Looking in <code>{places.map(plain).join(", ")}</code>. A run appears here by itself, as
-          soon as a training begins:
+          Looking in <code>{places.map(plain).join(", ")}</code>. A run appears here as soon as a
+          training begins:
         </p>
         <pre>{`import tdbg.pytorch as td
 
 with td.watch(model, criterion, out="runs/first"):
     train()`}</pre>
         <p>
-          or, without a change of the script, <code>tdbg run -- python train.py</code>
+          or, without changing your script, <code>tdbg run -- python train.py</code>
         </p>
       </Notice>
     </main>

@@ -67,7 +67,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
   if (!tensor)
     return (
       <main>
-        <Notice title="There is no such tensor in this run" tone="warning">
+        <Notice title="This run has no such tensor" tone="warning">
           <p>
             <code>{shorten(name, 200)}</code>
           </p>
@@ -122,7 +122,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
         }
       >
         {grid.error ? (
-          <Notice title="It cannot be drawn" tone="error">
+          <Notice title="This chart cannot be drawn" tone="error">
             {plain(grid.error.message)}
           </Notice>
         ) : (
@@ -146,10 +146,10 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
             <strong class="bad">NaN or Inf in {count(bad)} rows</strong>
           ) : (
             <span class="soft">
-              line: mean · band: least to greatest of a column · nothing is left out
+              line: mean · band: minimum to maximum of a column · nothing is left out
             </span>
           )}
-          {isLog && hasBelow(lines) && <span class="soft"> at the foot: zero or below</span>}
+          {isLog && hasBelow(lines) && <span class="soft"> at the bottom: zero or below</span>}
           {(route.from || route.to) && (
             <button type="button" class="small" onClick={range.reset}>
               Show all steps
@@ -282,9 +282,9 @@ function Distribution({
     return (
       <Card title="Distribution">
         <div class="empty">
-          <p>No histogram and no value of it was captured in these steps.</p>
+          <p>No histogram or value of this tensor was captured in these steps.</p>
           <p class="soft">
-            Histograms come with <code>ReductionConfig(save_histogram=True)</code>, values with{" "}
+            Capture histograms with <code>ReductionConfig(save_histogram=True)</code>, values with{" "}
             <code>SaveConfig(save_interval=100)</code>.
           </p>
           {run.may_control && (
@@ -302,13 +302,13 @@ function Distribution({
         <Heat packed={packed} from={from} to={to} height={260} />
         {lost.length > 0 && (
           <div class="side">
-            <h3>What a format would lose</h3>
+            <h3>What each format would lose</h3>
             <table>
               <thead>
                 <tr>
                   <th>format</th>
                   <th>to zero</th>
-                  <th>beyond</th>
+                  <th>to infinity</th>
                 </tr>
               </thead>
               <tbody>
@@ -321,9 +321,7 @@ function Distribution({
                 ))}
               </tbody>
             </table>
-            <p class="soft">
-              shares of the elements at step {count(Number(packed.header.lost_step))}
-            </p>
+            <p class="soft">share of elements at step {count(Number(packed.header.lost_step))}</p>
           </div>
         )}
       </div>

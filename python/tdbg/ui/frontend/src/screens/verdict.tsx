@@ -25,12 +25,12 @@ export function Verdict({ run }: { run: Run }) {
         )}
         {run.verdict.tone === "starting" && run.state === "running" && (
           <p class="measured">
-            The process lives and has opened the run. The charts come with the first step that ends.
+            The process is alive and has opened the run. Charts appear when the first step ends.
           </p>
         )}
         {run.verdict.tone === "unjudged" && (
           <p class="advice">
-            <b>What to do</b> judge it{run.may_control ? " here, or by" : ":"}{" "}
+            <b>What to do</b> judge it{run.may_control ? " here, or with" : " with"}{" "}
             <code>tdbg check {shorten(run.path, 80)}</code>, or while it trains{" "}
             <code>tdbg watch {shorten(run.path, 80)}</code>
           </p>
