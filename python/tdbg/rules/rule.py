@@ -251,7 +251,7 @@ def check_regex(rule: Rule, parameter: str) -> None:
     try:
         _compiled(value)
     except (re.error, TypeError) as error:
-        msg = f"{rule.name}.{parameter} is {value!r}, no regular expression: {error}"
+        msg = f"{rule.name}.{parameter} is {value!r}, not a regular expression: {error}"
         raise ConfigurationError(msg) from error
 
 

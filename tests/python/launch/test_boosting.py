@@ -235,8 +235,8 @@ with tx.Hook({str(own)!r}) as hook:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("import xgboost", "imported xgboost, but never called train or cv"),
-        ("import lightgbm", "imported lightgbm, but never called train or cv"),
+        ("import xgboost", "the program imported xgboost, but never called train or cv"),
+        ("import lightgbm", "the program imported lightgbm, but never called train or cv"),
     ],
 )
 def test_a_script_that_trains_nothing_is_told_so(

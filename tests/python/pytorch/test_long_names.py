@@ -155,4 +155,4 @@ def test_an_event_that_is_too_large_is_counted_and_logged(
     hook.close()
     assert hook.counters()["offered"] > hook.counters()["written"]
     assert create_trial(run_dir).lost_records().reasons == {"refused": 1}
-    assert "an event of the run (what) is left out" in caplog.text
+    assert "tdbg leaves out an event (what)" in caplog.text
