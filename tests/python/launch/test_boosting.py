@@ -235,8 +235,14 @@ with tx.Hook({str(own)!r}) as hook:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("import xgboost", "the program imported xgboost, but never called train or cv"),
-        ("import lightgbm", "the program imported lightgbm, but never called train or cv"),
+        (
+            "import xgboost",
+            "the program imported xgboost, but never called train or cv",
+        ),
+        (
+            "import lightgbm",
+            "the program imported lightgbm, but never called train or cv",
+        ),
     ],
 )
 def test_a_script_that_trains_nothing_is_told_so(
