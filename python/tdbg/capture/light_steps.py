@@ -179,7 +179,11 @@ class LightSteps:
             len(steps),
             self.duration_ns,
             steps[-1][0] if steps else 0,
-            list(filter(None, map(self._passed, range(len(steps))))),
+            [
+                found
+                for i, each in enumerate(steps)
+                if (found := self._passed(i, *each))
+            ],
             forwards={self._root: 1},
         )
 
@@ -188,8 +192,12 @@ class LightSteps:
         if n:
             self._ended(n)
 
-    def _passed(self, n_before: int) -> PassedNumbers | None:
-        duration_ns, numbers = self._steps[n_before]
+    def _passed(
+        self, n_before: int, duration_ns: int, numbers: Numbers
+    ) -> PassedNumbers | None:
+        """Return what is captured of the numbers of a step; None: nothing is."""
+        if not numbers:
+            return None
         of_entry = self._step_plan.of_entry
         chosen = [(*each, of_entry(each[0])) for each in numbers]
         chosen = [each for each in chosen if each[2]]
