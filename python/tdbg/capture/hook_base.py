@@ -530,7 +530,7 @@ class HookBase(ABC):
         if not session.continue_from(counters):
             _log.warning(
                 "tdbg goes on counting at step %d: your program loaded a checkpoint of "
-                "step %d after its first step; load it before",
+                "step %d after its first step; load it before the first step",
                 session.next_steps().step,
                 counters.step,
             )

@@ -182,7 +182,7 @@ def test_a_run_without_a_step_is_healthy_and_says_why(tmp_path: Path) -> None:
         pass
     result = call("check", tmp_path / "run")
     assert result.exit_code == 0
-    assert "no step to judge: nothing was captured yet" in result.output
+    assert "no step to judge: nothing has been captured yet" in result.output
 
 
 @pytest.mark.parametrize("runs", [1, 2])

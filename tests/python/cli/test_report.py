@@ -99,8 +99,8 @@ def test_the_name_of_a_run_makes_no_path(tmp_path: Path) -> None:
         (("report", "run", "-o", "no/where.html"), 2, "there is no folder no"),
         (("report", "nothing"), 3, "nothing"),
         (("check", "run", "--report", "no/where.html"), 2, "there is no folder no"),
-        (("check", "run", "run", "--report", "x.html"), 2, "--report is of one run"),
-        (("watch", "run", "run", "--report", "x.html"), 2, "--report is of one run"),
+        (("check", "run", "run", "--report", "x.html"), 2, "--report covers one run"),
+        (("watch", "run", "run", "--report", "x.html"), 2, "--report covers one run"),
         (("run", "--report", "no/x.html", "--", "true"), 2, "there is no folder no"),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_new_rule_overwrites_nothing(tmp_path: Path) -> None:
     test.write_text("mine")
     result = call("new-rule", "MyRule", "--dir", tmp_path)
     assert result.exit_code == 2
-    assert "exists already" in result.stderr
+    assert "already exists" in result.stderr
     assert [test.read_text(), *tmp_path.iterdir()] == ["mine", test]
 
 
@@ -139,7 +139,7 @@ def test_a_new_rule_overwrites_nothing(tmp_path: Path) -> None:
         ("large weights", "write LargeWeights"),
         ("9lives", "write LargeWeights"),
         ("../Evil", "write Evil"),
-        ("True", "no name for a rule"),
+        ("True", "is not a name for a rule"),
         ("ExplodingTensor", "there is a rule ExplodingTensor already"),
     ],
 )

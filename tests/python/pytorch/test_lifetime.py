@@ -98,7 +98,7 @@ def test_steps_never_go_back(run_dir: Path, caplog: pytest.LogCaptureFixture) ->
     train(*training, 3)
     with caplog.at_level(logging.WARNING, "tdbg"):
         hook.resume_at(1)
-    assert "load it before the first one" in caplog.text
+    assert "load it before the first step" in caplog.text
     train(*training, 1)
     assert hook.close()
     assert [step[0] for step in Recorded(run_dir).steps] == [0, 1, 2, 3]
