@@ -186,7 +186,7 @@ def measure_steps(path: Path, n: int, python: list[str], table: Table) -> None:
         (line,) = [line for line in answer.splitlines() if line.startswith(name)]
         check_equal(line.split()[-3:], [str(n), "0", f"0..{n - 1}"], f"ls: {name}")
     answer = add(table, run, "show", ask(python, "show", str(path)))
-    check(f"over {n} steps" in answer, "show: the number of steps")
+    check(f"at {n:,} recorded steps" in answer, "show: the number of steps")
     check_equal(answer.count(f"{n}  "), 2, "show: rows of each tensor")
     answer = add(
         table, run, "check", ask(python, "check", "--no-record", "--json", str(path))
@@ -241,7 +241,10 @@ def measure_writers(path: Path, n: int, python: list[str], table: Table) -> None
             text = add(table, f"{n:,} {what}", verb, answer)
             check(NAMES[0] in text, f"{verb}: the name of the tensor")
             if verb == "show":
-                check(f"over {n_steps} steps" in text, "show: the number of steps")
+                check(
+                    f"at {n_steps:,} recorded steps" in text,
+                    "show: the number of steps",
+                )
 
 
 def grow(path: Path, how: str, n: int, python: list[str]) -> float:

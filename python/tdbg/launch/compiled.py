@@ -240,7 +240,8 @@ class StepSearch:
             if self._has_own():
                 self._has_failed = True
                 _log.warning(
-                    "tdbg captures nothing: the script has its own hook, which goes on"
+                    "tdbg captures nothing: the script has its own hook, "
+                    "which continues"
                 )
                 return None
             params = self._params(watch, args)

@@ -470,7 +470,7 @@ class Discovery:
         if registered_session(inside) is not None and not relatives:
             self._passed[id(module)] = module
             if not self._trainings:
-                self._give_up("the script has a hook of its own, which goes on")
+                self._give_up("the script has its own hook, which continues")
             return
         if self._is_next_a_training():
             for each in relatives:

@@ -169,8 +169,8 @@ def why_of_jax(facts: Facts) -> list[str]:
     """Return the line about a program with JAX of which nothing was captured."""
     if facts.n_gradients:
         reason = (
-            f"the program computed gradients {facts.n_gradients} times, but not in a "
-            "function that jax.jit compiles and that gets the parameters"
+            f"the program computed gradients {_times(facts.n_gradients)}, but not in "
+            "a function that jax.jit compiles and that gets the parameters"
         )
         advice = (
             "compile the whole step with step = jax.jit(step), or name the parameters "

@@ -179,11 +179,7 @@ def _filter(
             msg = f"there is no collection {name!r}; use one of {', '.join(BUILT_IN)}"
             raise ConfigurationError(msg)
         roles |= {role.name.lower() for role in BUILT_IN[name]}
-    try:
-        patterns = [NamePattern(each) for each in regex]
-    except re.error as error:
-        msg = f"{regex!r} contains an invalid regular expression: {error}"
-        raise ConfigurationError(msg) from error
+    patterns = [NamePattern.of_setting("regex", each) for each in regex]
     return lambda name, role: role in roles or any(p.search(name) for p in patterns)
 
 

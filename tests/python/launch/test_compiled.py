@@ -309,8 +309,8 @@ def test_steps_are_methods_loops_of_others_and_compiled_anew(tmp_path: Path):
             "w = jnp.ones((64, 10))\n"
             "for x, y in batches(3):\n"
             "    w = w - 0.1 * jax.grad(lambda w: entropy(x @ w, y))(w)\n",
-            "gradients were computed 3 times, but not in a function that jax.jit "
-            "compiles and that is called with the parameters; compile the whole step",
+            "the program computed gradients 3 times, but not in a function that "
+            "jax.jit compiles and that gets the parameters; compile the whole step",
             id="gradients outside of a compiled step",
         ),
         pytest.param(
@@ -322,7 +322,7 @@ def test_steps_are_methods_loops_of_others_and_compiled_anew(tmp_path: Path):
         pytest.param(
             "force = jax.jit(lambda x: -jax.grad(lambda x: (x * x).sum())(x))\n"
             "for x, y in batches(3): force(x)\n",
-            "gradients were computed 1 times, but not in a function",
+            "the program computed gradients 1 time, but not in a function",
             id="gradients by what is no parameter",
         ),
     ],
@@ -355,7 +355,7 @@ for x, y in batches(3):
 """
     _, told, out = launched(text, tmp_path)
     assert not out.exists()
-    assert "the script has a hook of its own, which goes on" in told
+    assert "the script has its own hook, which continues" in told
     assert len(tdbg.create_trial(own).steps(mode=TRAIN)) == 3
 
 

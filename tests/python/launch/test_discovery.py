@@ -146,7 +146,7 @@ def test_a_script_with_a_hook_of_its_own_keeps_it(
     assert not discovery.hooks
     assert not run_dir.exists()
     assert [each.getMessage() for each in caplog.records] == [
-        "tdbg captures nothing: the script has a hook of its own, which goes on"
+        "tdbg captures nothing: the script has its own hook, which continues"
     ]
     assert is_untouched()
     assert create_trial(own).steps(mode=TRAIN) == [0, 1, 2]

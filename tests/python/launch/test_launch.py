@@ -369,7 +369,7 @@ def test_which_processes_search(folder: Path, case: str) -> None:
         ),
         (
             "import no_such_module",
-            "the program ended by ModuleNotFoundError before it imported a framework",
+            "the program ended with ModuleNotFoundError before it imported a framework",
         ),
     ],
 )
@@ -386,9 +386,11 @@ def test_that_a_program_has_ended_by_an_error_is_said_once(run_dir: Path) -> Non
     text = "import torch, lightgbm; int('one')"
     result = tdbg_run(run_dir, PYTHON, "-c", text)
     lines = [each for each in result.stderr.splitlines() if each.startswith("tdbg: ")]
-    assert lines[1:] == [
-        "tdbg: nothing was captured: the program ended by ValueError before it trained"
-    ]
+    (line,) = lines[1:]
+    assert line == (
+        "tdbg: nothing was captured: the program ended with ValueError before it "
+        "trained"
+    )
 
 
 def test_options_of_python_by_which_nothing_can_be_captured_are_named(

@@ -403,7 +403,9 @@ def test_a_forward_whose_module_has_hooks_of_the_script_stays_as_it_is(
     layer.fit(20)
     assert seen == []
     discovery.print_summary()
-    assert "nothing was captured: the program called no module" in capsys.readouterr().err
+    assert (
+        "nothing was captured: the program called no module" in capsys.readouterr().err
+    )
 
 
 class Called(nn.Module):
