@@ -6,13 +6,14 @@ A rule states it, a hook acts on it; neither imports the other.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tdbg.config.class_kinds import kind_of_class
 from tdbg.config.collections import BUILT_IN
 from tdbg.config.messages import nearest, whole_number
+from tdbg.config.quantities import conjoin
 from tdbg.errors import ConfigurationError
 
 __all__ = [
@@ -192,7 +193,7 @@ def _absent(
     include = ", ".join(f'"{name}"' for name in names)
     settings = f"include_collections=[{include}]{_often(_often_raw(needs, names))}"
     return [
-        f"{_listed(names)} were not captured; {settings} or {by_rule} captures them"
+        f"{conjoin(names)} were not captured; {settings} or {by_rule} captures them"
     ]
 
 
@@ -228,7 +229,7 @@ def too_rare(
     names = sorted(frozenset().union(*(need.collections for need in rare)))
     every = _often_raw(rare, names)
     return (
-        f"it reads values of {_listed(names)} every {every} steps: "
+        f"it reads values of {conjoin(names)} every {every} steps: "
         f'rules=["{rule}"] saves them'
     )
 
@@ -248,11 +249,6 @@ def _often_raw(needs: Needs | Iterable[Needs], names: Iterable[str]) -> int | No
 
 def _often(interval: int | None) -> str:
     return "" if interval is None else f" with save_interval={interval}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Join names: "weights, biases and outputs"."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _is_included(

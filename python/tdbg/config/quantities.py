@@ -149,5 +149,16 @@ def join_names(names: Sequence[str], most: int = 3) -> str:
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
+def conjoin(words: Sequence[str]) -> str:
+    """Join words as a sentence names them: all of them.
+
+    Example:
+        >>> conjoin(["losses", "weights", "gradients"]), conjoin(["losses"])
+        ('losses, weights and gradients', 'losses')
+    """
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _list(names: Sequence[str]) -> str:
     return f": {join_names(names)}" if len(names) > 1 else ""

@@ -5,7 +5,7 @@ Thread safety: functions; the trial's lock is held inside.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.collections import Role
 from tdbg.config.messages import counted
+from tdbg.config.quantities import conjoin
 from tdbg.modes import EVALUATION, GLOBAL, TRAIN, TRAINING
 from tdbg.run.json_values import is_integer, mapping_of
 from tdbg.trial import RunOverhead, Trial
@@ -107,7 +108,7 @@ class Coverage:
         parts = []
         for n, group in groupby(self.roles, key=lambda each: each.steps):
             at = f"every {self.step_word}" if n >= self.steps else f"{n:,}"
-            parts.append(f"{_listed(list(group))} at {at}")
+            parts.append(f"{_listed(group)} at {at}")
         text = f"{', '.join(parts)} of {steps}"
         if self.budget is not None:
             text += f"; the budget of {100 * self.budget:g} % allows no more"
@@ -124,7 +125,7 @@ class Coverage:
                 f"budget={_higher(self.budget):g}, or turn the budget off: "
                 "budget='off', or TDBG_BUDGET=off."
             )
-        return "To record more steps, lower save_interval."
+        return "To record more steps, lower statistics_interval."
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
@@ -220,7 +221,5 @@ def _higher(budget: float) -> float:
     return min(0.5, 2 * budget)
 
 
-def _listed(roles: Sequence[RoleCoverage]) -> str:
-    """``weights``, ``weights and gradients``, ``losses, weights and gradients``."""
-    *first, last = [each.words for each in roles]
-    return f"{', '.join(first)} and {last}" if first else last
+def _listed(roles: Iterable[RoleCoverage]) -> str:
+    return conjoin([each.words for each in roles])

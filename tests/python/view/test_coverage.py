@@ -51,7 +51,7 @@ def test_steps_of_training_are_counted_by_role(tmp_path: Path) -> None:
         "gradient": 4,
     }
     assert found.text == "losses at every step, weights and gradients at 4 of 40 steps"
-    assert found.advice == "To record more steps, lower save_interval."
+    assert found.advice == "To record more steps, lower statistics_interval."
 
 
 def test_a_budget_that_left_steps_out_is_named_with_the_way_out(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ NAMED = [
     Named("threes_labelled_as_eights", "Confusion", LABELS, WARNING, (50, 99),
           "class 3 for 8", "Labels may be swapped"),
     Named("missing_value", "ExplodingTensor", INPUT, ERROR, (0, 29),
-          "1 NaN, 0 +Inf and 0 -Inf among 960", "The data already contains it"),
+          "1 NaN among 960 elements", "The data already contains it"),
     Named("batch_in_other_units", "ExplodingGradient", "gradient/0.weight", WARNING,
           (150, 150), "times its median over the last 20 recorded steps", "max_norm="),
     Named("batch_in_other_units", "LossSpike", LOSS, WARNING, (150, 153),

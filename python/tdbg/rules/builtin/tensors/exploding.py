@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs, with_beginning
-from tdbg.config.quantities import join_names
+from tdbg.config.quantities import conjoin, join_names
 from tdbg.rules.builtin.tensors.tensor_rule import TensorRule
 from tdbg.rules.columns import held_before
 from tdbg.rules.registry import register
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ExplodingTensor"]
 
+WORDS = dict(zip(NOT_FINITE_COUNTS, ("NaN", "+Inf", "-Inf"), strict=True))
 ACTIVATIONS = ROLES["inputs"] | {"output"}
 STATE_ROLES = {"weight", "bias", "buffer", "optimizer_state"}
 GRADIENT_ROLES = {
@@ -157,10 +158,7 @@ class ExplodingTensor(TensorRule):
             message=(
                 f"This {table.roles[i].replace('_', ' ')}{of} is the first tensor that "
                 f"is not finite{_where(table, window, name, step)}: "
-                f"{table['nan'][i, j]:,.0f} NaN, "
-                f"{table['positive_infinity'][i, j]:,.0f} +Inf and "
-                f"{table['negative_infinity'][i, j]:,.0f} -Inf among "
-                f"{table['count'][i, j]:,.0f} elements.{besides}"
+                f"{_counted(table, i, j)}.{besides}"
             ),
             value=float(n_bad),
             threshold=0.0,
@@ -169,6 +167,15 @@ class ExplodingTensor(TensorRule):
             # The model does not make its own input.
             stage=Stage.SETUP if table.roles[i] == "model_input" else None,
         )
+
+
+def _counted(table: Table, i: int, j: int) -> str:
+    """``it is NaN``, ``2 NaN and 1 -Inf among 4,096 elements``."""
+    found = [(int(table[field][i, j]), word) for field, word in WORDS.items()]
+    if table["count"][i, j] == 1:
+        return f"it is {next(word for n, word in found if n)}"
+    counts = conjoin([f"{n:,} {word}" for n, word in found if n])
+    return f"{counts} among {table['count'][i, j]:,.0f} elements"
 
 
 def _where(table: Table, window: Window, name: str, step: int) -> str:
