@@ -209,8 +209,16 @@ class Diagnosis:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of problems and notes that are there now, by severity label."""
-        now = [each.severity for each in (*self.at_fault, *self.notes)]
+        """Number of faults and notes that are there now, by severity label.
+
+        A fault counts as the worst of itself and what follows from it.
+        """
+        worst = {each.rule: each.severity for each in self.accused}
+        for each in reversed(self.accused):  # Causes stand before what follows.
+            for cause in each.causes:
+                worst[cause] = max(worst.get(cause, each.severity), worst[each.rule])
+        now = [worst[each.rule] for each in self.at_fault]
+        now += [each.severity for each in self.notes]
         return {each.label: now.count(each) for each in Severity}
 
 

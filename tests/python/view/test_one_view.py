@@ -128,6 +128,8 @@ def test_the_cause_comes_first_and_what_follows_is_no_fault_of_its_own() -> None
     said = verdict_of(head(), diagnosis)
     assert (said.tone, said.wrong) == ("error", 2)
     assert said.advice == cause.advice
+    # Whoever looks for errors finds the run, by its cause.
+    assert (said.tone, diagnosis.counts["error"]) == ("error", 1)
     assert "the worst: WeightUpdateRatio in w, with 1 consequence." in said.sentence
     # What it brought about is over: no reason to look there first.
     gone = replace(grave, phase="end", step=12)
