@@ -16,23 +16,30 @@ from tdbg.view import accused_tensors
 __all__ = ["reproduce", "settings"]
 
 MOST = 300
+# Settings of the hook that rules make, not the user.
+OF_RULES = ("rules", "needs")
 
 
 def settings(subject: Subject) -> Section:
-    """The configuration of the hook, a row a setting, and a row a rule."""
+    """The configuration of the hook, a row a setting; folded, a row a rule."""
     hook = mapping_of(subject.configuration.get("hook", subject.configuration))
-    rows = [row for key, value in hook.items() for row in _rows(key, value)]
-    if not rows:
+    if not hook:
         text = "The run does not tell how it was captured."
         return Section("settings", "Settings", tag("p", text, class_="quiet"))
-    content: list[Child] = [
-        table(("setting", "value"), [(tag("code", k), v) for k, v in rows[:MOST]])
-    ]
-    if len(rows) > MOST:
-        content.append(
-            tag("p", f"{len(rows) - MOST} more are not listed.", class_="quiet")
-        )
-    return Section("settings", "Settings", content)
+    of_user = {key: value for key, value in hook.items() if key not in OF_RULES}
+    of_rules = {key: hook[key] for key in OF_RULES if hook.get(key)}
+    summary = tag("summary", "Parameters of the rules, and what they request")
+    folded = tag("details", summary, _listed(of_rules)) if of_rules else None
+    return Section("settings", "Settings", [_listed(of_user), folded])
+
+
+def _listed(values: Mapping[str, Any]) -> Markup:
+    rows = [row for key, value in values.items() for row in _rows(key, value)]
+    listed = table(("setting", "value"), [(tag("code", k), v) for k, v in rows[:MOST]])
+    more = len(rows) - MOST
+    if more <= 0:
+        return listed
+    return join([listed, tag("p", f"{more} more are not listed.", class_="quiet")])
 
 
 def _rows(key: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -377,19 +377,24 @@ def test_the_time_of_a_step_is_the_mean_of_its_workers(tmp_path: Path) -> None:
     assert step_time(subject).mean.tolist() == [3.0, 3.0, 3.0]
 
 
-def test_a_rule_is_one_row_of_the_settings(tmp_path: Path) -> None:
+def test_rules_are_rows_of_the_settings_below_those_of_the_user(tmp_path: Path) -> None:
     rule = {"name": "AllZero", "threshold": 100.0, "collections": ["outputs", "inputs"]}
     hook = {"rules": [rule], "needs": [{"interval": 1}], "naming": "tdbg"}
     with RunBuilder(tmp_path / "run") as run:
         content = json.dumps({"hook": hook}).encode()
         run.capture.event(-1, EventKind.CONFIGURATION, 0, content)
         run.step(0, {"fc.weight": np.ones(4, np.float32)})
-    (table,) = rendered(tmp_path / "run").section("settings").all("table")
-    rows = [[cell.text for cell in row.children] for row in table.all("tr")[1:]]
+    tables = rendered(tmp_path / "run").section("settings").all("table")
+    rows = [
+        [[cell.text for cell in row.children] for row in table.all("tr")[1:]]
+        for table in tables
+    ]
     assert rows == [
-        ["rules: AllZero", "threshold 100.0; collections outputs, inputs"],
-        ["needs[0]", "interval 1"],
-        ["naming", "tdbg"],
+        [["naming", "tdbg"]],
+        [
+            ["rules: AllZero", "threshold 100.0; collections outputs, inputs"],
+            ["needs[0]", "interval 1"],
+        ],
     ]
 
 
