@@ -267,8 +267,11 @@ class CountedSteps:
         begun, self._begun = self._begun, ()
         obedience = self._obedience
         next_poll_ns, obedience.next_poll_ns = obedience.next_poll_ns, sys.maxsize
-        for event in begun:  # A stop is obeyed by forwards, not here.
-            event.repeat()
+        try:
+            for event in begun:  # A stop is obeyed by forwards, not here.
+                event.repeat()
+        finally:
+            obedience.next_poll_ns = next_poll_ns
         notes, self._begun_notes = self._begun_notes, ()
         step = self._machine.training
         context: StepContext | None = None if step is None else step.context
@@ -276,7 +279,6 @@ class CountedSteps:
             self._recorder.take_numbers(context, *_columns(notes))
             for each in notes:
                 context.count_call(each.key)
-        obedience.next_poll_ns = next_poll_ns
 
 
 def _columns(

@@ -10,11 +10,13 @@ Errors: none raises into the training.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.capture.passed_steps import PassedNumbers, PassedSteps
 from tdbg.capture.schedule import StepPlan
@@ -204,7 +206,10 @@ class LightSteps:
         if not chosen:
             return None
         entries, values, flags = zip(*chosen, strict=True)
-        array = np.array(values, np.float32)
+        array: NDArray[Any] | None = None
+        # The next step may have taken the memory over (`donate_argnums` of JAX).
+        with contextlib.suppress(Exception):
+            array = np.array(values, np.float32)
         return PassedNumbers(n_before, duration_ns, entries, array, flags)
 
 

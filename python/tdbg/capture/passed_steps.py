@@ -27,14 +27,15 @@ class PassedNumbers(NamedTuple):
         n_before: How many steps passed before this one.
         duration_ns: Duration of the step.
         entries: The names of the numbers.
-        values: The numbers: float32, contiguous, of one dimension.
+        values: The numbers: float32, contiguous, of one dimension; None: they could not
+            be read, and are refused.
         flags: What to capture of each.
     """
 
     n_before: int
     duration_ns: int
     entries: Sequence[TensorEntry]
-    values: NDArray[Any]
+    values: NDArray[Any] | None
     flags: Sequence[int]
 
 

@@ -368,10 +368,13 @@ class Recorder:
         self,
         step: int,
         entries: Sequence[TensorEntry],
-        numbers: NDArray[Any],
+        numbers: NDArray[Any] | None,
         flags: Sequence[int],
     ) -> None:
-        """Record numbers for a step, without noting that the step has data."""
+        """Record numbers for a step, without noting that it has data; refuse None."""
+        if numbers is None:
+            self._fallback.refuse(step, len(entries), 0)
+            return
         batch, cores = self.batch_capture, [entry.core for entry in entries]
         if batch is None or not batch.take_numbers(step, cores, numbers, flags):
             self._fallback.take_numbers(step, entries, numbers, flags)

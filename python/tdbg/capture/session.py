@@ -101,10 +101,15 @@ class Session(SessionSteps):
             return None
         while self.unfinished:
             self.unfinished.pop()()
+        passing = self._passing
+        if passing is not None:
+            # Apart: an error in there must not cost this event.
+            self._passing = None
+            self.run(self._end_passing, passing)
+            if not self.is_live:
+                return None
         self._now_ns = start = time.perf_counter_ns()
         try:
-            if self._passing is not None:
-                self._end_passing(self._passing)
             return function(*arguments)
         except TrainingStopped:
             raise

@@ -452,7 +452,6 @@ class SessionSteps(SessionTensors):
 
     def _end_passing(self, passing: PassingSteps) -> None:
         """Account for the steps that have passed; observe what happens from now on."""
-        self._passing = None
         passed = passing.end()
         self.takes_activations = not self.n_replicas
         if passed.n:

@@ -235,6 +235,52 @@ def test_a_number_that_cannot_be_read_is_an_error_of_tdbg(
     assert len(create_trial(run_dir).steps(mode=TRAIN)) <= 2
 
 
+class Deleted:
+    """A number whose memory the next step has taken over, as JAX has it."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        msg = "Array has been deleted"
+        raise RuntimeError(msg)
+
+
+def test_a_number_that_is_gone_by_then_is_refused(
+    session: Session, run_dir: Path
+) -> None:
+    entry = session.entry("loss", Role.LOSS)
+    ended: list[int] = []
+    step(session)
+    light = begin(session, lambda result: [(entry, result)], ended.append)
+    for value in (0.5, Deleted(), 0.25):
+        assert light.goes_on()
+        light.add(value)
+    session.see()
+    assert ended == [3]
+    step(session)
+    assert session.latest_step(TRAIN) == (4, 4)
+    session.close()
+    assert session.counters()["internal_errors"] == 0
+    assert session.counters()["refused_tensors"] == 1
+    assert create_trial(run_dir).tensor("loss").steps() == [1, 3]
+
+
+def test_an_error_as_they_end_costs_no_event(session: Session, run_dir: Path) -> None:
+    """Sabotaged: the event that ends them is lost, even the end of the run."""
+
+    def ended(_: int) -> None:
+        msg = "no such number"
+        raise RuntimeError(msg)
+
+    step(session)
+    assert count(begin(session, ended=ended), 1) == 1
+    assert session.run(lambda: "an event") == "an event"
+    assert session.latest_step(TRAIN) == (1, 1)
+    assert count(begin(session, ended=ended), 1) == 1
+    session.close()
+    assert session.counters()["internal_errors"] == 2
+    statuses = [each.data for each in create_trial(run_dir).events("status")]
+    assert "ended" in [each.get("training") for each in statuses]
+
+
 def test_numbers_that_are_not_captured_are_left_out(
     session: Session, run_dir: Path
 ) -> None:

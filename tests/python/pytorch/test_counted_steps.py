@@ -278,6 +278,24 @@ def test_a_stop_is_heard_while_steps_are_counted(training: Training) -> None:
         training.run(10**6)
 
 
+def test_a_stop_is_heard_after_an_event_could_not_be_repeated(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def repeat(_: counted_steps.StepEvent) -> None:
+        msg = "no such event"
+        raise RuntimeError(msg)
+
+    training.count()
+    training.loss()  # The step under way has events.
+    with monkeypatch.context() as patched:
+        patched.setattr(counted_steps.StepEvent, "repeat", repeat)
+        training.hook._session.see()
+    assert training.hook.counters()["internal_errors"] == 1
+    request_stop(training.run_dir, reason="enough")
+    with pytest.raises(TrainingStopped, match="enough"):
+        training.run(1000)
+
+
 def test_a_schedule_of_rates_is_seen_where_no_budget_leaves_steps_out(
     run_dir: Path,
 ) -> None:
