@@ -54,6 +54,18 @@ def test_grad_of_a_tap_is_that_of_the_identity(capture: Any) -> None:
     np.testing.assert_array_equal(trial.tensor("doubled").value(0), 2 * X)
 
 
+def test_a_step_can_be_differentiated_as_a_whole(make_hook: Any) -> None:
+    """The program shows the arguments, which has no derivative."""
+    every = tj.SaveConfig(save_interval=100, statistics_interval=1)
+    hook = make_hook(include_collections=["weights"], save_config=every)
+    step = hook.jit(lambda parameters: jnp.sum(parameters["w"] ** 2))
+    parameters = {"w": jnp.asarray(X)}
+    for _ in range(3):
+        step(parameters)
+    gradients = jax.grad(step)(parameters)
+    np.testing.assert_array_equal(gradients["w"], 2 * X)
+
+
 def test_a_batch_of_vmap_is_one_tensor(capture: Any) -> None:
     trial = capture(jax.vmap(lambda row: doubled(row).sum()), X)
     np.testing.assert_array_equal(trial.tensor("doubled").value(0), 2 * X)

@@ -154,7 +154,7 @@ def _jvp_all(
     primals: Sequence[Any], _: Sequence[Any], **parameters: Any
 ) -> tuple[Any, Any]:
     result = show_all_p.bind(*primals, **parameters)
-    return result, ad.Zero.from_primal_value(result)
+    return result, ad.Zero(jax.typeof(result).to_tangent_aval())
 
 
 def _batch_all(
