@@ -126,13 +126,10 @@ class ModeSchedule:
             most: Count no more steps than these.
         """
         plan, scalars = self.step_plan(mode_step), Timing(self._scalars)
-        end = self.span.end
-        if plan.is_active and not plan.is_light:
+        # Whatever the collections: hooks record what the framework logs by then, too.
+        if (plan.is_active and not plan.is_light) or scalars.due(mode_step):
             return 0
-        if self._captures_scalars:
-            if scalars.due(mode_step):
-                return 0
-            end = min(end, scalars.steady_until(mode_step))
+        end = min(self.span.end, scalars.steady_until(mode_step))
         return int(min(end - mode_step, most))
 
     def scalars_due(self, mode_step: int) -> bool | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import pytest
+
 from tdbg.capture.policy import Policy
 from tdbg.capture.schedule import (
     HISTOGRAM,
@@ -60,8 +62,10 @@ def test_steps_with_losses_at_most_are_alike_until_something_else_is_due() -> No
     assert subject.n_alike(TRAIN, 1, 5) == 5
 
 
-def test_steps_are_alike_until_numbers_of_optimizers_are_due() -> None:
-    subject = policy(["scalars"], save_interval=10, statistics_interval=10)
+@pytest.mark.parametrize("collection", ["scalars", "losses"])
+def test_steps_are_alike_until_numbers_are_due(collection: str) -> None:
+    """Numbers that a framework logs are recorded then, whatever is captured."""
+    subject = policy([collection], save_interval=10, statistics_interval=10)
     assert [subject.n_alike(TRAIN, step, 64) for step in (0, 1, 10)] == [0, 9, 0]
 
 

@@ -103,6 +103,15 @@ def test_tensors_have_names_relative_to_the_model(ran: Ran) -> None:
     assert trial.tensor("d1_output_0").name == "d1_relu_output_0"
 
 
+def test_what_keras_logs_is_recorded_where_statistics_are_due(ran: Ran) -> None:
+    trial = ran.trial("losses")  # Nothing but losses is captured.
+    steps = trial.steps(mode=TRAIN)
+    assert len(steps) > 10
+    expected = [step for step in range(len(steps)) if step % 10 == 0]
+    for name in ("scalar/loss", "scalar/accuracy"):
+        assert trial.tensor(name).steps(mode=TRAIN) == expected
+
+
 def test_numbers_of_an_epoch_are_those_that_keras_remembers(ran: Ran) -> None:
     trial = ran.trial("modes")
     for name, values in ran.report["modes"].items():
