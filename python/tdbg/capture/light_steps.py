@@ -3,7 +3,8 @@
 A call of the function is a whole step, so nothing but the function has to be called:
 ``LightSteps`` notes when the step began and ended, and what it returned.
 
-Thread safety: the training's thread.
+Thread safety: the training's thread; an event of another thread may end them, and waits
+for nothing that the training computes.
 
 Errors: none raises into the training.
 """
@@ -11,6 +12,7 @@ Errors: none raises into the training.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from tdbg.capture.passed_steps import PassedNumbers, PassedSteps
 from tdbg.capture.schedule import StepPlan
 from tdbg.capture.tensor_entry import TensorEntry
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAIN, ModeKeys
 
 if TYPE_CHECKING:
     from tdbg.capture.session import Session
@@ -47,6 +49,7 @@ class LightSteps:
     Args:
         session: The session.
         root: The key of their forwards.
+        optimizer: The key of the optimizer that ends them.
         step_plan: What each of them captures.
         most: How many they may be.
         until_ns: The time (``time.perf_counter_ns``) from which on none may begin.
@@ -69,11 +72,13 @@ class LightSteps:
         "_is_open",
         "_most",
         "_n_changes",
+        "_optimizer",
         "_read",
         "_root",
         "_session",
         "_step_plan",
         "_steps",
+        "_thread",
         "_until_ns",
     )
 
@@ -81,6 +86,7 @@ class LightSteps:
         self,
         session: Session,
         root: Hashable,
+        optimizer: Hashable,
         step_plan: StepPlan,
         most: int,
         until_ns: int,
@@ -89,6 +95,8 @@ class LightSteps:
     ) -> None:
         self._session = session
         self._root = root
+        self._optimizer = optimizer
+        self._thread = threading.get_ident()
         self._step_plan = step_plan
         self._most = most
         self._until_ns = until_ns
@@ -128,12 +136,14 @@ class LightSteps:
         until_ns = min(session.obedience.next_poll_ns, now_ns + _NS)
         if until_ns <= now_ns or not session.machine.may_pass(mode, optimizer):
             return None
+        if session.is_called_in_steps:
+            return None
         first, policy = session.machine.following(mode), session.policy
         most = policy.n_alike(mode, first, _MOST)
         if most < _FEWEST:
             return None
         plan = policy.step_plan(mode, first)
-        light = cls(session, root, plan, most, until_ns, read, ended)
+        light = cls(session, root, optimizer, plan, most, until_ns, read, ended)
         session.let_pass(light)
         return light
 
@@ -160,6 +170,13 @@ class LightSteps:
                 self._session.run(_raise, error)
                 return
         self._steps.append((duration_ns, numbers))
+        if not self._is_open:
+            self._session.run(self._pass_late)
+
+    def _pass_late(self) -> None:
+        """Let the step pass during which another thread has ended them."""
+        if self._session.machine.may_pass(TRAIN, self._optimizer):
+            self._session.let_pass(self)
 
     @property
     def n(self) -> int:
@@ -176,10 +193,10 @@ class LightSteps:
     def end(self) -> PassedSteps:
         """Let no more steps pass; return those that are over."""
         self._is_open = False
-        steps = self._steps
+        steps, self._steps = tuple(self._steps), []
         return PassedSteps(
             len(steps),
-            self.duration_ns,
+            sum(duration_ns for duration_ns, _ in steps),
             steps[-1][0] if steps else 0,
             [
                 found
@@ -209,8 +226,18 @@ class LightSteps:
         array: NDArray[Any] | None = None
         # The next step may have taken the memory over (`donate_argnums` of JAX).
         with contextlib.suppress(Exception):
-            array = np.array(values, np.float32)
+            if threading.get_ident() == self._thread or all(map(_is_there, values)):
+                array = np.array(values, np.float32)
+            else:
+                # The step that computes them may wait for this call, from inside it.
+                self._session.is_called_in_steps = True
         return PassedNumbers(n_before, duration_ns, entries, array, flags)
+
+
+def _is_there(value: Any) -> bool:
+    """Return whether a number is computed."""
+    is_ready = getattr(value, "is_ready", None)
+    return is_ready is None or bool(is_ready())
 
 
 def _raise(error: Exception) -> None:

@@ -52,6 +52,8 @@ class SessionSteps(SessionTensors):
         n_replicas: Copies of a root that are being called, in threads of their own;
             nothing inside them is captured.
         replicas: The workers of this process: one, or each of its replicas.
+        is_called_in_steps: Whether steps call tdbg from inside, in another thread,
+            before they are computed; compiled steps do not pass then.
         idle: Reports when no input or output of a module will be captured for a
             while.
         listeners: Callbacks; ``Session.listen`` adds to them.
@@ -80,6 +82,7 @@ class SessionSteps(SessionTensors):
         self.takes_activations = True
         self.forward_context: StepContext | None = None
         self.n_replicas = 0
+        self.is_called_in_steps = False
         self.idle = IdleState()
         self.listeners = Listeners()
         # Ends of what goes on: called once, before the next event.

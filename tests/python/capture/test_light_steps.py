@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -279,6 +280,60 @@ def test_an_error_as_they_end_costs_no_event(session: Session, run_dir: Path) ->
     assert session.counters()["internal_errors"] == 2
     statuses = [each.data for each in create_trial(run_dir).events("status")]
     assert "ended" in [each.get("training") for each in statuses]
+
+
+class Computing:
+    """A number that a step has yet to compute."""
+
+    def is_ready(self) -> bool:
+        return False
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        msg = "this would wait"
+        raise AssertionError(msg)
+
+
+def in_another_thread(session: Session) -> None:
+    """An event that comes from inside a step."""
+    thread = threading.Thread(target=session.see)
+    thread.start()
+    thread.join()
+
+
+def test_another_thread_waits_for_no_number(session: Session) -> None:
+    """Sabotaged: a callback waits for the step that waits for the callback."""
+    entry = session.entry("loss", Role.LOSS)
+    step(session)
+    light = begin(session, lambda result: [(entry, result)])
+    for value in (0.5, Computing()):
+        assert light.goes_on()
+        light.add(value)
+    in_another_thread(session)
+    assert session.latest_step(TRAIN) == (2, 2)
+    assert session.counters()["internal_errors"] == 0
+    assert session.counters()["refused_tensors"] == 1
+    step(session)
+    assert try_to_begin(session) is None  # This training does so at each step.
+
+
+def test_a_step_during_which_another_thread_ends_them_is_counted(
+    session: Session, run_dir: Path
+) -> None:
+    entry = session.entry("loss", Role.LOSS)
+    told: list[int] = []
+    step(session)
+    light = begin(session, lambda result: [(entry, result)], told.append)
+    assert light.goes_on()
+    light.add(0.5)
+    assert light.goes_on()
+    in_another_thread(session)
+    light.add(0.25)
+    assert not light.goes_on()
+    step(session)
+    assert session.latest_step(TRAIN) == (3, 3)
+    assert told == [1, 1]
+    session.close()
+    assert create_trial(run_dir).tensor("loss").steps() == [1, 2]
 
 
 def test_numbers_that_are_not_captured_are_left_out(

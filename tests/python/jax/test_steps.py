@@ -322,3 +322,24 @@ def test_a_tap_outside_of_a_step_is_nothing() -> None:
     assert str(jax.make_jaxpr(lambda x: tj.tap(x, "x") + 1)(1.0)) == str(
         jax.make_jaxpr(lambda x: x + 1)(1.0)
     )
+
+
+def test_a_step_may_record_from_inside(make_hook: Any, read: Any) -> None:
+    """Sabotaged: the callback waits for a loss that waits for the callback."""
+    hook = make_hook()
+
+    def record(loss: Any) -> None:
+        hook.save_scalar("inside", float(loss))
+
+    def step(weights: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda w: jnp.mean((w @ w) ** 2))(weights)
+        jax.debug.callback(record, loss)
+        return weights - gradient, loss
+
+    captured, weights = hook.jit(step), jnp.full((256, 256), 1e-3)
+    for _ in range(100):
+        weights, _ = captured(weights)
+    jax.block_until_ready(weights)
+    assert hook.n_steps == 100
+    assert hook.counters()["internal_errors"] == 0
+    assert len(read(hook).tensor("scalar/inside").steps()) > 1
