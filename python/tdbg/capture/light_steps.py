@@ -229,7 +229,7 @@ class LightSteps:
             if threading.get_ident() == self._thread or all(map(_is_there, values)):
                 array = np.array(values, np.float32)
             else:
-                # The step that computes them may wait for this call, from inside it.
+                # The step that computes them may be waiting for this call.
                 self._session.is_called_in_steps = True
         return PassedNumbers(n_before, duration_ns, entries, array, flags)
 

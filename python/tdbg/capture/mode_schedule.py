@@ -126,7 +126,7 @@ class ModeSchedule:
             most: Count no more steps than these.
         """
         plan, scalars = self.step_plan(mode_step), Timing(self._scalars)
-        # Whatever the collections: hooks record what the framework logs by then, too.
+        # Hooks record what the framework logs there, even if it is in no collection.
         if (plan.is_active and not plan.is_light) or scalars.due(mode_step):
             return 0
         end = min(self.span.end, scalars.steady_until(mode_step))

@@ -103,7 +103,7 @@ class Session(SessionSteps):
             self.unfinished.pop()()
         passing = self._passing
         if passing is not None:
-            # Apart: an error in there must not cost this event.
+            # In a call of its own: an error in there must not cost this event.
             self._passing = None
             self.run(self._end_passing, passing)
             if not self.is_live:
