@@ -20,6 +20,7 @@ from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, array_ref
 from tdbg.capture.events import StepWriter, write_event
 from tdbg.capture.listeners import call_all
 from tdbg.capture.overhead import Overhead
+from tdbg.capture.passed_steps import PassingSteps
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import Faults, watch_process
 from tdbg.capture.recorder import Recorder
@@ -102,12 +103,8 @@ class Session(SessionSteps):
         while self.unfinished:
             self.unfinished.pop()()
         passing = self._passing
-        if passing is not None:
-            # In a call of its own: an error in there must not cost this event.
-            self._passing = None
-            self.run(self._end_passing, passing)
-            if not self.is_live:
-                return None
+        if passing is not None and not self._observe(passing):
+            return None
         self._now_ns = start = time.perf_counter_ns()
         try:
             return function(*arguments)
@@ -119,6 +116,15 @@ class Session(SessionSteps):
             return None
         finally:
             self.meter.total_ns += time.perf_counter_ns() - start
+
+    def _observe(self, passing: PassingSteps) -> bool:
+        """Let no more steps pass; return whether the session is live.
+
+        In a ``run`` of its own: an error must not cost the event that comes next.
+        """
+        self._passing = None
+        self.run(self._end_passing, passing)
+        return self.is_live
 
     def overhead(self) -> Overhead:
         """Return the cost of capture so far."""
