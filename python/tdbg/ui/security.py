@@ -141,7 +141,7 @@ class Guard:
                 value.decode("latin-1")
             )
         if not self._access.is_host(values.get("host", [])):
-            return 403, "this server is not addressed by that Host: use --allowed-host"
+            return 403, "this server does not answer to that Host: use --allowed-host"
         if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_URL:
             return 414, "the address is too long"
         if scope["method"] == "POST":
@@ -154,16 +154,16 @@ class Guard:
         if not self._access.may_view(token):
             return 401, "a token is missing: open the address that tdbg ui printed"
         if scope["method"] == "POST" and not self._access.may_control(token):
-            return 401, "this token may look, and ask for nothing"
+            return 401, "this token only lets you look"
         return None
 
 
 def _post_refusal(values: dict[str, list[str]]) -> tuple[int, str] | None:
     if values.get("sec-fetch-site", ["same-origin"]) != ["same-origin"]:
-        return 403, "another site may not ask for this"
+        return 403, "requests from other sites are refused"
     kind = (values.get("content-type") or [""])[0].partition(";")[0].strip().lower()
     if kind != "application/json":
-        return 415, "a request is application/json"
+        return 415, "a request must be application/json"
     return None
 
 

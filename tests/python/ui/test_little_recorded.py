@@ -183,6 +183,6 @@ def test_how_many_findings_follow_from_others_is_told(
     next_one = finding("ExplodingGradient", GRADIENT, 5, Severity.ERROR)
     add_findings(run, first, replace(next_one, cause=cause))
     page = show(run, screen="findings")
-    expect(page.locator("h1")).to_have_text("Findings 2, of which 1 follow from others")
+    expect(page.locator("h1")).to_have_text("Findings 2, including 1 consequence")
     page.goto(page.url.replace("screen=findings", "screen="))
     expect(page.locator(".verdict h1")).to_contain_text("One thing is wrong")

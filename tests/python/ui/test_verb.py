@@ -131,7 +131,7 @@ def test_runs_of_another_place_are_refused_with_what_brings_them_here(
     result = CliRunner().invoke(_tdbg, ["ui", "--no-browser", str(tmp_path), given])
     assert result.exit_code == 2
     said = " ".join(result.stderr.split())
-    assert "only local runs can be read" in said
+    assert "tdbg reads local runs only" in said
     assert command in said
 
 

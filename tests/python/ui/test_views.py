@@ -410,7 +410,7 @@ def test_branches_of_the_map_are_folded_show_the_worst_and_unfold(
         expect(canvas).to_have_attribute("data-rows", str(BLOCKS + LAYERS - 1))
         assert "fold=blocks.7" in page.url
         canvas.hover(position={"x": 40, "y": 9 * _height(canvas) + 4})
-        expect(reading).to_contain_text("blocks.7 a click folds it")
+        expect(reading).to_contain_text("blocks.7 click to fold it")
         canvas.click(position={"x": 4, "y": 9 * _height(canvas) + 4})
         expect(canvas).to_have_attribute("data-rows", str(BLOCKS))
         canvas.click(position={"x": 40, "y": 7 * _height(canvas) + 4})

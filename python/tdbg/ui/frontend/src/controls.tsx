@@ -84,7 +84,7 @@ function Dialog({
 
 const REPLIES: Record<string, string> = {
   stopped: "The training has stopped.",
-  ended: "The training had ended before.",
+  ended: "The training had already ended.",
   asked: "Asked. Waiting for the training …",
   accepted: "Accepted: the training captures it",
   refused: "The training refused",
@@ -111,7 +111,7 @@ function Outcome({
     >
       {error ? plain(error) : text + at + why}
       {isSlow &&
-        " It has not answered yet; one that was started with TDBG_NO_STOP=1 never stops on request."}
+        " It has not answered yet. With TDBG_NO_STOP=1, a training never stops on request."}
     </p>
   );
 }
@@ -196,7 +196,7 @@ function Cost({
   return (
     <p class="cost soft" role="status">
       {!tensors
-        ? "What it would cost is not known: nothing that was recorded so far is of that kind."
+        ? "The cost is not known: nothing of that kind has been recorded so far."
         : `About ${count(tensors)} tensor${tensors > 1 ? "s" : ""}, at most ${bytes(data.bytes)} on disk${seconds === null ? "" : `; a captured step takes about ${number(seconds * 1000)} ms${share === null ? "" : ` (${percent(share)})`} longer${raw ? ", and the time that copying values takes" : ""}`}.`}
     </p>
   );

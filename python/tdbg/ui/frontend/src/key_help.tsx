@@ -1,4 +1,4 @@
-/** What the keyboard does, for who asks. */
+/** The keys and what they do, in a dialog. */
 import { useEffect, useRef } from "preact/hooks";
 
 const KEYS: [string, string][] = [
@@ -6,8 +6,8 @@ const KEYS: [string, string][] = [
   ["g o", "overview of the run"],
   ["g f", "findings"],
   ["/", "search"],
-  ["← →", "step cursor, in charts and the map"],
-  ["↑ ↓", "layer, in the map"],
+  ["← →", "move the step cursor, in charts and the map"],
+  ["↑ ↓", "choose a layer, in the map"],
   ["+ −", "unfold, fold a branch of the map"],
   ["Enter", "open what is under the cursor"],
   ["Esc", "back"],

@@ -340,8 +340,8 @@ export function LayerMap(props: MapProps) {
             <span>
               <b>{plain(branch)}</b>
               {named!.unfolds
-                ? ` ${count(bands[named!.row].first.members.length)} tensors in one row, which shows the worst of them; a click unfolds it`
-                : " a click folds it into one row"}
+                ? ` ${count(bands[named!.row].first.members.length)} tensors in one row, which shows the worst of them; click to unfold it`
+                : " click to fold it into one row"}
             </span>
           );
         return cell ? (

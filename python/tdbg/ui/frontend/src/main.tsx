@@ -107,8 +107,8 @@ function OneRun({ id }: { id: string }) {
         <Notice
           title={
             run
-              ? "This run was deleted; what is shown is what was there last"
-              : "There is no such run, or not any more"
+              ? "This run was deleted; you see its last data"
+              : "This run does not exist, or no longer exists"
           }
           tone="warning"
         >
@@ -147,7 +147,7 @@ function StateNotice({ run }: { run: Run }) {
   const isHalted = run.rate !== null && age > Math.max(HALT_SECONDS, HALTS / run.rate);
   const said: Record<string, string | false> = {
     stalled: `The process exists but has shown no sign of life for at least 10 s${since}.`,
-    dead: `The training was killed: it ended without closing its run${since}. You see what it had written.`,
+    dead: `The training was killed: it ended without closing its run${since}. You see what it wrote.`,
     unknown: run.steps > 0 && `tdbg cannot tell from here whether this training is alive${since}.`,
     running: isHalted && `The process is alive, but no step has ended for a while${since}.`,
   };
@@ -169,11 +169,12 @@ function Failure({ error }: { error: Error }) {
   const isGone = !(error instanceof Refused);
   return (
     <main>
-      <Notice title={isGone ? "The server does not answer" : "This cannot be shown"} tone="error">
+      <Notice
+        title={isGone ? "The server does not answer" : "This page cannot be shown"}
+        tone="error"
+      >
         <p>
-          {isGone
-            ? "Start it again with tdbg ui; the page goes on by itself."
-            : plain(error.message)}
+          {isGone ? "Start it again with tdbg ui; the page then continues." : plain(error.message)}
         </p>
       </Notice>
     </main>

@@ -18,7 +18,7 @@ export function Mark({ tone, size = 16 }: { tone: Tone; size?: number }) {
     starting: <circle class="stroke dashed" cx="8" cy="8" r="5.4" />,
   };
   const label = {
-    ok: "all is well",
+    ok: "nothing is wrong",
     unjudged: "not judged",
     starting: "starting",
     error: "error",

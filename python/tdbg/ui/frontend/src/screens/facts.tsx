@@ -35,7 +35,7 @@ export function Facts({ run }: { run: Run }) {
           <Fact name="Cost of capture" value={`steps take ${percent(run.cost.share)} longer`} />
         )}
         <Fact name="Lost records" value={count(run.lost_records.records)} />
-        <Fact name="Rules that have judged" value={judged ? count(judged) : "none"} />
+        <Fact name="Rules that judged" value={judged ? count(judged) : "none"} />
         {workers.length > 1 && (
           <Fact
             name="Ranks"

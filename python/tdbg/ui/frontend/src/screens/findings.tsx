@@ -1,7 +1,7 @@
 /** Everything that rules found: worst first, with advice and where to look. */
 import { useMemo } from "preact/hooks";
 import { series, themed } from "../colors";
-import { count, plain, shorten, steps as stepsText } from "../format";
+import { count, counted, plain, shorten, steps as stepsText } from "../format";
 import { useRoute } from "../hooks";
 import { LineChart } from "../line_chart";
 import {
@@ -47,7 +47,7 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
           {route.find ? plain(route.find) : "Findings"}{" "}
           <span class="soft">
             {count(all.length)}
-            {following > 0 && `, of which ${count(following)} follow from others`}
+            {following > 0 && `, including ${counted(following, "consequence")}`}
           </span>
         </h1>
         {route.find && (

@@ -284,7 +284,7 @@ function Distribution({
         <div class="empty">
           <p>No histogram or value of this tensor was captured in these steps.</p>
           <p class="soft">
-            Capture histograms with <code>ReductionConfig(save_histogram=True)</code>, values with{" "}
+            Capture histograms with <code>Hook(save_histogram=True)</code>, values with{" "}
             <code>SaveConfig(save_interval=100)</code>.
           </p>
           {run.may_control && (
