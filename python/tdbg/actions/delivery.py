@@ -131,9 +131,7 @@ class Gate:
     def _dry_lines(self) -> list[str]:
         """Return the report of a dry run: a line for each rule and step."""
         if self._all_changes and self.dry_findings:
-            return [
-                f"action {self.name} would be told of {len(self.dry_findings)} changes"
-            ]
+            return [f"action {self.name} would get {len(self.dry_findings)} changes"]
         groups: dict[tuple[str, int], list[Finding]] = {}
         for finding in self.dry_findings:
             groups.setdefault((finding.rule, finding.step), []).append(finding)
@@ -204,8 +202,8 @@ class Background:
                 )
         if self._n_dropped:
             troubles.append(
-                f"action {self.name}: {self._n_dropped} findings were dropped, for "
-                f"{MAX_WAITING} were waiting"
+                f"action {self.name}: {self._n_dropped} findings were dropped, "
+                f"because {MAX_WAITING} were waiting"
             )
         left = max(0.0, deadline - time.monotonic())
         told = [
@@ -235,5 +233,5 @@ class Background:
             except Exception as error:  # User code: an action may raise anything.
                 trouble = trouble_of(self, error)
                 if trouble not in self._troubles:
-                    _log.warning("%s; tdbg goes on judging", trouble)
+                    _log.warning("%s; tdbg continues judging", trouble)
                 self._troubles[trouble] += 1

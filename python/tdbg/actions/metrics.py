@@ -222,4 +222,4 @@ class OpenTelemetry:
         self._provider.shutdown(max(1.0, 1000.0 * seconds))
         if self._is_sent:
             return []
-        return [f"action opentelemetry: {self._host} was not told"]
+        return [f"action opentelemetry: {self._host} did not take the metrics"]

@@ -56,7 +56,7 @@ class Notify:
         # apprise logs URLs with the secrets in them.
         logging.getLogger("apprise").setLevel(logging.CRITICAL)
         self._run_directory = run_directory
-        self._url = text_of(self.name, "url", url, "a URL of apprise's")
+        self._url = text_of(self.name, "url", url, "an apprise URL")
         if not apprise.Apprise().add(self._url):
             scheme = url.partition("://")[0]
             msg = (

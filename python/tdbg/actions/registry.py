@@ -227,7 +227,7 @@ def _entry(entry: object) -> ActionSpec:
             "mapping such as {webhook: {url: ..., severity: warning}}"
         )
         if isinstance(entry, dict) and next(iter(entry), None) in names():
-            msg += ": its parameters stand further in than its name"
+            msg += "; indent its parameters further than its name"
         raise ConfigurationError(msg)
     ((name, given),) = entry.items()
     if isinstance(name, str) and isinstance(given, str):

@@ -107,7 +107,7 @@ class Webhook:
         except urllib3.exceptions.HTTPError as error:
             # The text of the error has the URL, which may be secret.
             cause = getattr(error, "reason", None) or error
-            return f"cannot be told: {_name_of(cause)}", True, 0.0
+            return f"could not be reached: {_name_of(cause)}", True, 0.0
         # Not given back to its pool: what it still sends is nobody's.
         response.close()
         if 200 <= response.status < 300:

@@ -529,8 +529,9 @@ class HookBase(ABC):
         session.see()
         if not session.continue_from(counters):
             _log.warning(
-                "tdbg goes on counting at step %d: your program loaded a checkpoint of "
-                "step %d after its first step; load it before the first step",
+                "tdbg continues counting at step %d, because your program loaded a "
+                "checkpoint of step %d after its first step; load it before the first "
+                "step",
                 session.next_steps().step,
                 counters.step,
             )

@@ -36,34 +36,34 @@ _WHAT = {
 }
 _SLOW_REMEDY = (
     "save values less often (save_interval), compress them (codec='auto' or 'max'), "
-    "or give the queue more room (queue_bytes)"
+    "or enlarge the queue (queue_bytes)"
 )
 _REASONS = {  # What it means, and what to do about it.
     "queue_full": (
-        "the disk takes less than is captured and the queue is full",
+        "the disk is slower than capture, and the queue is full",
         _SLOW_REMEDY
         + "; overflow='block' waits for the disk, 'sample' keeps whole steps",
     ),
     "stalled": (
-        "the disk made no progress for a second and the queue is full",
-        "look at the disk or the network it hangs on; " + _SLOW_REMEDY,
+        "the disk made no progress for a second, and the queue is full",
+        "check the disk, or the network behind it;  " + _SLOW_REMEDY,
     ),
     "sampled": (
-        "the disk takes less than is captured, so only some steps keep their values",
+        "the disk is slower than capture, so only some steps keep their values",
         _SLOW_REMEDY,
     ),
     "disk_nearly_full": (
         "the disk is nearly full",
         "free some space, or lower min_free_bytes",
     ),
-    "io_error": ("the disk refuses to write", "look at the disk and at the quota"),
+    "io_error": ("the disk refuses to write", "check the disk and your quota"),
     "larger_than_queue": (
         "a tensor is larger than the whole queue",
         "set queue_bytes above the size of the largest tensor",
     ),
     "device_error": (
-        "the device did not deliver what was captured on it",
-        "look at the reason that hook.device_state() gives",
+        "the device did not deliver the captured data",
+        "see the reason in hook.device_state()",
     ),
 }
 _log = logging.getLogger("tdbg")
@@ -142,8 +142,8 @@ class LostRecordsLog:
         what = lost.get(reason, (0, 0, 0))[2]
         meaning, remedy = _REASONS.get(reason, (reason, _SLOW_REMEDY))
         _log.warning(
-            "tdbg is losing %s%s: %s%s. To lose less, %s. The training goes on; tdbg "
-            "counts each lost record and logs when the losses end",
+            "tdbg is losing %s%s: %s%s. To lose less, %s. The training continues; "
+            "tdbg counts each lost record and logs when the losses end",
             _names(what),
             "" if step is None else f" at step {step}",
             meaning,
@@ -191,7 +191,7 @@ class LostRecordsLog:
         counters = self._writer.counters()
         kept = counters.get("steps_kept", 0)
         total = kept + counters.get("steps_left_out", 0)
-        return f"; of {total} steps with values {kept} have them"
+        return f"; {kept} of {total} steps kept their values"
 
 
 def _names(what: int) -> str:

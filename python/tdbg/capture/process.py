@@ -65,7 +65,7 @@ def replace_sessions(run: bytes, rank: int) -> None:
     """Close the sessions that write to the same: a notebook has run its cell again."""
     for session in list(_sessions):
         if session.writes_as is not None and session.writes_as[:2] == (run, rank):
-            session.close("another hook has taken the run over")
+            session.close("another hook has taken over the run")
 
 
 def _end() -> None:
@@ -133,7 +133,7 @@ class Faults:
         with contextlib.suppress(Exception):
             if self.n == 1:
                 _log.warning(
-                    "tdbg ran into an internal error; the training goes on",
+                    "tdbg ran into an internal error; the training continues",
                     exc_info=error,
                 )
             if self.n == MAX_FAULTS:

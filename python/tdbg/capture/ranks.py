@@ -407,8 +407,8 @@ class Consensus:
             if not self._n_unanswered:
                 _log.warning(
                     "the store of the ranks has not answered for %g s, perhaps because "
-                    "the rank that keeps it has stopped. This rank goes on, and obeys "
-                    "requests alone until the store answers",
+                    "the rank that keeps it has stopped. This rank continues, and "
+                    "obeys requests on its own until the store answers",
                     STORE_SECONDS,
                 )
             self._n_unanswered += 1
@@ -538,7 +538,7 @@ def launched_rank(environment: Mapping[str, str]) -> tuple[int, int]:
                 there, missing = missing, there
             msg = (
                 f"{there}={environment[there]!r} is set and {missing} is not: set "
-                f"both, or neither, or make the hook after init_process_group"
+                f"both, or neither, or create the hook after init_process_group"
             )
             raise ConfigurationError(msg)
         found = _rank_number(rank_name, rank), _rank_number(size_name, size)

@@ -196,7 +196,7 @@ class CaptureOverrides:
         self._first, self._global_step = first, global_step
         for each in self._overrides[:]:
             if each.until is not None and first >= each.until:
-                self._remove(each, "as many steps as were asked for")
+                self._remove(each, "the requested number of steps is over")
 
     def take(self, request: Request) -> None:
         """Do what a request asks, or write why not."""

@@ -81,7 +81,7 @@ def exit_if_unread(
     unread = [each for each in problems if each.kind == "io"]
     for each in unread[:MOST_TOLD]:
         file = "/".join(filter(None, ("w", each.writer, each.file)))
-        click.echo(f"tdbg: could not be read: {file}: {each.message}", err=True)
+        click.echo(f"tdbg: could not read {file}: {each.message}", err=True)
     if len(unread) > MOST_TOLD:
         click.echo(f"tdbg: and {len(unread) - MOST_TOLD} more", err=True)
     if code or unread:

@@ -158,7 +158,7 @@ def _run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
 @click.option(
     "--interval",
     type=click.IntRange(min=1),
-    help="Steps from one capture to the next.  Default: 1; for rules, as they need it.",
+    help="Steps from one capture to the next.  Default: 1; for rules, what they need.",
 )
 @click.option(
     "--for",
@@ -179,7 +179,7 @@ def _run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
 @click.option(
     "--instead",
     is_flag=True,
-    help="Capture only this, besides losses and scalars.",
+    help="Capture nothing else but losses and scalars.",
 )
 @click.option("--end", is_flag=True, help="End all earlier requests.")
 @options.wait_for_answer
@@ -201,13 +201,13 @@ def command(
     wait: float,
     as_json: bool,
 ) -> None:
-    """Ask the training that writes to RUN to capture this as well, for a while.
+    """Ask the training that writes to RUN to capture more, for a while.
 
-    A training on this machine can be named by the id of its process too.
+    If the training runs on this machine, you can give its process ID instead of RUN.
 
-    All ranks obey at the same step; the run records their answers, and this verb prints
-    one, and which ranks gave none.  Exit code 1: the training refused, had ended, or
-    did not answer in time.
+    All ranks obey at the same step, and the run records their answers.  You see one
+    answer, and the ranks that gave none.  The exit code is 1 if the training refused,
+    had ended, or did not answer in time.
 
         tdbg attach runs/digits --rules default --for 500
     """
@@ -259,7 +259,7 @@ def _sentence(answer: dict[str, Any], wait: float) -> str:
     if state == "unanswered":
         return f"no answer within {wait:g} s; the request stands"
     if state == "asked":
-        return "asked; tdbg attach --wait waits for the answer"
+        return "asked; use --wait to wait for the answer"
     until = answer.get("until")
     end = "" if until is None else f", until step {until}"
     return f"accepted at training step {answer.get('training_step')}{end}"

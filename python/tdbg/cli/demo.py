@@ -50,7 +50,7 @@ def command(framework: str, out: str | None, steps: int | None, as_json: bool) -
     """Train a small model on handwritten digits, once well and once badly.
 
     Both trainings are captured, and a second process judges them while they run. The
-    bad one is found out and stopped.
+    bad one is detected and stopped.
     """
     chosen = FRAMEWORKS[framework]
     missing = chosen.missing()

@@ -28,7 +28,7 @@ WIDEST = 100
 def command(page: str | None, as_json: bool) -> None:
     """List the pages of the manual, or show PAGE: 'rules', or a rule's name.
 
-    A terminal shows a page in a pager, as $PAGER says; a pipe gets its Markdown.
+    On a terminal, the page opens in $PAGER.  In a pipe, you get its Markdown.
     """
     found = pages()
     if page is None:

@@ -127,5 +127,5 @@ def _print(report: ExportReport) -> None:
     if lost := report.lost_records["text"]:
         out.print(plain(lost))
     if not report.complete:
-        out.print(plain("the training goes on: --follow follows it"))
+        out.print(plain("the training continues; use --follow to export the rest"))
     out.print(plain(f"tensorboard --logdir {report.out}"))

@@ -29,7 +29,7 @@ HARMLESS = {"torn_tail", UNKNOWN_END}
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, run: str, as_json: bool) -> None:
-    """Read all of RUN, verify every checksum, miss what is gone; change nothing."""
+    """Read all of RUN, verify every checksum, name what is missing; change nothing."""
     opened = open_run(run)
     writers = [
         _check(writer.path, opened.uuid) for writer in writer_directories(opened)
@@ -83,8 +83,8 @@ def _unknown_end(directory: Path) -> dict[str, Any]:
         "file": f"w/{directory.name}/COMMIT",
         "offset": 0,
         "length": 0,
-        "message": "there is none that holds, and the last shard was not closed by its "
-        "writer: more may have been written than is there",
+        "message": "there is no valid one, and the writer did not close its last "
+        "shard: more may have been written than is there",
     }
 
 

@@ -17,7 +17,7 @@ from tdbg.run.directory import RUN_FILE
 __all__ = ["command", "snake_case"]
 
 RULE = '''\
-"""{name}: a rule of tdbg, which docs/rules.md says how to write."""
+"""{name}: a rule for tdbg. docs/rules.md explains how to write rules."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def test_the_limit_is_a_parameter(tmp_path: Path) -> None:
 )
 @options.as_json
 def command(name: str, folder: str, as_json: bool) -> None:
-    """Write a rule called NAME, as LargeWeights, and a test that passes."""
+    """Write a rule called NAME, such as LargeWeights, and a test that passes."""
     module = snake_case(name)
     place = Path(folder)
     files = {

@@ -73,11 +73,11 @@ def command(
 ) -> None:
     """Write RUN as one HTML file: what is wrong, what to do, and the evidence.
 
-    Two RUNs are written beside each other.  The file needs nothing else: it opens from
-    the disk, prints, has no script and asks for nothing.
+    If you give two RUNs, you see them side by side.  The file needs nothing else: it
+    opens from disk, prints, has no script and makes no request.
 
-    What rules found is what the run holds of who judged it; a run that nobody has
-    judged is judged for the report by all rules, and not written to.
+    The report shows the findings that the run holds.  If no rules have judged the run,
+    all rules judge it for the report, which writes nothing into the run.
     """
     if len(runs) > MOST_RUNS:
         msg = f"a report covers one run or two, not {len(runs)}"

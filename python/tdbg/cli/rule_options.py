@@ -49,8 +49,8 @@ GONE = ("closed", "dead")
 ENDS = {
     "closed": "has ended",
     "dead": "is gone, and did not close its run: it was killed, or has crashed",
-    "running": "goes on",
-    "stalled": "goes on, but has given no sign of life for 10 s",
+    "running": "continues",
+    "stalled": "has given no sign of life for 10 s, but its process exists",
 }
 STOPPING = "asked the training to stop"
 

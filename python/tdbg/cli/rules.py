@@ -33,7 +33,7 @@ COSTS = (
 @click.argument("rules", nargs=-1, metavar="[NAME]...")
 @options.as_json
 def command(rules: tuple[str, ...], as_json: bool) -> None:
-    """List rules, or describe those of a NAME or FILE.py:CLASS."""
+    """List all rules, or describe those that you name (NAME or FILE.py:CLASS)."""
     described = [_describe(name, named=bool(rules)) for name in rules or names()]
     if as_json:
         emit_json({"rules": described, "cost": COSTS})
@@ -186,7 +186,7 @@ def _plain(value: object) -> object:
 def _print_rule(rule: dict[str, Any]) -> None:
     out = console()
     severities = ", ".join(rule["severities"])
-    asked = "" if rule["by_default"] else "; judged only where it is named"
+    asked = "" if rule["by_default"] else "; runs only if you name it"
     out.print(plain(f"{rule['rule']} ({severities}{asked})"), style="bold")
     out.print(plain(f"  {rule['meaning']}"))
     out.print(plain(f"  from {rule['source']}"))

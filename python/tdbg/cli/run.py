@@ -98,7 +98,7 @@ class FamilyJudge:
 
     def _judge(self, path: Path) -> None:
         if self._judges:
-            print_line(f"a further training is judged: {path}")
+            print_line(f"judging another training: {path}")
         run = str(path)
         judge = BackgroundJudge(
             run, self._rules, self._make_actions(run), self._next_report()
@@ -156,7 +156,7 @@ class BackgroundJudge:
         deadline = time.monotonic() + LAST_SECONDS
         while self._thread.is_alive():
             if was_asked_to_end() or time.monotonic() > deadline:
-                print_line("not all was judged: see tdbg check")
+                print_line("some steps were not judged: run tdbg check")
                 return
             self._thread.join(POLL_SECONDS)
 
@@ -172,7 +172,7 @@ class BackgroundJudge:
                     print_line(STOPPING)
             report = engine.finish()
         except TdbgError as error:
-            print_line(f"the run is no longer judged: {error}")
+            print_line(f"tdbg no longer judges the run: {error}")
             return
         for note in report.notes:
             print_line(note)
@@ -207,7 +207,9 @@ EXIT_NOT_EXECUTABLE = 126
     help="Capture what this rule needs, and judge by it if --on-finding is given; "
     "repeatable.  Default: 'default', all rules.",
 )
-@click.option("--include", multiple=True, help="A further collection; repeatable.")
+@click.option(
+    "--include", multiple=True, help="Another collection to capture; repeatable."
+)
 @click.option(
     "--statistics-interval",
     type=click.IntRange(min=1),
@@ -244,11 +246,10 @@ def command(
     report_file: str | None,
     program: tuple[str, ...],
 ) -> None:
-    """Run PROGRAM, and capture the training in it.
+    """Run PROGRAM and capture the training in it.
 
-    PROGRAM takes the place of tdbg: its input, output, signals and exit code are those
-    of the verb.  With --on-finding, --actions or --report, rules judge the run
-    meanwhile.
+    PROGRAM replaces tdbg, so input, output, signals and exit code are its own.
+    With --on-finding, --actions or --report, rules judge the run meanwhile.
 
         tdbg run -- python train.py --epochs 3
 
@@ -281,8 +282,8 @@ def command(
     option = reads_no_environment(arguments)
     if option is not None:
         print_line(
-            f"nothing will be captured: with {option} Python reads no PYTHONPATH, by "
-            f"which tdbg comes into the program"
+            f"nothing will be captured: with {option}, Python ignores PYTHONPATH, "
+            f"which tdbg needs to enter the program"
         )
     judged = bool(on_finding) or file is not None or report_file is not None
     if judged:  # Bad actions are refused before anything is printed or started.

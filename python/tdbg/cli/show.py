@@ -1,4 +1,4 @@
-"""``tdbg show``: statistics over steps, or the values of a tensor."""
+"""``tdbg show``: show statistics over steps, or a tensor's values."""
 
 from __future__ import annotations
 

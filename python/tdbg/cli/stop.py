@@ -25,7 +25,7 @@ def command(
 ) -> None:
     """Ask the training that writes to RUN to stop at its next forward.
 
-    Exit code 1: the training has not stopped in time, or had ended before.
+    The exit code is 1 if the training did not stop in time, or had already ended.
     """
     # Checked first: the training may end because of the request.
     request = None if has_ended(run) else request_stop(run, reason=reason)
@@ -43,7 +43,7 @@ def command(
         texts = {
             "asked": "asked; it stops at its next forward",
             "stopped": "stopped",
-            "ended": "the training had ended before",
+            "ended": "the training had already ended",
             "unanswered": f"not stopped within {wait:g} s; the request stands",
         }
         is_one = request is None or len(request.generations) == 1

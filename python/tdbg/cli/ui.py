@@ -31,9 +31,11 @@ __all__ = ["command"]
 @click.option(
     "--allow-control",
     is_flag=True,
-    help="With another --host: let the page stop trainings, too.",
+    help="With --host: also let the page stop trainings.",
 )
-@click.option("--share", is_flag=True, help="Print an address for looking only.")
+@click.option(
+    "--share", is_flag=True, help="Print an address with which others can only look."
+)
 @click.option(
     "--browser/--no-browser",
     default=None,
@@ -50,8 +52,8 @@ def command(
 ) -> None:
     """Show RUNS (runs, folders of runs, or patterns; default: runs) in a browser.
 
-    The address that is printed has a token: who has it may look, and stop trainings.
-    Nothing leaves this machine.  Ctrl-C ends the server, and nothing else.
+    The printed address holds a token: whoever has it can look, and stop trainings.
+    Nothing leaves this machine.  Ctrl-C ends the server, but no training.
     """
     try:
         from tdbg.ui import Access, Settings, serve
@@ -77,8 +79,9 @@ def command(
         if "SSH_CONNECTION" in os.environ and settings.is_local:
             number = address.rpartition("/")[0].rpartition(":")[2]
             tunnel = f"ssh -L {number}:127.0.0.1:{number} {os.uname().nodename}"
-            out.print(plain(f"From your own machine, first: {tunnel}"), soft_wrap=True)
-        out.print(plain("Ctrl-C ends the server; trainings go on."))
+            first = f"From your own machine, first run: {tunnel}"
+            out.print(plain(first), soft_wrap=True)
+        out.print(plain("Ctrl-C ends the server; trainings continue."))
         sys.stdout.flush()
 
     serve(runs or ("runs",), settings, announce)

@@ -321,7 +321,7 @@ def read_config(
         if named:
             return _combine({}, _read(named, f"{named} ({variable})"), {})
     msg = (
-        f"no file of settings: give its path, or set {CONFIG_VARIABLE} "
+        f"no settings file: pass its path, or set {CONFIG_VARIABLE} "
         f"or {SMDEBUG_VARIABLE}"
     )
     raise ConfigurationError(msg)

@@ -128,8 +128,8 @@ class _Collection(Protocol):
 # Why a collection can be empty although it was requested.
 _UNREGISTERED = {
     "losses": "no loss was registered: hook.register_loss(criterion)",
-    "labels": "no loss was given any that is known: hook.register_loss(criterion)",
-    "predictions": "no loss was given any that is known: hook.register_loss(criterion)",
+    "labels": "no registered loss received any: hook.register_loss(criterion)",
+    "predictions": "no registered loss received any: hook.register_loss(criterion)",
     "model_inputs": "no model was registered: hook.register_module(model)",
 }
 

@@ -50,7 +50,7 @@ def export_at_end(
         require_tensorboard()
     except ConfigurationError as error:
         _log.warning(
-            "%s; the training goes on, and `%s` makes them afterwards",
+            "%s; the training continues, and `%s` writes the files afterwards",
             error,
             made.command,
         )
@@ -108,7 +108,7 @@ class ExportAtEnd:
             trial, self.out, histograms="stored", timeout=SECONDS, beside=True
         )
         if trial.loaded_all_steps and not report.complete:
-            self._fail(f"{SECONDS:.0f} s were enough for {report.steps} steps")
+            self._fail(f"{SECONDS:.0f} s were enough for only {report.steps} steps")
 
     def _fail(self, why: str) -> None:
         self.n_failed += 1

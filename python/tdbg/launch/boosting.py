@@ -134,8 +134,9 @@ class BoostingSearch:
         """Print what was captured."""
         if self._n_by_hand:
             sys.stderr.write(
-                f"tdbg: {self._n_by_hand} rounds were made by Booster.update, which "
-                f"tdbg run cannot capture. Call {self._framework}.train instead\n"
+                f"tdbg: your program made {self._n_by_hand} rounds with "
+                f"Booster.update, which tdbg run cannot capture. Call "
+                f"{self._framework}.train instead\n"
             )
         if self.runs:
             for line in summary.captured(self.runs, self._facts):

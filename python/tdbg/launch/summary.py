@@ -88,7 +88,7 @@ def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
         )
     else:
         names = ", ".join(f"{_shown(run.path)} ({_steps(run.n_steps)})" for run in runs)
-        lines.append(f"captured {len(runs)} trainings, a run each: {names}")
+        lines.append(f"captured {len(runs)} trainings, each in its own run: {names}")
     if facts.n_left_out:
         lines.append(
             f"{facts.n_left_out} more trainings were not captured: "
@@ -96,7 +96,7 @@ def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
         )
     n_models = sum(run.n_left_out for run in runs)
     if n_models:
-        lines.append(f"{n_models} calls of further models were not captured")
+        lines.append(f"{n_models} calls of other models were not captured")
     if facts.n_unseen >= _MANY and 2 * facts.n_unseen > facts.n_backwards:
         lines.append(
             f"{facts.n_unseen} of {facts.n_backwards} backward passes followed no "
@@ -130,7 +130,7 @@ def why(facts: Facts) -> list[str]:
     elif facts.n_backwards:
         reason = "the program computed gradients, but called no module twice"
     else:
-        reason = "the program made no optimizer and began no backward pass"
+        reason = "the program created no optimizer and began no backward pass"
     return _nothing(f"{reason}; {advice}")
 
 
@@ -159,8 +159,8 @@ def why_of_boosting(framework: str, entries: Sequence[str]) -> list[str]:
 def why_of_gluon() -> list[str]:
     """Return the line about a program with MXNet of which nothing was captured."""
     reason = (
-        "the program imported mxnet, but made no gluon.Trainer for the parameters of a "
-        "block"
+        "the program imported mxnet, but created no gluon.Trainer for the parameters "
+        "of a block"
     )
     return _nothing(reason)
 

@@ -94,7 +94,7 @@ def _settings(runs: Pair, names: Names) -> Section:
         for key, values in differences([settings_of(run.trial) for run in runs])
     ]
     if not rows:
-        same = tag("p", "All settings that the runs tell are the same.", class_="quiet")
+        same = tag("p", "All recorded settings are the same.", class_="quiet")
         return Section("settings", "What was set differently", same)
     content: list[Child] = [table(("setting", *names), rows[:MOST_ROWS])]
     if len(rows) > MOST_ROWS:
@@ -119,7 +119,7 @@ def _divergence(runs: Pair) -> Section | None:
     if at_all is None or not at_all.n_places or not at_all.n_names:
         return None
     what = (
-        f"{at_all.n_names:,} tensors and numbers that both have were compared at "
+        f"tdbg compared {at_all.n_names:,} tensors and numbers that both have, at "
         f"{at_all.n_places:,} {first.view.head.step_word}s that both have recorded."
     )
     content: list[Child] = [tag("p", what, class_="quiet")]
@@ -298,6 +298,6 @@ def _time(runs: Pair, names: Names) -> Section | None:
         alt="Time of the steps of both runs.",
         y_label="ms a step",
         height=190,
-        caption=f"The median of what a step took, {medians}.",
+        caption=f"Median time of a step: {medians}.",
     )
     return Section("time", "Time", chart)

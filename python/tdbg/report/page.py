@@ -80,8 +80,8 @@ def page(title: str, subtitle: str, verdict: Child, sections: Iterable[Section])
         tag("main", (_section(each) for each in listed)),
         tag(
             "footer",
-            "Made by tdbg. This page has no script and asks for nothing: it can be "
-            "mailed, kept and printed.",
+            "Made by tdbg. This page has no script and makes no request: you can "
+            "mail, keep and print it.",
         ),
     )
     return "<!doctype html>\n" + tag("html", head, Markup("\n"), body, lang="en") + "\n"

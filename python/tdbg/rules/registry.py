@@ -65,7 +65,7 @@ def load(name: str) -> type[Rule]:
     """
     match = _NAME.fullmatch(name)
     if match is None:
-        msg = f"rule {name}: write which class of the file, as {name}:ClassName"
+        msg = f"rule {name}: say which class in the file, as {name}:ClassName"
         raise ConfigurationError(msg)
     path = Path(os.path.abspath(Path(match["file"]).expanduser()))  # noqa: PTH100
     _refuse_runs(path)

@@ -149,8 +149,8 @@ def local_path(path: str | os.PathLike[str]) -> Path:
         scheme=scheme, source=shlex.quote(text), target=shlex.quote(f"runs/{name}")
     )
     msg = (
-        f"{text}: only local runs can be read, not those of {scheme}://; copy it "
-        f"first, with {command}, again and again while it trains, and give runs/{name}"
+        f"{text}: tdbg reads local runs only, not {scheme}://; copy the run first, "
+        f"with {command}, repeat that while it trains, and give runs/{name}"
     )
     raise ConfigurationError(msg)
 

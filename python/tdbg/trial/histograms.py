@@ -157,9 +157,9 @@ def _merged(
     merged = Histogram.merge(parts)
     if worker is None and merged.count < expected:
         msg = (
-            f"the histogram of {name!r} is not whole at step {step}: "
-            f"{tell_missing(of_parts.values(), of_parts, run.workers)}; worker= gives "
-            f"that of one part"
+            f"the histogram of {name!r} is incomplete at step {step}: "
+            f"{tell_missing(of_parts.values(), of_parts, run.workers)}; use "
+            f"worker= for the histogram of one part"
         )
         raise TensorUnavailableForStep(msg)
     return merged

@@ -155,7 +155,7 @@ class LostRecords:
         if self.unreadable:
             parts.append(f"{self.unreadable} were written and cannot be read")
         if self.files:
-            parts.append(f"gone or cut: {', '.join(self.files)}")
+            parts.append(f"missing or truncated: {', '.join(self.files)}")
         return "; ".join(parts)
 
 

@@ -314,10 +314,10 @@ def tell_missing(
         more = ", ..." if len(missing) > 4 else ""
         text += f"; missing: that of mesh coordinate {shown}{more}"
     else:
-        text += "; they are no blocks of it"
+        text += "; they are not blocks of the whole"
     silent = [worker for worker in workers if worker not in by]
     if silent:
-        text += f"; nothing of {', '.join(silent)}"
+        text += f"; nothing from {', '.join(silent)}"
     return text
 
 

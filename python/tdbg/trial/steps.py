@@ -196,12 +196,12 @@ class StepTable:
         late = {f"worker_{rank}": "has not shown up" for rank in workers.given_up}
         for rank in workers.hanging:
             worker = workers.of_rank[rank][-1].worker
-            since = f"has not gone on since step {workers.last[rank]}"
+            since = f"has not advanced since step {workers.last[rank]}"
             late[worker] = since if len(workers.of_rank) > 1 else ""
         for worker, how in late.items():
             if how and worker not in self._late:
                 _log.warning(
-                    "%s %s: the steps of the others are not held back any longer",
+                    "%s %s: tdbg no longer holds back the steps of the others",
                     worker,
                     how,
                 )

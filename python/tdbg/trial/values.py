@@ -318,8 +318,8 @@ def incomplete(
             definitions.append(entry.source.writer.definitions[number])
     savers = dict.fromkeys(entry.source.worker for entry in found)
     msg = (
-        f"{name!r} is sharded, and not whole at step {step}: "
-        f"{tell_missing(definitions, savers, run.workers)}; worker= gives "
-        f"the part of one"
+        f"{name!r} is sharded, and incomplete at step {step}: "
+        f"{tell_missing(definitions, savers, run.workers)}; use "
+        f"worker= to read one worker's part"
     )
     return TensorUnavailableForStep(msg)

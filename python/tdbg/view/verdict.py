@@ -19,7 +19,7 @@ Tone = Literal["starting", "unjudged", "ok", "info", "warning", "error"]
 
 _BEGINNINGS = {
     "running": "Training, {} so far",
-    "stalled": "Stalled after {}: the process is alive and makes no progress",
+    "stalled": "Stalled after {}: the process is alive but makes no progress",
     "closed": "Trained for {}",
     "dead": "Killed after {}",
 }

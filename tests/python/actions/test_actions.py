@@ -144,7 +144,7 @@ def test_a_webhook_nobody_hears_is_told():
     action = actions.make(spec, "runs/a")
     action(finding())
     (line,) = actions.close_all([action])
-    assert "127.0.0.1 cannot be told" in line
+    assert "127.0.0.1 could not be reached" in line
     assert "secret" not in line
 
 
@@ -231,7 +231,7 @@ def test_a_collector_that_is_not_there_is_told_once_and_without_its_address(
     action = actions.make("opentelemetry:http://127.0.0.1:9/v1/secret", "runs/a")
     action(finding())
     assert actions.close_all([action], 0.5) == [
-        "action opentelemetry: 127.0.0.1 was not told"
+        "action opentelemetry: 127.0.0.1 did not take the metrics"
     ]
     assert capfd.readouterr().err == ""
 
@@ -242,7 +242,7 @@ def test_a_collector_that_refuses_is_told(servers: list[Server]):
     assert actions.close_all([action]) == []  # Nothing to say, nothing lost.
     action = actions.make(f"opentelemetry:{server.url}", "runs/a")
     action(finding())
-    assert "was not told" in str(actions.close_all([action]))
+    assert "did not take the metrics" in str(actions.close_all([action]))
 
 
 def _unzipped(request: tuple[str, dict[str, str], bytes]) -> bytes:
@@ -525,7 +525,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[Background]:
 def test_what_is_dropped_is_counted_and_what_waits_is_done(full: Background):
     full._action.go.set()  # type: ignore[attr-defined]
     assert full.close(60.0) == [
-        "action blocked: 2 findings were dropped, for 3 were waiting"
+        "action blocked: 2 findings were dropped, because 3 were waiting"
     ]
     assert full._action.seen == ["0", "1", "2", "3"]  # type: ignore[attr-defined]
 
@@ -543,7 +543,7 @@ def test_an_end_waits_for_no_action_that_hangs(full: Background):
     first, second = said
     assert first.startswith("action blocked: not done within 0.05 s, and given up; ")
     assert first.endswith("findings that waited for it: 3")
-    assert second.endswith("2 findings were dropped, for 3 were waiting")
+    assert second.endswith("2 findings were dropped, because 3 were waiting")
     action = full._action
     assert isinstance(action, Blocked)
     action.go.set()

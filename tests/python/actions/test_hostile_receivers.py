@@ -128,7 +128,7 @@ def test_a_certificate_that_nobody_has_signed_is_refused_with_the_reason(
 ) -> None:
     server = start(say_nothing, certificate)
     trouble = post(server.url("https"), timeout=20.0)
-    assert "127.0.0.1 cannot be told: SSLError (self" in trouble
+    assert "127.0.0.1 could not be reached: SSLError (self" in trouble
     assert server.heard == []
 
 
@@ -169,7 +169,7 @@ def test_a_webhook_that_fails_again_and_again_is_logged_once_and_counted(
     assert action.close(60.0) == ["action webhook: 127.0.0.1 answered 404 (3 times)"]
     (record,) = [each for each in caplog.records if each.name == "tdbg"]
     assert record.levelno == logging.WARNING
-    assert "127.0.0.1 answered 404; tdbg goes on judging" in record.getMessage()
+    assert "127.0.0.1 answered 404; tdbg continues judging" in record.getMessage()
 
 
 def test_the_judge_and_the_stop_do_not_wait_for_a_webhook_that_hangs(
@@ -221,7 +221,7 @@ def test_a_collector_that_redirects_was_not_told(start: Starts) -> None:
     action = actions.make(f"opentelemetry:{server.url()}", "runs/a")
     action(finding())
     told = actions.close_all([action], 60.0)
-    assert told == ["action opentelemetry: 127.0.0.1 was not told"]
+    assert told == ["action opentelemetry: 127.0.0.1 did not take the metrics"]
     assert elsewhere.n_connections == 0
 
 

@@ -115,7 +115,7 @@ def test_neither_a_dry_run_nor_a_look_whether_it_can_be_made_writes_metrics(
     action = actions.make(spec, "runs/a")
     action(finding())
     (line,) = actions.close_all([action])
-    assert line == "action prometheus would be told of 1 changes"
+    assert line == "action prometheus would get 1 changes"
     actions.make(f"prometheus:{file}", "runs/a", checks_only=True)
     assert not file.exists()
     actions.make(f"prometheus:{file}", "runs/a")
@@ -239,7 +239,10 @@ def test_a_file_says_which_actions_for_which_findings(tmp_path: Path):
         ("actions: [{stop: now}]", "takes no target"),
         ("actions: [report, {stopp: {}}]", r"actions\[1\]: .*did you mean 'stop'"),
         # The parameters are not below the name but beside it.
-        ("actions:\n- stop:\n  severity: error", "stand further in than its name"),
+        (
+            "actions:\n- stop:\n  severity: error",
+            "indent its parameters further than its name",
+        ),
     ],
 )
 def test_a_file_that_cannot_work_is_refused(tmp_path: Path, content: str, said: str):

@@ -136,7 +136,7 @@ def test_each_reason_has_its_words(
     assert "(no answer for 3 s)" in start
     watch.close()
     (end,) = warnings.take()
-    assert ("of 10 steps with values 1 have them" in end) == (reason == "sampled")
+    assert ("1 of 10 steps kept their values" in end) == (reason == "sampled")
 
 
 def test_refusals_are_not_losses(warnings: Warnings) -> None:

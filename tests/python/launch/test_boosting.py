@@ -117,7 +117,7 @@ def test_a_script_of_xgboost_is_captured_as_it_stands(
     result = tdbg_run(run_dir, sys.executable, script(tmp_path, XGBOOST))
     assert result.returncode == 0, result.stderr
     assert result.stdout == "12 12 None\n"
-    assert "tdbg: captured 3 trainings, a run each:" in result.stderr
+    assert "tdbg: captured 3 trainings, each in its own run:" in result.stderr
     run = Run(run_dir)
     assert run.steps("Train-logloss") == list(range(12))
     assert run.steps("Valid-logloss", EVAL) == list(range(12))
@@ -135,7 +135,7 @@ def test_a_script_of_lightgbm_is_captured_as_it_stands(
     result = tdbg_run(run_dir, sys.executable, script(tmp_path, LIGHTGBM))
     assert result.returncode == 0, result.stderr
     assert result.stdout == "trained\n"
-    assert "tdbg: captured 3 trainings, a run each:" in result.stderr
+    assert "tdbg: captured 3 trainings, each in its own run:" in result.stderr
     run = Run(run_dir)
     assert run.steps("valid_0-binary_logloss", EVAL) == list(range(12))
     assert run.steps("trees/Node") == [0, 10]
@@ -148,7 +148,7 @@ def test_a_script_of_catboost_is_captured_as_it_stands(
     assert result.returncode == 0, result.stderr
     # On a GPU no callback is given, so the error is that of a machine without one.
     assert result.stdout.splitlines()[-2:] == ["12 3 4 2", "False"]
-    assert "tdbg: captured 5 trainings, a run each:" in result.stderr
+    assert "tdbg: captured 5 trainings, each in its own run:" in result.stderr
     run = Run(run_dir)
     assert run.steps("learn-Logloss") == list(range(12))
     assert run.steps("validation-Logloss", EVAL) == list(range(12))
@@ -284,5 +284,5 @@ def test_rounds_that_a_script_makes_itself_are_told(
     }
     done = tdbg_run(run_dir, sys.executable, "-c", text[framework])
     assert done.stdout.split() == ["5"]
-    assert "5 rounds were made by Booster.update" in done.stderr
+    assert "your program made 5 rounds with Booster.update" in done.stderr
     assert "captured 3 steps" in done.stderr

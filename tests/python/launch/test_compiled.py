@@ -185,14 +185,14 @@ def test_a_library_that_imports_jax_itself_may_be_imported_first(
     """It is not complete when JAX is, and the search begins."""
     text = f"import {first}\n{TRAINED_BY_JIT}"
     _, told, _ = launched(text, tmp_path)
-    assert "tdbg: captured 2 trainings, a run each:" in told
+    assert "tdbg: captured 2 trainings, each in its own run:" in told
 
 
 def test_a_step_with_a_train_state_is_captured_from_its_first_call(
     by_jit: tuple[str, str, Path],
 ):
     _, told, out = by_jit
-    assert "tdbg: captured 2 trainings, a run each:" in told
+    assert "tdbg: captured 2 trainings, each in its own run:" in told
     assert f"{out} (6 steps)" in told
     run = trial(out, 1)
     for name in (
@@ -229,7 +229,7 @@ def test_steps_of_nnx_and_of_equinox_are_captured(
 ):
     printed, told, out = by_libraries
     assert printed == run_script(TRAINED_BY_LIBRARIES, tmp_path).stdout
-    assert "tdbg: captured 2 trainings, a run each:" in told
+    assert "tdbg: captured 2 trainings, each in its own run:" in told
     nnx = trial(out, 1)
     for name in ("layers/0/kernel", "gradient/layers/2/bias", "loss"):
         assert n_steps(nnx, name) == 5, name
@@ -295,7 +295,7 @@ def test_steps_are_methods_loops_of_others_and_compiled_anew(tmp_path: Path):
     printed, told, out = launched(SHAPES_OF_STEPS, tmp_path)
     assert printed == run_script(SHAPES_OF_STEPS, tmp_path).stdout
     assert printed.endswith("wrong shapes\n")
-    assert "tdbg: captured 3 trainings, a run each:" in told
+    assert "tdbg: captured 3 trainings, each in its own run:" in told
     assert n_steps(trial(out, 1), "gradient/w") == 3
     loops = trial(out, 2)
     assert n_steps(loops, "gradient/w@4") == n_steps(loops, "loss@4") == 2

@@ -102,7 +102,7 @@ def test_the_script_prints_what_it_prints_by_itself(
 def test_each_model_that_is_fitted_has_a_run(launched: tuple[str, str, Path]):
     _, told, out = launched
     assert told.count("tdbg: captured") == 1
-    assert "tdbg: captured 2 trainings, a run each:" in told
+    assert "tdbg: captured 2 trainings, each in its own run:" in told
 
     def steps(number: int) -> tuple[int, int]:
         trial: Trial = tdbg.create_trial(member(out, number))

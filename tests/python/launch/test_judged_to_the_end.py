@@ -130,7 +130,7 @@ def test_every_training_of_a_launch_is_judged_with_actions_of_its_own(
         judge.finish()
     assert asked == [str(healthy_then_sick), str(second)]
     printed = capfd.readouterr().err
-    assert f"tdbg: a further training is judged: {second}" in printed
+    assert f"tdbg: judging another training: {second}" in printed
     assert "ExplodingTensor at step 3" in printed
     assert "ExplodingTensor at step 0" in printed
     for path in (healthy_then_sick, second):
@@ -170,7 +170,7 @@ def test_an_engine_that_is_made_after_the_end_judges_a_run_that_nobody_ends(
             judged.finish()
     told = capfd.readouterr().err
     assert "ExplodingTensor at step 0" in told
-    assert "not all was judged" not in told
+    assert "some steps were not judged" not in told
 
 
 def test_a_rule_that_never_answers_is_left_when_a_signal_comes(
@@ -190,6 +190,6 @@ def test_a_rule_that_never_answers_is_left_when_a_signal_comes(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert arrived == []  # It was taken: the program's end is the end of tdbg.
-    assert "not all was judged: see tdbg check" in capfd.readouterr().err
+    assert "some steps were not judged: run tdbg check" in capfd.readouterr().err
     (tmp_path / "go").touch()
     judged._thread.join()

@@ -398,7 +398,7 @@ def test_options_of_python_by_which_nothing_can_be_captured_are_named(
 ) -> None:
     result = tdbg_run(run_dir, "env", "A=1", PYTHON, "-uI", "-c", "print(1)")
     assert result.returncode == 0
-    assert "nothing will be captured: with -I Python reads no PYTHONPATH" in (
+    assert "nothing will be captured: with -I, Python ignores PYTHONPATH" in (
         result.stderr
     )
 

@@ -165,7 +165,7 @@ def test_a_model_that_only_infers_is_no_training(
     discovery.print_summary()
     assert not run_dir.exists()
     assert (
-        "the program made no optimizer and began no backward pass"
+        "the program created no optimizer and began no backward pass"
         in capfd.readouterr().err
     )
 
@@ -241,7 +241,7 @@ def test_trainings_beyond_the_most_are_counted(
     discovery.print_summary()
     assert [len(each) for each in steps_of(run_dir, discovery)] == [2, 2]
     printed = capfd.readouterr().err
-    assert "captured 2 trainings, a run each" in printed
+    assert "captured 2 trainings, each in its own run" in printed
     assert "3 more trainings were not captured" in printed
 
 
@@ -255,7 +255,7 @@ def test_models_beyond_the_most_of_a_training_are_counted(
     torch.stack([model(inputs) for model in models]).sum().backward()
     optimizer.step()
     discovery.print_summary()
-    assert "3 calls of further models were not captured" in capfd.readouterr().err
+    assert "3 calls of other models were not captured" in capfd.readouterr().err
     assert len(steps_of(run_dir, discovery)) == 1
 
 

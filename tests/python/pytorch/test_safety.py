@@ -273,7 +273,7 @@ def test_a_new_hook_takes_a_module_over(run_dir: Path, tmp_path: Path) -> None:
     new.close()
     assert len(Recorded(run_dir).steps) == 1
     assert Recorded(run_dir).events(5)[-1]["reason"] == (
-        "another hook took the module over"
+        "another hook took over the module"
     )
     assert len(Recorded(tmp_path / "new").steps) == 2
     assert not old.counters()["is_live"]

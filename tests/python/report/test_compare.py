@@ -56,7 +56,7 @@ def test_settings_that_are_the_same_are_not_listed(tmp_path: Path) -> None:
     for name in ("one", "two"):
         simple_run(tmp_path / name)
     text = compared(tmp_path / "one", tmp_path / "two").section("settings").text
-    assert "All settings that the runs tell are the same." in text
+    assert "All recorded settings are the same." in text
 
 
 def test_rates_that_differ_are_told(tmp_path: Path) -> None:

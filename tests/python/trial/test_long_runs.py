@@ -226,7 +226,7 @@ def test_a_rank_that_is_far_behind_is_named_once_and_not_waited_for(
         assert not trial.step_table()["complete"][1:].any()
         write(ahead, 1001, 1100)
         assert trial.last_complete_step == 1099
-    assert caplog.text.count("worker_1 has not gone on since step 0") == 1
+    assert caplog.text.count("worker_1 has not advanced since step 0") == 1
 
 
 def test_a_run_may_have_more_writers_than_a_process_has_descriptors(

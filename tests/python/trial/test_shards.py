@@ -157,7 +157,7 @@ def test_a_missing_shard_is_told_of_and_not_guessed(run_dir: Path) -> None:
     handle = trial.tensor("gradient/w")
     message = (
         r"1 of 3 parts saved, by worker_0; missing: that of mesh coordinate 1, 2; "
-        r"nothing of worker_1"
+        r"nothing from worker_1"
     )
     for question in (handle.value, handle.stats):
         with pytest.raises(TensorUnavailableForStep, match=message):
@@ -187,7 +187,9 @@ def test_parts_that_interleave_are_not_put_together(run_dir: Path) -> None:
             )
             run.end_step(0)
     handle = create_trial(run_dir).tensor("w")
-    with pytest.raises(TensorUnavailableForStep, match="they are no blocks of it"):
+    with pytest.raises(
+        TensorUnavailableForStep, match="they are not blocks of the whole"
+    ):
         handle.value(0)
     assert handle.stats(0).count == 12, "rows do not care where elements lie"
 

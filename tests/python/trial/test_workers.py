@@ -353,7 +353,7 @@ def test_a_worker_that_hangs_alive_holds_back_no_more_than_a_thousand_steps(
     first.flush()
     assert trial.steps() == list(range(1003))
     (message,) = caplog.messages
-    assert message.startswith("worker_1 has not gone on since step 2")
+    assert message.startswith("worker_1 has not advanced since step 2")
     for step in range(1003, 1010):  # It is not waited for again, step by step.
         first.step(step, {"w": ONES})
         first.flush()
@@ -388,7 +388,7 @@ def test_a_worker_that_shows_no_life_holds_back_nothing(
     assert trial.steps() == [0, 1]
     assert trial.step_table()["complete"].tolist() == [True, False]
     assert [each.partition(":")[0] for each in caplog.messages] == [
-        "worker_1 has not gone on since step 0"
+        "worker_1 has not advanced since step 0"
     ]
     first.close()
     second.close()

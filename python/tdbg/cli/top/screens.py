@@ -34,10 +34,10 @@ KEYS = {
     "up, down, k, j": "choose a run, or a finding in an open run",
     "enter, escape": "open the run; go back to the list of runs",
     "tab": "show another collection in the map",
-    "+, -": "zoom to the newer half of the steps; zoom out",
+    "+, -": "zoom in to the newer half of the steps; zoom out",
     "c": "check the run with the default rules",
-    "s": "stop the training, after a question",
-    "a": "capture values of the map's tensors for 50 steps, after a question",
+    "s": "stop the training, once you confirm",
+    "a": "capture values of the map's tensors for 50 steps, once you confirm",
     "?": "show these keys",
     "q": "quit; trainings continue",
 }

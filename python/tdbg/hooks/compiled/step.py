@@ -124,9 +124,7 @@ class CompiledFunction(CompiledStep[_Made]):
     ) -> None:
         functools.update_wrapper(self, function)
         name = getattr(function, "__name__", "of the training")
-        super().__init__(
-            session, f"the step {name}", "nothing inside of it is captured"
-        )
+        super().__init__(session, f"the step {name}", "tdbg captures nothing inside it")
         self.plain = self._run_plain = plain
         self._function = function
         self._mode = mode

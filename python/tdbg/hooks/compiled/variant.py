@@ -133,8 +133,8 @@ class TappedVariant(Generic[_Made]):
         self._session.spend_once(spent_ns)
         with contextlib.suppress(Exception):
             _log.info(
-                "tdbg has compiled %s a second time, for steps that are captured, "
-                "in %.1f s",
+                "tdbg compiled %s a second time, for the steps that it captures, in "
+                "%.1f s",
                 self._step,
                 spent_ns / 1e9,
             )
@@ -145,7 +145,8 @@ class TappedVariant(Generic[_Made]):
             self._session.run(_raise, error)
         with contextlib.suppress(Exception):
             _log.warning(
-                "%s cannot be compiled with what tdbg captures inside, so %s: %s: %s",
+                "%s does not compile together with tdbg's capture inside it, so %s: "
+                "%s: %s",
                 self._step,
                 self._left_out,
                 type(error).__name__,

@@ -218,7 +218,7 @@ def watch(model: Any) -> Hook:
     """
     hook = _process_hook.current()
     if hook is None:
-        msg = "watch needs a hook: make one first, as hook = tj.Hook('runs/x')"
+        msg = "watch needs a hook: create one first, as in hook = tj.Hook('runs/x')"
         raise ConfigurationError(msg)
     hook.watch(model)
     return hook

@@ -59,7 +59,7 @@ class StepFunction(CompiledStep[_Tapped]):
         super().__init__(
             watched.session,
             f"the {self._step} of {watched.root}",
-            "gradients and tensors of layers are not captured",
+            "tdbg captures no gradients or layer tensors",
             counts_faults=True,
         )
         self._watched = watched
@@ -85,7 +85,7 @@ class StepFunction(CompiledStep[_Tapped]):
         if isinstance(current, StepFunction):
             if current is self:
                 return
-            current.session.close("another hook took the model over")
+            current.session.close("another hook took over the model")
             current.remove()
             current = getattr(model, self._attribute, None)
         self._light = None

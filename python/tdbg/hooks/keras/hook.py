@@ -152,7 +152,7 @@ class Hook(FrameworkHook):
             return
         problem = strategy_problem(model)
         if problem is not None:
-            _log.warning("%s; tdbg captures nothing of it", problem)
+            _log.warning("%s; tdbg captures nothing from it", problem)
             return
         functions = self._functions.get(id(model))
         if functions is None or self._watched_of(model) is None:

@@ -41,7 +41,7 @@ def strategy_problem(model: Any) -> str | None:
         return None
     name = _PUBLIC_NAMES.get(name, name)
     return (
-        f"the model was made under tf.distribute.{name}: tdbg captures only the "
+        f"the model was created under tf.distribute.{name}: tdbg captures only the "
         "replicas of one process, such as those of tf.distribute.MirroredStrategy"
     )
 
@@ -69,8 +69,8 @@ def replica_number(tf: Any) -> int:
 def warn_of_eager_replicas() -> None:
     """Say once that replicas which run eagerly are not captured."""
     text = (
-        "you call strategy.run outside tf.function, so tdbg captures nothing of these "
-        "steps; call it inside a tf.function"
+        "you call strategy.run outside tf.function, so tdbg captures nothing from "
+        "these steps; call it inside a tf.function"
     )
     if text not in _told:
         _told.add(text)

@@ -220,7 +220,7 @@ class Hook(FrameworkHook):
         if not isinstance(given, kind):
             msg = (
                 f"{method} needs a gluon.{kind.__name__}, not {type(given).__name__}: "
-                "the hook captures Gluon, and neither Module nor Symbol"
+                "tdbg captures Gluon, not Module or Symbol"
             )
             raise ConfigurationError(msg)
 

@@ -73,7 +73,7 @@ class HybridTaps:
             variant = self._graphs[block] = TappedVariant(
                 self._session,
                 f"the graph of {block.name}",
-                "inputs and outputs of the blocks inside are not captured",
+                "tdbg captures no inputs and outputs of the blocks inside",
             )
         graph = variant.of(block._cached_op, lambda: _TappedGraph(block, args, inside))
         if graph is not None:

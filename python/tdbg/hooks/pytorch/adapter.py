@@ -115,7 +115,7 @@ class TorchAdapter(FrameworkAdapter):
         if missing:
             self._has_warned = True
             _log.warning(
-                "tensors are sharded over ranks of which %d write nothing: what is "
-                "recorded of them is incomplete; use include_workers='all'",
+                "tensors are sharded over ranks, and %d of these ranks write nothing, "
+                "so tdbg records the tensors incompletely; use include_workers='all'",
                 len(missing),
             )

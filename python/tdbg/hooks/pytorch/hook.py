@@ -124,7 +124,7 @@ class Hook(FrameworkHook):
         if previous is self._session:
             return
         if previous is not None:
-            previous.close("another hook took the module over")
+            previous.close("another hook took over the module")
         root = self._names.take(name or class_name(module))
         prefix = f"{root}." if name or self._module_captures else ""
         module_capture = ModuleCapture(

@@ -135,7 +135,8 @@ class Loops:
         if not hasattr(loss, "__dict__") or hasattr(loss, "__code__"):
             msg = (
                 f"loss={getattr(loss, '__name__', loss)!r} is not an object that tdbg "
-                "can watch: write `loss = hook.wrap_loss(loss)` after you make the hook"
+                "can watch: write `loss = hook.wrap_loss(loss)` after you create the "
+                "hook"
             )
             raise ConfigurationError(msg)
         self._loss_patches.change(loss, self._show(loss, model))

@@ -102,7 +102,7 @@ class Reports:
         if is_compiled_by_xla():
             self.warn(
                 "a function is compiled by XLA (jit_compile=True), which cannot "
-                "call Python, so tdbg captures nothing of it; use hook.function "
+                "call Python, so tdbg captures nothing from it; use hook.function "
                 "instead of tf.function"
             )
             return False

@@ -48,7 +48,7 @@ def distributions(subject: Subject) -> Section | None:
         if not subject.parameters:
             return None
         text = (
-            "No histogram and no value of these tensors was saved. "
+            "No histograms or values of these tensors were saved. "
             "Hook(save_histogram=True) saves histograms, at a small cost."
         )
         return Section("histograms", "Histograms", tag("p", text, class_="quiet"))

@@ -52,9 +52,9 @@ def layer_map(subject: Subject) -> Section | None:
     content: list[Child] = [
         tag(
             "p",
-            "One row a parameter, in the order of the forward pass; time runs to the "
-            "right. A cell has the colour of that of its steps which is furthest from "
-            "what is usual in its row, so that no spike and no gap is averaged away.",
+            "Each row is a parameter, in the order of the forward pass; steps run to "
+            "the right. A cell has the colour of the step that is furthest from the "
+            "usual value of its row, so that no spike or gap is averaged away.",
             class_="quiet",
         )
     ]

@@ -114,8 +114,8 @@ def _loss_caption(series: list[Series]) -> str | None:
     words = []
     if any(np.any(each.high > each.low) for each in series):
         words.append(
-            "The line is the mean of each column of steps, the area reaches from its "
-            "least to its greatest value."
+            "The line is the mean of each column of steps; the area reaches from its "
+            "minimum to its maximum."
         )
     if len(series) > MOST_SERIES:
         words.append(f"{len(series) - MOST_SERIES} more losses are not drawn.")

@@ -24,7 +24,7 @@ def settings(subject: Subject) -> Section:
     """The configuration of the hook, a row a setting; folded, a row a rule."""
     hook = mapping_of(subject.configuration.get("hook", subject.configuration))
     if not hook:
-        text = "The run does not tell how it was captured."
+        text = "The run does not record how it was captured."
         return Section("settings", "Settings", tag("p", text, class_="quiet"))
     of_user = {key: value for key, value in hook.items() if key not in OF_RULES}
     of_rules = {key: hook[key] for key in OF_RULES if hook.get(key)}

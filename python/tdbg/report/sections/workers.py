@@ -33,7 +33,7 @@ def workers(subject: Subject) -> Section:
                 y_label="ms a step",
                 span=subject.span,
                 height=190,
-                caption="What a step took, and what of it was capture.",
+                caption="How long a step took, and how much of that was capture.",
             )
         )
     states = subject.trial.worker_states()

@@ -75,7 +75,7 @@ def _residuals(samples: Sequence[Samples], step_word: str) -> Section:
                 x_label="label minus prediction",
                 y_label="% of samples",
                 marks=[(0.0, "no error")],
-                caption="Left of zero predictions are too high, right of it too low.",
+                caption="Left of zero, predictions are too high; right of it, too low.",
             ),
             table(columns, rows, right=columns[1:]),
         ],

@@ -75,8 +75,8 @@ def _without_samples(subject: Subject) -> Section:
     if subject.in_collection("labels") and subject.in_collection("predictions"):
         what = f" of the objective {told}" if told else ""
         words = (
-            f"The labels and predictions{what} are neither classes nor numbers to be "
-            "predicted."
+            f"The labels and predictions{what} are neither classes nor numbers to "
+            f"predict."
         )
     else:
         words = (
@@ -182,14 +182,14 @@ def _fitting(
     if last > least + TURNED * abs(least) and training.mean[-1] < training.mean[best]:
         words = (
             f"Overfitting: {held_back} was best at round {at} ({number(least)}) and "
-            f"has risen since, while {trained} fell on; {gap}. Stop there "
+            f"has risen since, while {trained} kept falling; {gap}. Stop there "
             f"(early_stopping_rounds), or learn more slowly, with shallower trees, "
             "subsampling or more regularization."
         )
     elif before - last > FALLING * abs(before):
         words = (
             f"Underfitting, so far: {held_back} still falls at the end; {gap}. More "
-            "rounds, a higher learning rate or deeper trees would bring it further."
+            f"rounds, a higher learning rate or deeper trees would reduce it further."
         )
     else:
         words = (
@@ -198,7 +198,8 @@ def _fitting(
         )
         if 0 < training.mean[-1] < last / FAR:
             words += (
-                " Training data are known far better than others: shallower trees, "
+                " The model knows its training data far better than other data: "
+                "shallower trees, "
                 "subsampling or more regularization may close the gap."
             )
     return tag("p", words, class_="advice")

@@ -71,7 +71,7 @@ class StalledTraining(Rule):
             gone = {
                 True: "Its process is alive.",
                 False: "Its process is gone.",
-                None: "Nobody knows whether its process is alive.",
+                None: "tdbg cannot tell whether its process is alive.",
             }
             return self._describe(idle.seconds, self.threshold, gone[idle.alive])
 
@@ -122,7 +122,7 @@ class StalledTraining(Rule):
             mode,
             severities,
             lambda j: self._describe(
-                float(pause[j]), float(limit[j]), "Then the training went on."
+                float(pause[j]), float(limit[j]), "Then the training continued."
             ),
         )
 

@@ -115,7 +115,7 @@ class VanishingLearningRate(Rule):
         return Description(
             message=(
                 f"The learning rate fell from {number(largest)} to {number(rate, 2)} "
-                f"within {plural(now - peak, 'step')}, and the training goes on. For "
+                f"within {plural(now - peak, 'step')}, and the training continues. For "
                 f"{plural(now - end, 'step')}, it has changed almost nothing."
             ),
             value=rate / largest,

@@ -357,7 +357,7 @@ def test_a_resumed_run_is_told_from_a_pause_on_disk(tmp_path: Path, resumed: boo
 
 
 @pytest.mark.parametrize(
-    ("alive", "said"), [(True, "alive"), (False, "gone"), (None, "Nobody knows")]
+    ("alive", "said"), [(True, "alive"), (False, "gone"), (None, "tdbg cannot tell")]
 )
 def test_a_training_that_is_silent_now_is_reported(alive: bool | None, said: str):
     quiet = Idle(
