@@ -89,7 +89,7 @@ def test_all_is_every_tensor_but_two_kinds_of_gradients(run_dir: Path) -> None:
 GIVEN: dict[str, tuple[Callable[[], Any], bool, bool]] = {
     "bool": (lambda: torch.tensor([True]), True, True),
     "float8": (lambda: torch.ones(2).to(torch.float8_e4m3fn), True, True),
-    "of no elements": (lambda: torch.ones(0, 3), True, True),
+    "without elements": (lambda: torch.ones(0, 3), True, True),
     "0-dimensional": (lambda: torch.tensor(1.5), True, True),
     "not contiguous": (lambda: torch.ones(4, 4)[::2, ::2], True, True),
     "expanded": (lambda: torch.ones(1).expand(3), True, True),
