@@ -31,6 +31,7 @@ from tdbg.capture.schedule import (
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.writer import NullWriter
 from tdbg.config.collections import Collection, Role
+from tdbg.config.messages import counted
 from tdbg.modes import ModeKeys
 from tdbg.run.schema import ALIGNMENT, CHUNK_BYTES, RECORD_HEADER_BYTES
 
@@ -351,9 +352,8 @@ class DryRunSummary:
         if self.rules:
             lines.append(f"rules: {', '.join(self.rules)}")
         for mode, count in self.steps.items():
-            lines.append(
-                f"dry run, {mode.name}, {count} steps captured; bytes of a step:"
-            )
+            captured = counted(count, "step")
+            lines.append(f"dry run, {mode.name}, {captured} captured; bytes of a step:")
             titles = "".join(f"{head:>12}" for head in heads)
             lines.append(f"  {'':<20}{titles}{f'{STEPS} steps':>12}")
             for part in self.parts:

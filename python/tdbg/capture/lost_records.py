@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tdbg.config.messages import counted
 from tdbg.run.schema import GapContent
 
 if TYPE_CHECKING:
@@ -160,8 +161,8 @@ class LostRecordsLog:
         n_bytes = sum(entry[1] for entry in lost.values())
         reasons = ", ".join(f"{name} {lost[name][0]}" for name in sorted(lost))
         _log.warning(
-            "tdbg lost %d records (%.1f MB)%s: %s%s",
-            records,
+            "tdbg lost %s (%.1f MB)%s: %s%s",
+            counted(records, "record"),
             n_bytes / 1e6,
             idle,
             reasons,

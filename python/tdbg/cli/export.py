@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, plain
+from tdbg.config.quantities import plural
 from tdbg.export import ExportReport, export_tensorboard, follow_tensorboard
 
 __all__ = ["command"]
@@ -113,14 +114,14 @@ def _print(report: ExportReport) -> None:
     out = console()
     out.print(
         plain(
-            f"{report.steps} steps, {report.scalars} numbers and "
-            f"{report.histograms} histograms of {report.run}"
+            f"{plural(report.steps, 'step')}, {plural(report.scalars, 'number')} and "
+            f"{plural(report.histograms, 'histogram')} of {report.run}"
         )
     )
     if report.unreadable:
         out.print(
             plain(
-                f"{report.unreadable} histograms could not be read: "
+                f"{plural(report.unreadable, 'histogram')} could not be read: "
                 f"tdbg fsck {report.run} says why"
             )
         )

@@ -9,6 +9,7 @@ import logging
 import os
 from pathlib import Path
 
+from tdbg.config.messages import counted
 from tdbg.config.options import SessionOptions
 from tdbg.errors import ConfigurationError
 from tdbg.export.event_files import require_tensorboard
@@ -108,7 +109,8 @@ class ExportAtEnd:
             trial, self.out, histograms="stored", timeout=SECONDS, beside=True
         )
         if trial.loaded_all_steps and not report.complete:
-            self._fail(f"{SECONDS:.0f} s were enough for only {report.steps} steps")
+            n = counted(report.steps, "step")
+            self._fail(f"{SECONDS:.0f} s were not enough; exported {n}")
 
     def _fail(self, why: str) -> None:
         self.n_failed += 1

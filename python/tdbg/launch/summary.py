@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tdbg.config.messages import counted
 from tdbg.errors import TrainingStopped
 from tdbg.launch import LAUNCH_VARIABLE, family
 
@@ -91,12 +92,14 @@ def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
         lines.append(f"captured {len(runs)} trainings, each in its own run: {names}")
     if facts.n_left_out:
         lines.append(
-            f"{facts.n_left_out} more trainings were not captured: "
+            f"{counted(facts.n_left_out, 'more training')} "
+            f"{_were(facts.n_left_out)} not captured: "
             f"a process has at most {len(runs)} runs"
         )
     n_models = sum(run.n_left_out for run in runs)
     if n_models:
-        lines.append(f"{n_models} calls of other models were not captured")
+        n_calls = counted(n_models, "call")
+        lines.append(f"{n_calls} of other models {_were(n_models)} not captured")
     if facts.n_unseen >= _MANY and 2 * facts.n_unseen > facts.n_backwards:
         lines.append(
             f"{facts.n_unseen} of {facts.n_backwards} backward passes followed no "
@@ -248,6 +251,10 @@ def _nothing(reason: str) -> list[str]:
 
 def _steps(number: int) -> str:
     return "1 step" if number == 1 else f"{number} steps"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _times(number: int) -> str:

@@ -525,7 +525,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[Background]:
 def test_what_is_dropped_is_counted_and_what_waits_is_done(full: Background):
     full._action.go.set()  # type: ignore[attr-defined]
     assert full.close(60.0) == [
-        "action blocked: 2 findings were dropped, because 3 were waiting"
+        "action blocked dropped 2 findings, because 3 were waiting"
     ]
     assert full._action.seen == ["0", "1", "2", "3"]  # type: ignore[attr-defined]
 
@@ -543,7 +543,7 @@ def test_an_end_waits_for_no_action_that_hangs(full: Background):
     first, second = said
     assert first.startswith("action blocked: not done within 0.05 s, and given up; ")
     assert first.endswith("findings that waited for it: 3")
-    assert second.endswith("2 findings were dropped, because 3 were waiting")
+    assert second.endswith("dropped 2 findings, because 3 were waiting")
     action = full._action
     assert isinstance(action, Blocked)
     action.go.set()

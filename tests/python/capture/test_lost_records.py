@@ -115,7 +115,7 @@ def test_one_warning_when_it_starts_and_one_when_it_ends(warnings: Warnings) -> 
 @pytest.mark.parametrize(
     ("reason", "means", "advises"),
     [
-        ("stalled", "no progress", "look at the disk"),
+        ("stalled", "no progress", "check the disk"),
         ("sampled", "only some steps", "save_interval"),
         ("disk_nearly_full", "nearly full", "min_free_bytes"),
         ("larger_than_queue", "larger than the whole queue", "queue_bytes"),

@@ -158,7 +158,7 @@ def test_an_export_that_takes_too_long_is_counted(
     hook = make_hook(run_dir, export_tensorboard=True)
     trained(hook)
     assert hook.counters()["failed_exports"] == 1
-    assert "0 s were enough for 1 steps" in caplog.text
+    assert "0 s were not enough; exported 1 step" in caplog.text
 
 
 def test_a_run_beside_that_of_another_training_is_exported_too(

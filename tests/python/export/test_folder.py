@@ -181,7 +181,7 @@ def test_the_verb_exports_and_says_what(run: Path, tmp_path: Path) -> None:
     }
     shown = call(run, "--out", out, "--histograms", "stored", "--steps", "mode")
     assert shown.exit_code == 0
-    assert "5 steps, 0 numbers and 0 histograms" in shown.stdout
+    assert "5 steps, no numbers and no histograms" in shown.stdout
     assert f"tensorboard --logdir {out}" in shown.stdout
 
 

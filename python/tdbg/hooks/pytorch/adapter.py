@@ -115,7 +115,7 @@ class TorchAdapter(FrameworkAdapter):
         if missing:
             self._has_warned = True
             _log.warning(
-                "tensors are sharded over ranks, and %d of these ranks write nothing, "
-                "so tdbg records the tensors incompletely; use include_workers='all'",
+                "tensors are sharded over ranks that do not all write (%d do not), so "
+                "tdbg records the tensors incompletely; use include_workers='all'",
                 len(missing),
             )
