@@ -148,7 +148,7 @@ def test_refusals_are_not_losses(warnings: Warnings) -> None:
     source.lose("queue_full")
     watch.step_ended(1)
     watch.close()
-    assert warnings.take()[1] == "tdbg lost 1 records (1.0 MB): queue_full 1"
+    assert warnings.take()[1] == "tdbg lost 1 record (1.0 MB): queue_full 1"
 
 
 def make_capture(path: Path, **options: object) -> _core.Capture:
@@ -180,7 +180,7 @@ def test_a_session_tells_what_its_writer_lost(
     session.close()
     start, end = warnings.take()
     assert "a tensor is larger than the whole queue" in start
-    assert end == "tdbg lost 1 records (4.2 MB): larger_than_queue 1"
+    assert end == "tdbg lost 1 record (4.2 MB): larger_than_queue 1"
 
 
 @pytest.mark.parametrize("gone", ["the run", "the shard", "replaced"])

@@ -1,5 +1,5 @@
 import { getJson } from "../api";
-import { count, percent, shorten } from "../format";
+import { count, counted, percent, shorten } from "../format";
 import { go, type Route, useAnswer } from "../hooks";
 import { Card, Chips, Pending } from "../parts";
 import type { By } from "./alignment";
@@ -77,8 +77,8 @@ function Answer({ data, by, percentage }: { data: Divergence; by: By; percentage
     return (
       <p>
         <b>Nowhere</b>: {count(data.n_names)} tensors and scalars are{" "}
-        {percentage === "0" ? "the same" : `within ${percentage} %`} at {count(data.n_places)}{" "}
-        {word}s.
+        {percentage === "0" ? "the same" : `within ${percentage} %`} at{" "}
+        {counted(data.n_places, word)}.
       </p>
     );
   const names = data.points.filter((each) => each.place === first.place);
