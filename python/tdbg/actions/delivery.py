@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from tdbg.actions.action import Action, close_all, trouble_of
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.run.findings import Finding, Severity
 
 __all__ = ["MAX_WAITING", "Background", "Gate"]
@@ -132,7 +132,7 @@ class Gate:
     def _dry_lines(self) -> list[str]:
         """Return the report of a dry run: a line for each rule and step."""
         if self._all_changes and self.dry_findings:
-            n = counted(len(self.dry_findings), "change")
+            n = plural(len(self.dry_findings), "change")
             return [f"action {self.name} would get {n}"]
         groups: dict[tuple[str, int], list[Finding]] = {}
         for finding in self.dry_findings:
@@ -204,7 +204,7 @@ class Background:
                 )
         if self._n_dropped:
             troubles.append(
-                f"action {self.name} dropped {counted(self._n_dropped, 'finding')}, "
+                f"action {self.name} dropped {plural(self._n_dropped, 'finding')}, "
                 f"because {MAX_WAITING} were waiting"
             )
         left = max(0.0, deadline - time.monotonic())

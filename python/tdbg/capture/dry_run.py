@@ -31,7 +31,7 @@ from tdbg.capture.schedule import (
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.writer import NullWriter
 from tdbg.config.collections import Collection, Role
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.modes import ModeKeys
 from tdbg.run.schema import ALIGNMENT, CHUNK_BYTES, RECORD_HEADER_BYTES
 
@@ -352,7 +352,7 @@ class DryRunSummary:
         if self.rules:
             lines.append(f"rules: {', '.join(self.rules)}")
         for mode, count in self.steps.items():
-            captured = counted(count, "step")
+            captured = plural(count, "step")
             lines.append(f"dry run, {mode.name}, {captured} captured; bytes of a step:")
             titles = "".join(f"{head:>12}" for head in heads)
             lines.append(f"  {'':<20}{titles}{f'{STEPS} steps':>12}")

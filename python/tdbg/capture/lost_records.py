@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import conjoin, plural
 from tdbg.run.schema import GapContent
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class LostRecordsLog:
         reasons = ", ".join(f"{name} {lost[name][0]}" for name in sorted(lost))
         _log.warning(
             "tdbg lost %s (%.1f MB)%s: %s%s",
-            counted(records, "record"),
+            plural(records, "record"),
             n_bytes / 1e6,
             idle,
             reasons,
@@ -197,6 +197,4 @@ class LostRecordsLog:
 
 def _names(what: int) -> str:
     names = [name for bit, name in _WHAT.items() if what & bit]
-    if not names:
-        return "data"
-    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+    return conjoin(names) if names else "data"

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tdbg.cli import options
 from tdbg.cli.accounts import exit_code, exit_if_unread, print_accounts
-from tdbg.cli.output import console, counted, emit_json, plain
+from tdbg.cli.output import console, emit_json, plain
 from tdbg.cli.report import (
     exit_code_with,
     print_report,
@@ -27,6 +27,7 @@ from tdbg.cli.rule_options import (
 )
 from tdbg.cli.sweep import is_many, jobs_option, judge_many
 from tdbg.cli.sweep_workers import Task
+from tdbg.config.quantities import plural
 from tdbg.rules import Engine, Report
 from tdbg.trial import create_trial
 from tdbg.view import diagnosis_of_report, view_of
@@ -103,7 +104,7 @@ def _progress(engine: Engine, out: Console) -> Iterator[None]:
     with out.status(plain(f"judging {engine.run}")) as shown:
 
         def update() -> None:
-            steps = counted(engine.report().n_steps, "step")
+            steps = plural(engine.report().n_steps, "step")
             shown.update(plain(f"judging {engine.run}: {steps}"))
 
         engine.on_window = update
@@ -121,4 +122,4 @@ def conclude(report: Report, *, named: bool) -> None:
     if report.n_steps == 0:
         out.print("no step to judge: nothing has been captured yet")
     else:
-        out.print(f"judged {counted(report.n_steps, 'recorded step')}")
+        out.print(f"judged {plural(report.n_steps, 'recorded step')}")

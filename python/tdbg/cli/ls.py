@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from tdbg.cli import accounts, options, output
+from tdbg.config.quantities import plural
 from tdbg.errors import NotARun
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import find_runs
@@ -131,5 +132,5 @@ def _print_tensors(view: RunView, tensors: list[dict[str, Any]]) -> None:
     lost = view.head.lost_records
     state = accounts.state_text(view.head.state, lost.in_order)
     n_bytes = output.n_bytes(view.head.bytes)
-    out.print(f"{output.counted(len(tensors), 'tensor')}, {n_bytes}, {state}")
+    out.print(f"{plural(len(tensors), 'tensor')}, {n_bytes}, {state}")
     accounts.print_accounts(view, out)

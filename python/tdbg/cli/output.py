@@ -17,7 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from tdbg.config.messages import counted, printable
+from tdbg.config.messages import printable
 
 __all__ = [
     "EXIT_FAILED",
@@ -25,7 +25,6 @@ __all__ = [
     "EXIT_INTERRUPTED",
     "EXIT_UNREADABLE",
     "console",
-    "counted",
     "discard_output",
     "emit_json",
     "emit_json_line",

@@ -21,8 +21,9 @@ from tdbg.actions import (
     parse,
     read_specs,
 )
-from tdbg.cli.output import SEVERITY_STYLES, counted, plain
+from tdbg.cli.output import SEVERITY_STYLES, plain
 from tdbg.config.documents import Location
+from tdbg.config.quantities import plural
 from tdbg.rules import Rule, Status, parse_rules
 from tdbg.run.findings import Finding, Severity
 
@@ -270,7 +271,7 @@ def _print_consequences(
     # A finding that got worse since is told twice while a training is watched.
     n = len({(each["rule"], each["tensor"], each["first_step"]) for each in findings})
     follow, them = ("follow", "them") if n > 1 else ("follows", "it")
-    what = f"{counted(n, 'finding')} that {follow} from {cause}"
+    what = f"{plural(n, 'finding')} that {follow} from {cause}"
     out.print(plain(f"    (and {what}: {names}; {how} shows {them})"), style="dim")
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, n_bytes, plain
 from tdbg.config.needs import Needs, every_need
+from tdbg.config.quantities import conjoin
 from tdbg.config.schedules import STATISTICS_INTERVAL
 from tdbg.errors import ConfigurationError
 from tdbg.rules import Rule, get, is_in_file, names, parameters_of, registry
@@ -135,10 +136,8 @@ def captures(need: Needs) -> str:
         "histograms": need.histogram,
         f"raw values (to {n_bytes(need.raw_limit)})": need.raw,
     }
-    what = (
-        " and ".join(name for name, requested in asked.items() if requested)
-        or "nothing"
-    )
+    kinds = [name for name, requested in asked.items() if requested]
+    what = conjoin(kinds) if kinds else "nothing"
     of = ", ".join(sorted(need.collections))
     if need.modules:
         of += f" of {', '.join(sorted(need.modules))}"

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from tdbg.actions import Action
-from tdbg.cli.output import console, counted, plain
+from tdbg.cli.output import console, plain
 from tdbg.cli.report import print_report, report_judged, report_option
 from tdbg.cli.rule_options import (
     STOPPING,
@@ -25,6 +25,7 @@ from tdbg.cli.rule_options import (
 )
 from tdbg.config.collections import CollectionRegistry
 from tdbg.config.options import number_or_word, parse_budget
+from tdbg.config.quantities import plural
 from tdbg.errors import TdbgError
 from tdbg.launch import command_of, environment_of, family, reads_no_environment
 from tdbg.launch.supervise import end_like, holding_signals, supervise, was_asked_to_end
@@ -176,8 +177,8 @@ class BackgroundJudge:
             return
         for note in report.notes:
             print_line(note)
-        found_text = counted(len(report.findings), "finding")
-        print_line(f"{counted(report.n_steps, 'step')} judged by rules: {found_text}")
+        found_text = plural(len(report.findings), "finding")
+        print_line(f"{plural(report.n_steps, 'step')} judged by rules: {found_text}")
         print_report(report_judged(self._run, self._report_file, report), self._out)
 
 

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from tdbg.cli import accounts, options, output, summaries
+from tdbg.config.quantities import plural
 from tdbg.errors import TensorUnavailableForStep
 from tdbg.modes import ModeKeys
 from tdbg.trial import TensorHandle, Trial, create_trial
@@ -122,12 +123,12 @@ def print_run(
     for mode, lines in tables.items():
         if len(tables) > 1:
             n = trial.count_steps(mode)
-            out.print(f"{mode.name}, {output.counted(n, 'step')}", style="bold")
+            out.print(f"{mode.name}, {plural(n, 'step')}", style="bold")
         out.print(summaries.summary_table(lines, out.width))
     n_tensors = len({line.name for lines in tables.values() for line in lines})
     out.print(
-        f"{output.counted(n_tensors, 'tensor')} at "
-        f"{output.counted(trial.count_steps(), 'recorded step')}, "
+        f"{plural(n_tensors, 'tensor')} at "
+        f"{plural(trial.count_steps(), 'recorded step')}, "
         f"{output.n_bytes(trial.n_bytes)} on disk, "
         f"{accounts.state_text(trial.status, lost.in_order)}"
     )

@@ -25,7 +25,6 @@ from tdbg.cli.output import (
     EXIT_UNREADABLE,
     SEVERITY_STYLES,
     console,
-    counted,
     emit_json,
     emit_json_line,
     plain,
@@ -38,6 +37,7 @@ from tdbg.cli.rule_options import (
     print_interrupted,
 )
 from tdbg.cli.sweep_workers import Pool, Task
+from tdbg.config.quantities import plural
 from tdbg.errors import NotARun
 from tdbg.run.directory import RUN_FILE
 from tdbg.view import UNREADABLE, RunRow
@@ -297,7 +297,7 @@ class _Sweep:
         self._out.print(self._table())
         sick = sum(row.code in (EXIT_FOUND, EXIT_FAILED) for row in rows)
         unreadable = sum(bool(row.error) for row in rows)
-        text = f"{counted(len(rows), 'run')} judged: {sick or 'none'} with problems"
+        text = f"{plural(len(rows), 'run')} judged: {sick or 'none'} with problems"
         self._out.print(f"{text}, {unreadable} unreadable" if unreadable else text)
 
     def _print_findings(self, row: _Row, findings: list[dict[str, Any]]) -> None:

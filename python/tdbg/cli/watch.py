@@ -17,12 +17,7 @@ from tdbg.actions import Action, close_all
 from tdbg.cli import options
 from tdbg.cli.accounts import exit_code, exit_if_unread, print_accounts
 from tdbg.cli.check import conclude
-from tdbg.cli.output import (
-    console,
-    counted,
-    emit_json_line,
-    plain,
-)
+from tdbg.cli.output import console, emit_json_line, plain
 from tdbg.cli.report import (
     exit_code_with,
     print_report,
@@ -46,6 +41,7 @@ from tdbg.cli.rule_options import (
 )
 from tdbg.cli.sweep import is_many, jobs_option, judge_many
 from tdbg.cli.sweep_workers import Task
+from tdbg.config.quantities import plural
 from tdbg.rules import Engine, Report
 from tdbg.run.directory import RUN_FILE, wait_for_run
 from tdbg.run.findings import Finding
@@ -163,7 +159,7 @@ class _Printer:
         if self._as_json:
             emit_json_line({"event": "watching", "run": self._run, "rules": rules})
             return
-        what = f"watching {self._run} with {counted(len(rules), 'rule')}"
+        what = f"watching {self._run} with {plural(len(rules), 'rule')}"
         self._out.print(plain(f"{what}; Ctrl-C ends watching, not the training"))
 
     def print_findings(

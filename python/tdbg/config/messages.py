@@ -11,7 +11,6 @@ __all__ = [
     "check_choice",
     "check_flag",
     "check_known",
-    "counted",
     "nearest",
     "nearest_recorded",
     "printable",
@@ -64,11 +63,6 @@ def short(value: object, longest: int = _LONGEST) -> str:
     """Return at most *longest* characters of the ``repr``, for a message."""
     text = repr(value)
     return text if len(text) <= longest else f"{text[:longest]}..."
-
-
-def counted(n: int, noun: str) -> str:
-    """Return a number of things: no finding, 1 finding, 2,000 findings."""
-    return f"{f'{n:,}' if n else 'no'} {noun}{'s' if n > 1 else ''}"
 
 
 def printable(text: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 __all__ = [
     "affected",
+    "conjoin",
     "exact",
     "fold",
     "join_names",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.drawing.frame import (
     N_COLORS,
     Box,
@@ -155,7 +155,7 @@ def _said(series: Series) -> str:
     name = f"{series.label}: " if series.label else ""
     bad = int(series.bad.sum())
     if not finite.any():
-        return f"{name}no finite value, {counted(bad, 'row')} with NaN or Inf"
+        return f"{name}no finite value, {plural(bad, 'row')} with NaN or Inf"
     low, high = float(np.nanmin(series.low)), float(np.nanmax(series.high))
     last = float(series.mean[finite][-1])
     words = f"{name}from {number(low)} to {number(high)}, last {number(last)}"
@@ -163,7 +163,7 @@ def _said(series: Series) -> str:
         column = int(np.flatnonzero(series.bad)[0])
         first, last = int(series.first[column]), int(series.last[column])
         where = f"at step {first}" if first == last else f"in steps {first} to {last}"
-        words += f", {counted(bad, 'row')} with NaN or Inf, the first {where}"
+        words += f", {plural(bad, 'row')} with NaN or Inf, the first {where}"
     return words
 
 

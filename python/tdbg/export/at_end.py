@@ -9,8 +9,8 @@ import logging
 import os
 from pathlib import Path
 
-from tdbg.config.messages import counted
 from tdbg.config.options import SessionOptions
+from tdbg.config.quantities import plural
 from tdbg.errors import ConfigurationError
 from tdbg.export.event_files import require_tensorboard
 from tdbg.export.tensorboard import FOLDER, export_tensorboard
@@ -109,7 +109,7 @@ class ExportAtEnd:
             trial, self.out, histograms="stored", timeout=SECONDS, beside=True
         )
         if trial.loaded_all_steps and not report.complete:
-            n = counted(report.steps, "step")
+            n = plural(report.steps, "step")
             self._fail(f"{SECONDS:.0f} s were not enough; exported {n}")
 
     def _fail(self, why: str) -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.capture.process import at_exit
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
 from tdbg.launch.family import open_hook
 
@@ -135,7 +135,7 @@ class BoostingSearch:
         """Print what was captured."""
         if self._n_by_hand:
             sys.stderr.write(
-                f"tdbg: your program made {counted(self._n_by_hand, 'round')} with "
+                f"tdbg: your program made {plural(self._n_by_hand, 'round')} with "
                 f"Booster.update, which tdbg run cannot capture. Call "
                 f"{self._framework}.train instead\n"
             )

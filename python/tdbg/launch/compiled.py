@@ -239,10 +239,7 @@ class StepSearch:
         try:
             if self._has_own():
                 self._has_failed = True
-                _log.warning(
-                    "tdbg captures nothing: the script has its own hook, "
-                    "which continues"
-                )
+                _log.warning("tdbg captures nothing: %s", summary.HAS_A_HOOK)
                 return None
             params = self._params(watch, args)
             if params is None and not self._knows(watch, args, kwargs):

@@ -470,7 +470,7 @@ class Discovery:
         if registered_session(inside) is not None and not relatives:
             self._passed[id(module)] = module
             if not self._trainings:
-                self._give_up("the script has its own hook, which continues")
+                self._give_up(summary.HAS_A_HOOK)
             return
         if self._is_next_a_training():
             for each in relatives:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.errors import TrainingStopped
 from tdbg.launch import LAUNCH_VARIABLE, family
 
 __all__ = [
+    "HAS_A_HOOK",
     "CapturedRun",
     "Facts",
     "captured",
@@ -31,6 +32,8 @@ __all__ = [
     "why_of_keras",
 ]
 
+#: Why tdbg leaves a script alone.
+HAS_A_HOOK = "the script has its own hook, which continues"
 # So many backward passes of something else are worth a line.
 _MANY = 10
 # So many runs are named one by one in the command to type next.
@@ -85,20 +88,22 @@ def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
     if len(runs) == 1:
         (run,) = runs
         lines.append(
-            f"captured {_steps(run.n_steps)}; the run is in {_shown(run.path)}"
+            f"captured {plural(run.n_steps, 'step')}; the run is in {_shown(run.path)}"
         )
     else:
-        names = ", ".join(f"{_shown(run.path)} ({_steps(run.n_steps)})" for run in runs)
+        names = ", ".join(
+            f"{_shown(run.path)} ({plural(run.n_steps, 'step')})" for run in runs
+        )
         lines.append(f"captured {len(runs)} trainings, each in its own run: {names}")
     if facts.n_left_out:
         lines.append(
-            f"{counted(facts.n_left_out, 'more training')} "
+            f"{plural(facts.n_left_out, 'more training')} "
             f"{_were(facts.n_left_out)} not captured: "
             f"a process has at most {len(runs)} runs"
         )
     n_models = sum(run.n_left_out for run in runs)
     if n_models:
-        n_calls = counted(n_models, "call")
+        n_calls = plural(n_models, "call")
         lines.append(f"{n_calls} of other models {_were(n_models)} not captured")
     if facts.n_unseen >= _MANY and 2 * facts.n_unseen > facts.n_backwards:
         lines.append(
@@ -121,8 +126,8 @@ def why(facts: Facts) -> list[str]:
     advice = "call tdbg.pytorch.watch(model) in your program to capture a model"
     if facts.n_transforms and not facts.n_backwards:
         reason = (
-            f"torch.func computed gradients {_times(facts.n_transforms)}, but of no "
-            "parameters that a module was called with"
+            f"torch.func computed gradients {plural(facts.n_transforms, 'time')}, but "
+            "of no parameters that a module was called with"
         )
         advice = (
             "call torch.func.functional_call(model, parameters, inputs) inside the "
@@ -172,8 +177,8 @@ def why_of_jax(facts: Facts) -> list[str]:
     """Return the line about a program with JAX of which nothing was captured."""
     if facts.n_gradients:
         reason = (
-            f"the program computed gradients {_times(facts.n_gradients)}, but not in "
-            "a function that jax.jit compiles and that gets the parameters"
+            f"the program computed gradients {plural(facts.n_gradients, 'time')}, but "
+            "not in a function that jax.jit compiles and that gets the parameters"
         )
         advice = (
             "compile the whole step with step = jax.jit(step), or name the parameters "
@@ -249,16 +254,8 @@ def _nothing(reason: str) -> list[str]:
     return [f"nothing was captured: {reason}"]
 
 
-def _steps(number: int) -> str:
-    return "1 step" if number == 1 else f"{number} steps"
-
-
 def _were(number: int) -> str:
     return "was" if number == 1 else "were"
-
-
-def _times(number: int) -> str:
-    return "1 time" if number == 1 else f"{number} times"
 
 
 def _shown(path: Path) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.run.schema import GapReason
 from tdbg.trial.row_index import step_records
 from tdbg.trial.run import RunState
@@ -142,7 +142,7 @@ class LostRecords:
             return "nothing lost"
         parts = []
         if self.records:
-            parts.append(f"{counted(self.records, 'record')} lost")
+            parts.append(f"{plural(self.records, 'record')} lost")
             reasons = [f"{n} {_words(name)}" for name, n in self.reasons.items()]
             if reasons:
                 parts[0] += f" ({', '.join(reasons)})"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.collections import BUILT_IN, Collection, Role
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding
@@ -415,7 +415,7 @@ class RunOverhead:
             text += f", budget {100 * self.budget:g} %"
         if self.changes:
             left_out = str(self.changes[-1].get("text") or "nothing left out now")
-            text += f", changed {counted(len(self.changes), 'time')}: {left_out}"
+            text += f", changed {plural(len(self.changes), 'time')}: {left_out}"
         for each in self.devices:
             if not each.get("is_usable"):
                 text += f"; device {each['device']} without kernels: {each['reason']}"

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.collections import Role
-from tdbg.config.messages import counted
-from tdbg.config.quantities import conjoin
+from tdbg.config.quantities import conjoin, plural
 from tdbg.modes import EVALUATION, GLOBAL, TRAIN, TRAINING
 from tdbg.run.json_values import is_integer, mapping_of
 from tdbg.trial import RunOverhead, Trial
@@ -102,7 +101,7 @@ class Coverage:
         """
         if not self.roles:
             return ""
-        steps = counted(self.steps, self.step_word)
+        steps = plural(self.steps, self.step_word)
         if self.is_full:
             return f"{_listed(self.roles)} at each of {steps}"
         parts = []

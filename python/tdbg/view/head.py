@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.modes import EVALUATION, TRAINING
 from tdbg.trial import LostRecords, RunOverhead, Trial, stop_reason
 from tdbg.view.coverage import Coverage, coverage_of, steps_of_modes
@@ -91,8 +91,8 @@ class Head:
     def counted_steps(self) -> str:
         """The training steps in words: ``1,263 steps``, ``1 round``."""
         if not self.steps and self.evaluated:
-            return f"{counted(self.evaluated, 'step')} of evaluation"
-        return counted(self.steps, self.step_word)
+            return f"{plural(self.evaluated, 'step')} of evaluation"
+        return plural(self.steps, self.step_word)
 
     @property
     def missing(self) -> str:
@@ -100,18 +100,16 @@ class Head:
         parts = []
         if not self.lost_records.in_order:
             if self.lost_records.records:
-                parts.append(f"{counted(self.lost_records.records, 'record')} lost")
+                parts.append(f"{plural(self.lost_records.records, 'record')} lost")
             elif self.damaged:
-                parts.append(f"{counted(self.damaged, 'step')} damaged")
+                parts.append(f"{plural(self.damaged, 'step')} damaged")
             else:
                 parts.append("some of its files are damaged")
         if self.incomplete:
-            parts.append(
-                f"{counted(self.incomplete, 'step')} not recorded by all ranks"
-            )
+            parts.append(f"{plural(self.incomplete, 'step')} not recorded by all ranks")
         if self.absent:
             parts.append(
-                f"{self.absent:,} of {counted(self.ranks, 'rank')} wrote nothing"
+                f"{self.absent:,} of {plural(self.ranks, 'rank')} wrote nothing"
             )
         return " and ".join(parts)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.view.head import Head
 from tdbg.view.problems import Diagnosis, Problem
 
@@ -115,7 +115,7 @@ def _with_problems(diagnosis: Diagnosis) -> tuple[Tone, str, str]:
     n = len(at_fault)
     what = "One thing is wrong" if n == 1 else f"{n} things are wrong, the worst"
     following = len(accused) - n
-    tail = f", with {counted(following, 'consequence')}" if following else ""
+    tail = f", with {plural(following, 'consequence')}" if following else ""
     words = f"{what}: {worst.rule} in {worst.place}{tail}."
     tone = max(each.severity for each in accused).label
     if diagnosis.failed:
@@ -128,37 +128,37 @@ def _without_problems(diagnosis: Diagnosis) -> tuple[Tone, str]:
         return "unjudged", "No rule has judged this run yet."
     quiet, blind = len(diagnosis.quiet), len(diagnosis.blind)
     if diagnosis.failed:
-        others = f" {counted(quiet, 'other rule').capitalize()} found nothing wrong."
+        others = f" {plural(quiet, 'other rule').capitalize()} found nothing wrong."
         return "warning", _failed(diagnosis) + (others if quiet else "")
     recovered, notes = diagnosis.recovered, diagnosis.notes
     tone: Tone = "ok"
     if recovered:
         tone = "info"
-        words = f"{counted(len(recovered), 'problem')} occurred and recovered"
+        words = f"{plural(len(recovered), 'problem')} occurred and recovered"
         words += f": {_names(recovered)}; nothing is wrong now"
     elif notes:
         words = "Nothing is wrong"
     elif quiet:
-        words = f"{counted(quiet, 'rule')} found nothing wrong"
+        words = f"{plural(quiet, 'rule')} found nothing wrong"
     elif blind:
         return "info", f"{_had_too_little(blind)}."
     else:
         words = "Nothing is wrong"
     if notes:
         tone = "info"
-        words += f"; {counted(len(notes), 'note')}: {_names(notes)}"
+        words += f"; {plural(len(notes), 'note')}: {_names(notes)}"
     if blind:
         words += f". {_had_too_little(blind)}"
     return tone, f"{words}."
 
 
 def _had_too_little(n: int) -> str:
-    return f"{counted(n, 'rule')} had too little data to judge"
+    return f"{plural(n, 'rule')} had too little data to judge"
 
 
 def _failed(diagnosis: Diagnosis) -> str:
     failed = diagnosis.failed
-    return f"{counted(len(failed), 'rule')} failed and judged nothing: {_some(failed)}."
+    return f"{plural(len(failed), 'rule')} failed and judged nothing: {_some(failed)}."
 
 
 def _names(problems: Sequence[Problem]) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from tdbg.cli.output import counted, shortened
+from tdbg.cli.output import shortened
 from tdbg.cli.top.board import WatchedRun
 from tdbg.cli.top.screens import View
+from tdbg.config.quantities import plural
 from tdbg.errors import TdbgError
 from tdbg.rules import check
 from tdbg.run.requests import request_capture, request_stop
@@ -168,7 +169,7 @@ class Commands:
             try:
                 report = check(path, "default")
                 n = len(report.findings)
-                self._judged = f"the rules have judged {name}: {counted(n, 'finding')}"
+                self._judged = f"the rules have judged {name}: {plural(n, 'finding')}"
             except (TdbgError, OSError) as error:
                 self._judged = str(error)
 

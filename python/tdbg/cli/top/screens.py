@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from tdbg.cli.output import SEVERITY_STYLES, counted, plain, shortened
+from tdbg.cli.output import SEVERITY_STYLES, plain, shortened
 from tdbg.cli.top.board import WatchedRun, folder_of
 from tdbg.cli.top.charts import (
     NAME_WIDTH,
@@ -24,6 +24,7 @@ from tdbg.cli.top.charts import (
     sparkline,
     value_text,
 )
+from tdbg.config.quantities import plural
 from tdbg.run.findings import Finding, Severity
 from tdbg.trial import Envelope
 
@@ -122,7 +123,7 @@ def _runs_screen(
 ) -> list[Text]:
     folder = folder_of(runs)
     n_running = sum(run.state == "running" for run in runs)
-    head = f"{counted(len(runs), 'run')}, {n_running} running"
+    head = f"{plural(len(runs), 'run')}, {n_running} running"
     lines = [plain(f"{head}  {folder}".rstrip()), Text()]
     lines[0].stylize("bold")
     room = max(1, height - len(lines))

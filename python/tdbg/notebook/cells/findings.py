@@ -5,7 +5,7 @@ Thread safety: pure functions over values.
 
 from __future__ import annotations
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.drawing.markup import Child, join, tag
 from tdbg.drawing.snippet import facts, listing, snippet, toned
 from tdbg.rules import Report, RuleStatus, Status
@@ -55,7 +55,7 @@ def findings_table(diagnosis: Diagnosis, most: int = MOST_LISTED) -> Child:
     more = len(worst) - most
     if more <= 0:
         return table
-    return join([table, tag("p", f"and {counted(more, 'more finding')}")])
+    return join([table, tag("p", f"and {plural(more, 'more finding')}")])
 
 
 def _severity(finding: Finding) -> Child:
@@ -76,7 +76,7 @@ def report_html(report: Report) -> str:
     verdict = verdict_of_rules(diagnosis)
     rows: list[tuple[str, Child]] = [
         ("run", tag("code", report.run)),
-        ("judged", f"{counted(report.n_steps, 'step')}, up to {report.last_step:,}"),
+        ("judged", f"{plural(report.n_steps, 'step')}, up to {report.last_step:,}"),
         ("verdict", toned(verdict.tone, verdict.sentence)),
         ("rules", str(len(report.statuses))),
     ]

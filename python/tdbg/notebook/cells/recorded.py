@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.drawing.bars import columns_chart
 from tdbg.drawing.heat_map import heat_map
 from tdbg.drawing.lines import line_chart
@@ -96,7 +96,7 @@ def _facts(trial: Trial, view: RunView) -> list[tuple[str, Child]]:
         rows.append(("cost of capture", f"{head.cost:+.1%}"))
     problems = trial.problems()
     if problems:
-        tone = toned("warning", counted(len(problems), "problem"))
+        tone = toned("warning", plural(len(problems), "problem"))
         rows.append(("files", [tone, f": {problems[0].message}"]))
     return rows
 
@@ -144,7 +144,7 @@ def _tensor_facts(tensor: TensorHandle) -> list[tuple[str, Child]]:
     for what in ("values", "histograms"):
         n = len(tensor.steps(what=what))
         if n:
-            rows.append((what, f"at {counted(n, 'step')}"))
+            rows.append((what, f"at {plural(n, 'step')}"))
     if steps and tensor.role != "scalar":
         rows += _newest(tensor, steps[-1])
     return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.drawing.lines import Limit, Mark, line_chart
 from tdbg.drawing.markup import Child, Markup, link_to, shortened, tag
 from tdbg.drawing.scales import number
@@ -127,7 +127,7 @@ def _evidence(problem: Problem, subject: Subject) -> Markup | None:
         caption.append(f" The rule measured {number(worst.value)}{compared}.")
     left_out = len(names) - len(drawn)
     if left_out > 0:
-        caption.append(f" {counted(left_out, 'tensor')} more: see the table.")
+        caption.append(f" {plural(left_out, 'tensor')} more: see the table.")
     return line_chart(
         series if len(series) > 1 else [series[0].named("")],
         alt=f"Evidence of {problem.rule}: {what} of {_listed(drawn)}.",

@@ -6,7 +6,7 @@ import datetime as dt
 
 import numpy as np
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.drawing.markup import Child, Markup, join, link_to, tag
 from tdbg.report.page import Section, badge, table, tiles
 from tdbg.report.subject import Subject
@@ -81,7 +81,7 @@ def facts(subject: Subject) -> Section:
         ("Software", _software(subject)),
         ("Hardware", _hardware(subject)),
         ("Attempts", _attempts(subject)),
-        ("Workers", counted(len(trial.workers()), "worker")),
+        ("Workers", plural(len(trial.workers()), "worker")),
         (
             "Cost of capture",
             str(subject.view.head.overhead).removeprefix("measured cost: "),
@@ -181,9 +181,9 @@ def _steps(subject: Subject) -> str:
     incomplete = int(np.count_nonzero(~subject.table["complete"]))
     lossy = int(np.count_nonzero(~subject.table["lossless"]))
     if incomplete:
-        text += f"; {counted(incomplete, 'step')} not recorded by all workers"
+        text += f"; {plural(incomplete, 'step')} not recorded by all workers"
     if lossy:
-        text += f"; {counted(lossy, 'step')} with lost records"
+        text += f"; {plural(lossy, 'step')} with lost records"
     return text
 
 
@@ -208,7 +208,7 @@ def _hardware(subject: Subject) -> str:
     parts = [str(each) for each in list_of(told.get("accelerators"))]
     parts += [str(told["cpu"])] if told.get("cpu") else []
     if is_integer(told.get("cores")):
-        parts.append(counted(told["cores"], "core"))
+        parts.append(plural(told["cores"], "core"))
     if is_integer(told.get("memory")):
         parts.append(f"{size(told['memory'])} of memory")
     parts.append(" ".join(str(told[k]) for k in ("system", "machine") if told.get(k)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tdbg.config.messages import counted
+from tdbg.config.quantities import plural
 from tdbg.drawing.bars import columns_chart
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, Markup, tag
@@ -94,7 +94,7 @@ def _labels(samples: Sequence[Samples], step_word: str) -> Section:
     title = "1 · Distribution of true labels of the dataset"
     names = [each.name for each in samples]
     sizes = ", ".join(
-        f"{counted(len(each.labels[-1]), 'sample')} of {each.name} "
+        f"{plural(len(each.labels[-1]), 'sample')} of {each.name} "
         f"({step_word} {each.steps[-1]:,})"
         for each in samples
     )

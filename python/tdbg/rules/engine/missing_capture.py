@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.config.collections import CollectionKeys
-from tdbg.config.messages import counted
 from tdbg.config.needs import Needs, every_need, missing, too_rare
+from tdbg.config.quantities import conjoin, plural
 from tdbg.modes import ModeKeys
 from tdbg.rules.rule import Rule
 
@@ -89,7 +89,7 @@ def _too_little(rule: Rule, trial: Trial) -> str:
         return NOTHING_KNOWN
     if not needed:
         return NOTHING_KNOWN
-    steps = f"{counted(trained, 'step')} of training"
+    steps = f"{plural(trained, 'step')} of training"
     if evaluated:
         steps += f" and {evaluated} of evaluation"
     return f"{TOO_LITTLE} {needed}; the run has {steps}"
@@ -104,4 +104,5 @@ def _in_words(needs: Sequence[Needs]) -> str:
 
 
 def _join(collections: Iterable[str]) -> str:
-    return " and ".join(sorted(collections)).replace("_", " ")
+    names = [each.replace("_", " ") for each in sorted(collections)]
+    return conjoin(names) if names else ""

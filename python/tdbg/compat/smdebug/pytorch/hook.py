@@ -28,6 +28,7 @@ from tdbg.compat.smdebug.pytorch.collection import (
     name_modules,
 )
 from tdbg.config.collections import Role
+from tdbg.config.quantities import conjoin
 from tdbg.hooks.pytorch.hook import Hook as TorchHook
 
 __all__ = [
@@ -191,10 +192,10 @@ class Hook(SmdebugHook, TorchHook):
             names = {*reduction.reductions, *reduction.abs_reductions} & _OF_VALUES
             if names and not reduction.save_raw_tensor:
                 _log.warning(
-                    "collection %r: %s is not part of the statistics; it is only known "
-                    "where raw values are saved (save_raw_tensor=True)",
+                    "collection %r: the statistics do not include %s; save raw values "
+                    "(save_raw_tensor=True) to compute that",
                     item.name,
-                    " and ".join(sorted(names)),
+                    conjoin(sorted(names)),
                 )
 
     def _record_output(self, name: str, value: Any) -> None:
