@@ -18,6 +18,7 @@ __all__ = [
     "number",
     "percent",
     "plural",
+    "reach",
     "times",
 ]
 
@@ -106,6 +107,11 @@ def plural(n: int, noun: str) -> str:
     """
     ending = "es" if noun.endswith(("ch", "sh", "s", "x")) else "s"
     return f"{f'{n:,}' if n else 'no'} {noun}{'' if n == 1 else ending}"
+
+
+def reach(first: int, last: int) -> str:
+    """Return where something begins and ends: ``12``, ``1,200 to 1,853``."""
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
 def affected(n: int, of: int, noun: str, names: Sequence[str] = ()) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.drawing.frame import N_COLORS, Box, figure, legend, svg, text
+from tdbg.drawing.frame import N_COLORS, Box, figure, legend, path, svg, text
 from tdbg.drawing.markup import Markup, shortened, tag
 from tdbg.drawing.scales import Scale
 
@@ -136,14 +136,8 @@ def unit_chart(
         text(box.right, box.bottom + 30, x_label, anchor="end", class_="label")
     )
     for i, (_, at, height) in enumerate(curves):
-        points = "L".join(
-            dict.fromkeys(
-                f"{px:.1f} {py:.1f}" for px, py in zip(x(at), y(height), strict=True)
-            )
-        )
-        parts.append(
-            tag("path", d=Markup(f"M{points}"), class_=f"line s{i % N_COLORS}")
-        )
+        line = path(zip(x(at), y(height), strict=True))
+        parts.append(tag("path", d=line, class_=f"line s{i % N_COLORS}"))
     entries = [(f"b{i % N_COLORS}", label) for i, (label, _, _) in enumerate(curves)]
     said = "; ".join(label for label, _, _ in curves)
     return figure(

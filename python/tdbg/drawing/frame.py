@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from tdbg.drawing.markup import Child, Markup, join, shortened, tag
 from tdbg.drawing.scales import Scale
@@ -16,6 +17,7 @@ __all__ = [
     "Box",
     "figure",
     "legend",
+    "path",
     "row_name",
     "svg",
     "text",
@@ -103,6 +105,15 @@ def row_name(x: float, y: float, name: str) -> Markup:
     """The name of a row, which ends at *x*; the whole one is shown as its title."""
     shown = shortened(name, 30)
     return text(x, y, shown, anchor="end", title=name, class_="name")
+
+
+def path(points: Iterable[tuple[float, float]]) -> Markup:
+    """A line through points, with one decimal; of neighbours at one place one is kept.
+
+    A line may come back to a place where it was: the outline of an area does.
+    """
+    texts = (f"{x:.1f} {y:.1f}" for x, y in points)
+    return Markup("M" + "L".join(text for text, _ in groupby(texts)))
 
 
 def upright(x: float, box: Box, class_: str) -> Markup:

@@ -21,6 +21,7 @@ from tdbg.drawing.frame import (
     Box,
     figure,
     legend,
+    path,
     svg,
     text,
     x_axis,
@@ -184,10 +185,10 @@ def _curve(series: Series, x: Scale, y: Scale, color: int) -> list[Markup]:
             outline = [*zip(at[piece], high[piece], strict=True)]
             outline += [*zip(at[piece][::-1], low[piece][::-1], strict=True)]
             parts.append(
-                tag("path", d=_path(outline) + "Z", class_=f"range f{color} s{color}")
+                tag("path", d=path(outline) + "Z", class_=f"range f{color} s{color}")
             )
         if len(piece) > 1:
-            line = _path([*zip(at[piece], mean[piece], strict=True)])
+            line = path(zip(at[piece], mean[piece], strict=True))
             parts.append(tag("path", d=line, class_=f"line s{color}"))
     return parts
 
@@ -198,12 +199,6 @@ def _pieces(there: np.ndarray) -> list[np.ndarray]:
     return [
         p for p in np.split(found, np.flatnonzero(np.diff(found) > 1) + 1) if len(p)
     ]
-
-
-def _path(points: Sequence[tuple[float, float]]) -> Markup:
-    """A line through points, written with one decimal; repeated ones are left out."""
-    texts = dict.fromkeys(f"{px:.1f} {py:.1f}" for px, py in points)
-    return Markup("M" + "L".join(texts))
 
 
 def _mark(mark: Mark, x: Scale, box: Box) -> Markup:

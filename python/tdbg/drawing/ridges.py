@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.drawing.frame import Box, figure, svg, text, x_axis
+from tdbg.drawing.frame import Box, figure, path, svg, text, x_axis
 from tdbg.drawing.markup import Markup, tag
 from tdbg.drawing.scales import Scale, number
 
@@ -54,13 +54,9 @@ def ridge_chart(
         base = top + RIDGE * (i + 1)
         greatest = float(each.max()) or 1.0
         heights = base - np.repeat(each, 2) / greatest * RIDGE * OVERLAP * 0.92
-        points = "L".join(
-            dict.fromkeys(
-                f"{px:.1f} {py:.1f}" for px, py in zip(places, heights, strict=True)
-            )
-        )
-        d = Markup(f"M{places[0]:.1f} {base:.1f}L{points}L{places[-1]:.1f} {base:.1f}")
-        parts.append(tag("path", d=d, class_="ridge"))
+        curve = zip(places, heights, strict=True)
+        outline = [(places[0], base), *curve, (places[-1], base)]
+        parts.append(tag("path", d=path(outline), class_="ridge"))
         parts.append(text(LEFT - 8, base - 3, labels[i], anchor="end"))
         class_ = "bad" if "NaN" in notes[i] or "Inf" in notes[i] else "value"
         parts.append(text(box.right + 8, base - 3, notes[i], class_=class_))

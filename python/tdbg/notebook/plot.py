@@ -19,11 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.messages import short
+from tdbg.config.quantities import reach
 from tdbg.drawing.colors import NOT_FINITE, SERIES
 from tdbg.drawing.markup import shortened, visible
 from tdbg.drawing.scales import scale_of
 from tdbg.errors import ConfigurationError, TensorUnavailable
 from tdbg.modes import ModeKeys
+from tdbg.stats.histogram import Histogram
 from tdbg.stats.shared_bins import counts_in, note_of, shared_edges
 from tdbg.trial import Series
 from tdbg.view import MAP_FIELDS, Histograms, is_number, layer_cells, series_of
@@ -215,8 +217,10 @@ class Plots:
         stop: int | None = None,
         most: int = 12,
     ) -> Axes:
-        """Histograms of a tensor at some of its steps, one behind the other.
+        """Histograms of a tensor over its steps, one behind the other.
 
+        Where there are more than *most*, neighbouring steps are merged into one curve;
+        none is left out.
         All have the same bins, from the quantile 0.001 to 0.999; the outermost hold
         what lies beyond.  Each is as high as its greatest bin.  At its right stands
         what bins do not show: NaN, infinities, zeros.
@@ -226,8 +230,7 @@ class Plots:
             ax: Where to draw; None: on axes of a new figure.
             start: First global step.
             stop: Global step before which to end.
-            most: At most so many histograms, evenly spread over its steps, the first
-                and the last one too.
+            most: At most so many curves.
 
         Raises:
             TensorUnavailable: If there is nothing of that name, or neither a histogram
@@ -242,14 +245,17 @@ class Plots:
             raise ConfigurationError(msg)
         saved = Histograms(self._trial, name)
         is_scalar = self._trial.tensor(name).role == "scalar"
-        steps = [] if is_scalar else saved.spread(most, start, stop)
-        if not steps:
+        stretches = [] if is_scalar else saved.stretches(most, start, stop)
+        if not stretches:
             msg = (
                 f"neither histograms nor values of {short(name)} were saved in these "
                 "steps: Hook(save_histogram=True) saves histograms"
             )
             raise TensorUnavailable(msg)
-        found = {step: saved.at(step) for step in steps}
+        found = {
+            reach(steps[0], steps[-1]): Histogram.merge(map(saved.at, steps))
+            for steps in stretches
+        }
         edges = shared_edges(found.values())
         ax = _axes(ax, height=1.4 + 0.42 * len(found))
         places = np.repeat(edges, 2)[1:-1]
@@ -268,7 +274,7 @@ class Plots:
                 annotation_clip=False,
                 va="bottom",
             )
-        ax.set_yticks(range(len(found)), [f"{step:,}" for step in found])
+        ax.set_yticks(range(len(found)), list(found))
         ax.tick_params(axis="y", length=0)
         ax.set_ylim(len(found) - 0.7, -OVERLAP)
         ax.set_xlim(edges[0], edges[-1])

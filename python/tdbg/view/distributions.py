@@ -86,6 +86,11 @@ class Histograms:
         values = self._tensor.steps(what="values", worker=worker) if with_values else ()
         self.steps = sorted(self._saved.union(values))
 
+    @property
+    def are_saved(self) -> bool:
+        """Whether all of them were saved, so that no value has to be counted."""
+        return len(self._saved) == len(self.steps)
+
     def at(self, step: int) -> Histogram:
         """Return the histogram of one of the steps.
 
@@ -100,10 +105,10 @@ class Histograms:
         except TypeError as error:
             raise TensorUnavailable(str(error)) from error
 
-    def spread(
+    def stretches(
         self, most: int, start: int | None = None, stop: int | None = None
-    ) -> list[int]:
-        """Return at most *most* of the steps, evenly spread, the first and last too.
+    ) -> list[list[int]]:
+        """Return all of the steps in at most *most* stretches of neighbours.
 
         Args:
             most: How many, at least 1.
@@ -111,8 +116,9 @@ class Histograms:
             stop: Global step before which to end; None: up to the last.
         """
         first, last = self._places(start, stop)
-        at = np.linspace(first, last - 1, min(most, last - first)).round()
-        return [self.steps[i] for i in np.unique(at.astype(int)).tolist()]
+        steps = np.array(self.steps[first:last], np.int64)
+        parts = np.array_split(steps, min(most, len(steps)) or 1)
+        return [part.tolist() for part in parts if len(part)]
 
     def newest(self, at: int | None, most: int) -> tuple[int, Histogram] | None:
         """Return the newest histogram that has a finite element, and its step.

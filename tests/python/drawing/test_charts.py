@@ -143,6 +143,22 @@ def test_a_gap_of_nan_breaks_the_line() -> None:
     assert "1 row with NaN or Inf, the first at step 10" in said(chart)
 
 
+def test_the_band_comes_back_where_low_equals_high() -> None:
+    """Its outline touches itself wherever a column has one value."""
+    low = np.array([1.0, 2.0, 3.0, 1.0, 2.0])
+    high = np.array([1.0, 4.0, 3.0, 5.0, 2.0])
+    ends = np.arange(5)
+    none = np.zeros(5, np.int64)
+    series = Series("x", ends, ends, low, high, (low + high) / 2, none)
+    (band,) = drawn(line_chart([series], alt="a", y_label="y")).all("path", "range")
+    points = band.attributes["d"].strip("MZ").split("L")
+    places = [float(each.split()[0]) for each in points]
+    n = len(places) // 2 + 1
+    assert places[: n - 1] == sorted(places[: n - 1])
+    back = [x for x in places if x == places[2]]
+    assert len(back) == 2, "the way back passes the column that has one value"
+
+
 def test_neighbouring_marks_are_one_rectangle() -> None:
     values = np.full(1000, math.nan)
     values[500] = 1.0

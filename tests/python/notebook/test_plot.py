@@ -154,12 +154,15 @@ def test_steps_between_captured_ones_are_no_gap_in_a_map(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", [NAME, "fc.weight"])
-def test_a_ridgeline_has_the_first_and_the_last_step(counted: Trial, name: str) -> None:
+def test_a_ridgeline_leaves_no_histogram_out(counted: Trial, name: str) -> None:
     ax = counted.plot.ridgeline(name, most=5)
-    steps = [int(t.get_text()) for t in ax.get_yticklabels()]
-    assert len(steps) == 5
-    assert (steps[0], steps[-1]) == (0, 29)
-    assert len(ax.collections) == 5
+    spans = [t.get_text().split(" to ") for t in ax.get_yticklabels()]
+    assert len(spans) == len(ax.collections) == 5
+    assert (spans[0][0], spans[-1][-1]) == ("0", "29")
+    found = [step for a, b in spans for step in range(int(a), int(b) + 1)]
+    assert set(counted.tensor(name).steps(what="any")) <= set(found)
+    notes = [each.get_text() for each in ax.texts]
+    assert "4 NaN" in " ".join(notes)
 
 
 def test_a_ridgeline_says_what_bins_do_not_show(counted: Trial) -> None:

@@ -71,12 +71,15 @@ def test_while_a_run_grows_only_its_last_column_is_read_again(tmp_path: Path) ->
         assert len(reads) <= 16
 
 
-def test_a_spread_has_the_first_and_the_last_step(trial: Trial) -> None:
+def test_stretches_hold_every_step_once(trial: Trial) -> None:
     saved = Histograms(trial, NAME)
-    assert saved.spread(3) == [0, 258, 516]
-    assert saved.spread(2, 100, 200) == [100, 199]
-    assert saved.spread(9, 100, 102) == [100, 101]
-    assert saved.spread(9, 600) == []
+    for most in (1, 3, 7, 517, 1000):
+        found = saved.stretches(most)
+        assert len(found) <= most
+        assert [step for part in found for step in part] == list(range(STEPS))
+    assert saved.stretches(2, 100, 104) == [[100, 101], [102, 103]]
+    assert saved.stretches(9, 100, 102) == [[100], [101]]
+    assert saved.stretches(9, 600) == []
 
 
 def test_values_count_where_no_histogram_was_saved(tmp_path: Path) -> None:
