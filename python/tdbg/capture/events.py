@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tdbg.capture.budget import Throttling
 from tdbg.capture.lost_records import LostRecordsLog
-from tdbg.capture.overhead import Overhead, OverheadMeter, Throttling
+from tdbg.capture.overhead import Overhead, OverheadMeter
 from tdbg.capture.passed_steps import PassedSteps
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder, StepContext

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
+from tdbg.capture.budget import share_of
 from tdbg.capture.dry_run import MeasuringWriter
 from tdbg.capture.events import write_event
-from tdbg.capture.overhead import share_of
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import replace_sessions
 from tdbg.capture.ranks import AttemptId, Consensus, WriterIdentity, find_attempt

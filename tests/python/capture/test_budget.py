@@ -16,9 +16,8 @@ from torch import nn
 
 import tdbg.pytorch as td
 from tdbg import create_trial
-from tdbg.capture import opening, overhead
-from tdbg.capture.counted_steps import FELT_COUNTED_NS
-from tdbg.capture.overhead import (
+from tdbg.capture import budget, opening
+from tdbg.capture.budget import (
     AUTO_SHARE,
     COUNTED_PART,
     FELT,
@@ -27,6 +26,7 @@ from tdbg.capture.overhead import (
     LevelChange,
     Throttling,
 )
+from tdbg.capture.counted_steps import FELT_COUNTED_NS
 from tdbg.capture.policy import Policy
 from tdbg.capture.schedule import HISTOGRAM, ROWS, SMALL_VALUES, VALUES, Throttle
 from tdbg.capture.steps import Step
@@ -298,7 +298,7 @@ def test_a_real_training_ends_up_inside(
     Sabotaged: a controller that gives up nothing, and says that nothing is left.
     """
     allowed, n_steps = 0.04, 600
-    monkeypatch.setattr(overhead, "LEAST_NS", 100 * MS)  # Windows of some 50 steps.
+    monkeypatch.setattr(budget, "LEAST_NS", 100 * MS)  # Windows of some 50 steps.
     model, criterion = mlp(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with make_hook(run_dir, budget=allowed, save_histogram=True) as hook:
@@ -551,8 +551,8 @@ def test_watch_has_a_budget_and_tells_once_what_it_left_out(
 ) -> None:
     """The horizon is over before the training begins, and nothing is cheap enough."""
     monkeypatch.delenv("TDBG_BUDGET")
-    monkeypatch.setattr(overhead, "AUTO_HORIZON_NS", 0)
-    monkeypatch.setattr(overhead, "AUTO_SHARE", 1e-4)
+    monkeypatch.setattr(budget, "AUTO_HORIZON_NS", 0)
+    monkeypatch.setattr(budget, "AUTO_SHARE", 1e-4)
     model, criterion = mlp(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with td.watch(model, criterion, out=run_dir) as hook:

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import tdbg.compat.smdebug.pytorch as smd
 from ranks import read_notes, run_ranks, write_note
 from tdbg import _core
-from tdbg.capture import overhead
+from tdbg.capture import budget
 from tdbg.errors import TrainingStopped
 from tdbg.pytorch import Hook, SaveConfig
 from tdbg.run.directory import writer_directories
@@ -403,7 +403,7 @@ def test_a_rank_that_dies_leaves_the_others_and_its_data(stopped: Path) -> None:
 
 def _keep_budget(rank: int, folder: Path) -> None:
     """A training of which any capture is too expensive, by a clock of its leader."""
-    overhead.AUTO_HORIZON_NS, overhead.AUTO_SHARE = 0, 1e-4
+    budget.AUTO_HORIZON_NS, budget.AUTO_SHARE = 0, 1e-4
     hook = make_hook(
         folder,
         include_workers="all",
