@@ -158,14 +158,22 @@ def _said(series: Series) -> str:
     if not finite.any():
         return f"{name}no finite value, {plural(bad, 'row')} with NaN or Inf"
     low, high = float(np.nanmin(series.low)), float(np.nanmax(series.high))
-    last = float(series.mean[finite][-1])
-    words = f"{name}from {number(low)} to {number(high)}, last {number(last)}"
+    words = f"{name}from {number(low)} to {number(high)}, {_end(series, finite)}"
     if bad:
         column = int(np.flatnonzero(series.bad)[0])
         first, last = int(series.first[column]), int(series.last[column])
         where = f"at step {first}" if first == last else f"in steps {first} to {last}"
         words += f", {plural(bad, 'row')} with NaN or Inf, the first {where}"
     return words
+
+
+def _end(series: Series, finite: np.ndarray) -> str:
+    """Say where a series ends: a column of several values has no last one."""
+    i = int(np.flatnonzero(finite)[-1])
+    low, high = float(series.low[i]), float(series.high[i])
+    if low == high:
+        return f"last {number(low)}"
+    return f"at the end {number(low)} to {number(high)}"
 
 
 def _curve(series: Series, x: Scale, y: Scale, color: int) -> list[Markup]:

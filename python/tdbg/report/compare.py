@@ -19,12 +19,19 @@ from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.scales import number
 from tdbg.report.page import Section, badge, table
 from tdbg.report.sections.layers import usual_magnitudes
-from tdbg.report.sections.losses import loss_series, scalar_series
+from tdbg.report.sections.losses import (
+    DrawnLoss,
+    loss_curves,
+    scalar_series,
+    scalars_of,
+)
 from tdbg.report.sections.overview import WORDS, size
-from tdbg.report.sections.workers import step_time
+from tdbg.report.sections.workers import median_step_time, step_time
 from tdbg.report.subject import GRADIENT, Subject
-from tdbg.report.trees.ensemble import importance_of, rounds_of
+from tdbg.report.trees.ensemble import importance_of
+from tdbg.report.trees.rounds import rounds_of
 from tdbg.trial import Series
+from tdbg.view import last_value, loss_text
 
 __all__ = ["banners", "compared"]
 
@@ -177,11 +184,13 @@ def _by_rule(run: Subject) -> dict[str, Child]:
 
 
 def _losses(runs: Pair, names: Names) -> Section:
-    told = [{each.label: each for each in _losses_of(run)} for run in runs]
+    told = [_losses_of(run) for run in runs]
     common = [label for label in told[0] if label in told[1]]
     content: list[Child] = []
     for label in common[:MOST_CHARTS]:
-        pair = [each[label].named(name) for each, name in zip(told, names, strict=True)]
+        pair = [
+            each[label][0].named(name) for each, name in zip(told, names, strict=True)
+        ]
         content += [
             tag("h3", label),
             line_chart(
@@ -195,12 +204,11 @@ def _losses(runs: Pair, names: Names) -> Section:
     for label in dict.fromkeys([*told[0], *told[1]]):
         cells: list[Child] = [tag("code", label)]
         for each in told:
-            series = each.get(label)
-            cells += (
-                [NOTHING, NOTHING]
-                if series is None
-                else [_least(series), number(float(series.mean[-1]))]
-            )
+            if label in each:
+                series, last = each[label]
+                cells += [_least(series), last]
+            else:
+                cells += [NOTHING, NOTHING]
         rows.append(cells)
     if rows:
         columns = [f"{what}, {name}" for name in names for what in ("least", "last")]
@@ -210,13 +218,26 @@ def _losses(runs: Pair, names: Names) -> Section:
     return Section("losses", "Losses", content)
 
 
-def _losses_of(run: Subject) -> list[Series]:
-    """Return the losses of a run, by round and with metrics for trees, else by step."""
+def _losses_of(run: Subject) -> dict[str, tuple[Series, str]]:
+    """Return the losses of a run by label, each with its last value.
+
+    Those of trees are by round, and metrics are among them; the others are by step.
+    """
     if not run.are_trees:
-        return loss_series(run)
+        return {
+            each.series.label: (each.series, _last_text(run, each))
+            for each in loss_curves(run)
+        }
     numbers = run.in_collection("losses") | run.in_collection("metrics")
     found = [rounds_of(run, name) for name in sorted(numbers) if run.is_number(name)]
-    return [each for each in found if len(each)]
+    return {e.name: (e.drawn(), loss_text(e.last)) for e in found if len(e)}
+
+
+def _last_text(run: Subject, curve: DrawnLoss) -> str:
+    last = run.read(
+        curve.name, last_value, run.trial, curve.name, curve.mode, run.table
+    )
+    return NOTHING if last is None else last.text
 
 
 def _least(series: Series) -> str:
@@ -226,7 +247,7 @@ def _least(series: Series) -> str:
 
 
 def _numbers(runs: Pair, names: Names) -> Section | None:
-    told = [scalar_series(run) for run in runs]
+    told = [scalar_series(scalars_of(run)) for run in runs]
     content: list[Child] = []
     for name in [n for n in told[0] if n in told[1]][:MOST_CHARTS]:
         pair = [
@@ -291,7 +312,8 @@ def _time(runs: Pair, names: Names) -> Section | None:
     if not all(len(each) for each in pair):
         return None
     medians = ", ".join(
-        f"{each.label}: {number(float(np.median(each.mean)))} ms" for each in pair
+        f"{name}: {number(median_step_time(run))} ms"
+        for run, name in zip(runs, names, strict=True)
     )
     chart = line_chart(
         pair,

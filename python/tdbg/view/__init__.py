@@ -10,7 +10,15 @@ Thread safety: functions over values, and over a trial whose lock they hold insi
 from __future__ import annotations
 
 from tdbg.view.coverage import Coverage, RoleCoverage
-from tdbg.view.curves import LastLoss, is_number, last_loss, loss_series, series_of
+from tdbg.view.curves import (
+    LastLoss,
+    is_number,
+    last_loss,
+    last_value,
+    loss_series,
+    loss_text,
+    series_of,
+)
 from tdbg.view.distributions import QUANTILES, Distribution, Histograms
 from tdbg.view.head import ENDED, Head, head_of, training_steps
 from tdbg.view.layers import MAP_FIELDS, Cells, in_forward_order, layer_cells
@@ -54,9 +62,11 @@ __all__ = [
     "in_forward_order",
     "is_number",
     "last_loss",
+    "last_value",
     "layer_cells",
     "loss_names",
     "loss_series",
+    "loss_text",
     "names_of_role",
     "row_of",
     "series_of",

@@ -20,7 +20,9 @@ __all__ = [
     "LastLoss",
     "is_number",
     "last_loss",
+    "last_value",
     "loss_series",
+    "loss_text",
     "series_of",
 ]
 
@@ -50,7 +52,7 @@ class LastLoss:
     @property
     def text(self) -> str:
         """The value as people read it: ``0.0874``, or ``NaN or Inf``."""
-        return f"{self.value:.4g}" if math.isfinite(self.value) else "NaN or Inf"
+        return loss_text(self.value)
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold; NaN and infinity are None."""
@@ -62,6 +64,16 @@ class LastLoss:
             "value": self.value if math.isfinite(self.value) else None,
             "text": self.text,
         }
+
+
+def loss_text(value: float) -> str:
+    """Return a loss as people read it.
+
+    Example:
+        >>> loss_text(0.08736), loss_text(float("nan"))
+        ('0.08736', 'NaN or Inf')
+    """
+    return f"{value:.4g}" if math.isfinite(value) else "NaN or Inf"
 
 
 def last_loss(trial: Trial, table: NDArray[np.void] | None = None) -> LastLoss | None:
@@ -80,21 +92,24 @@ def last_loss(trial: Trial, table: NDArray[np.void] | None = None) -> LastLoss |
         table = trial.step_table() if table is None else table
         for mode in sorted(ModeKeys, key=lambda mode: mode not in TRAINING):
             for name in names:
-                found = _last(trial, name, mode, table)
+                found = last_value(trial, name, mode, table)
                 if found is not None:
-                    at, value = found
-                    step, mode_step = table["step"][at], table["mode_step"][at]
-                    return LastLoss(name, mode, int(step), int(mode_step), value)
+                    return found
     return None
 
 
-def _last(
+def last_value(
     trial: Trial, name: str, mode: ModeKeys, table: NDArray[np.void]
-) -> tuple[int, float] | None:
-    """Return the row of the last step that has a loss, and its value.
+) -> LastLoss | None:
+    """Return the last value of a loss in a mode; None if it has none there.
 
-    The newest steps are looked at first: a live run has it there.
+    Args:
+        trial: The run.
+        name: Name of the loss.
+        mode: The mode that it was measured in.
+        table: The steps of the run, as ``Trial.step_table`` returns them.
     """
+    # The newest steps are looked at first: a live run has it there.
     stop, width = len(table), NEWEST_STEPS
     while stop > 0:
         start = max(0, stop - width)
@@ -105,7 +120,10 @@ def _last(
             at = int(there[-1])
             bad = sum(float(rows.column(each)[0, at]) for each in NOT_FINITE)
             value = math.nan if bad else float(rows.column("mean")[0, at])
-            return int(of_mode[at]), value
+            step = table[of_mode[at]]
+            return LastLoss(
+                name, mode, int(step["step"]), int(step["mode_step"]), value
+            )
         stop, width = start, width * 16
     return None
 

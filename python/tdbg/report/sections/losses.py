@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
 from tdbg.drawing.lines import line_chart
@@ -10,9 +13,9 @@ from tdbg.drawing.scales import number
 from tdbg.modes import ModeKeys
 from tdbg.report.page import Section, table
 from tdbg.report.subject import Subject
-from tdbg.trial import Series
+from tdbg.trial import ScalarSeries, Series
 
-__all__ = ["loss_series", "losses", "scalar_series"]
+__all__ = ["DrawnLoss", "loss_curves", "losses", "scalar_series", "scalars_of"]
 
 # Charts of scalars beside losses and rates; the rest is in the table.
 MOST_CHARTS = 12
@@ -24,7 +27,7 @@ GROUP = "scalar/optimizer/"
 def losses(subject: Subject) -> Section:
     """Losses by mode, learning rates, and what else the training told in numbers."""
     content: list[Child] = []
-    series = loss_series(subject)
+    series = [each.series for each in loss_curves(subject)]
     if series:
         content.append(
             line_chart(
@@ -38,7 +41,8 @@ def losses(subject: Subject) -> Section:
     else:
         text = "No loss was recorded: register it with the hook."
         content.append(tag("p", text, class_="quiet"))
-    scalars = scalar_series(subject)
+    told = scalars_of(subject)
+    scalars = scalar_series(told)
     rates = {n: s for n, s in scalars.items() if n.endswith("/lr") and _moves(s)}
     if rates:
         content += [
@@ -70,30 +74,49 @@ def losses(subject: Subject) -> Section:
         )
     still = {n: s for n, s in rest.items() if n not in list(moving)[:MOST_CHARTS]}
     if still:
-        content.append(_table(still))
+        content.append(_table(still, told))
     return Section("losses", "Losses and rates", content)
 
 
-def loss_series(subject: Subject) -> list[Series]:
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnLoss:
+    """A loss in a mode, to be drawn.
+
+    Attributes:
+        name: Name of its tensor.
+        mode: The mode that it was measured in.
+        series: Its columns of steps.
+    """
+
+    name: str
+    mode: ModeKeys
+    series: Series
+
+
+def loss_curves(subject: Subject) -> list[DrawnLoss]:
     """The losses that are one number, those of each mode by themselves."""
     names = [n for n in sorted(subject.in_collection("losses")) if subject.is_number(n)]
-    found: list[Series] = []
+    found: list[DrawnLoss] = []
     for mode in subject.modes:
         label = "" if len(subject.modes) == 1 else f" ({mode.name})"
         found += [
-            each.named(f"{each.label}{label}")
+            DrawnLoss(each.label, mode, each.named(f"{each.label}{label}"))
             for each in subject.series(names, "mean", mode)
             if len(each)
         ]
     return found
 
 
-def scalar_series(subject: Subject, mode: ModeKeys | None = None) -> dict[str, Series]:
+def scalars_of(subject: Subject) -> dict[str, ScalarSeries]:
     """The scalars by name."""
-    told = subject.read("scalars", subject.trial.scalars, mode) or {}
+    return subject.read("scalars", subject.trial.scalars) or {}
+
+
+def scalar_series(scalars: Mapping[str, ScalarSeries]) -> dict[str, Series]:
+    """The scalars by name, to be drawn."""
     return {
         name: Series.of_points(name, each.steps, each.values)
-        for name, each in told.items()
+        for name, each in scalars.items()
     }
 
 
@@ -122,7 +145,7 @@ def _loss_caption(series: list[Series]) -> str | None:
     return " ".join(words) or None
 
 
-def _table(series: dict[str, Series]) -> Markup:
+def _table(series: Mapping[str, Series], told: Mapping[str, ScalarSeries]) -> Markup:
     rows = [
         (
             tag("code", _short(name)),
@@ -132,7 +155,7 @@ def _table(series: dict[str, Series]) -> Markup:
             number(float(np.nanmax(each.high)))
             if np.isfinite(each.high).any()
             else "NaN",
-            number(float(each.mean[-1])),
+            number(_last(told[name])),
         )
         for name, each in list(series.items())[:MOST_ROWS]
         if len(each)
@@ -142,3 +165,8 @@ def _table(series: dict[str, Series]) -> Markup:
         rows,
         right=("least", "greatest", "last"),
     )
+
+
+def _last(scalar: ScalarSeries) -> float:
+    newest = np.flatnonzero(scalar.steps == scalar.steps.max())[-1]
+    return float(scalar.values[newest])

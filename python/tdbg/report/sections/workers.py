@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, tag
-from tdbg.drawing.scales import number
 from tdbg.errors import TdbgError
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING, ModeKeys
 from tdbg.report.page import Section, table
 from tdbg.report.subject import Subject
-from tdbg.trial import Series
+from tdbg.trial import Series, Trial
+from tdbg.view import loss_text
 
-__all__ = ["step_time", "workers"]
+__all__ = ["median_step_time", "step_time", "workers"]
 
 MOST_WORKERS = 256
 MOST_LOSSES = 3
+# The last loss of a worker is looked for in so many of the newest steps.
+NEWEST_STEPS = 16
 
 
 def workers(subject: Subject) -> Section:
@@ -42,7 +46,7 @@ def workers(subject: Subject) -> Section:
     ]
     losses = losses[:MOST_LOSSES]
     rows = [
-        (name, state, *_last_values(subject, losses, name))
+        (name, state, *_last_losses(subject, losses, name))
         for name, state in list(states.items())[:MOST_WORKERS]
     ]
     if len(states) > MOST_WORKERS:
@@ -66,22 +70,37 @@ def _capture_time(subject: Subject) -> Series:
 
 
 def _times(subject: Subject, field: str, label: str) -> Series:
-    rows = subject.table[subject.table["duration_ns"] > 0]
-    mean_ns = rows[field] / np.maximum(rows["workers"], 1)
-    return Series.of_points(label, rows["step"], mean_ns / 1e6)
+    rows = _timed(subject)
+    return Series.of_points(label, rows["step"], _milliseconds(rows, field))
 
 
-def _last_values(subject: Subject, names: Sequence[str], worker: str) -> list[str]:
-    found = []
-    for name in names:
-        tensor = subject.trial.tensor(name)
-        steps = tensor.steps(ModeKeys.GLOBAL, what="statistics")
-        value = ""
-        if steps:
+def median_step_time(subject: Subject) -> float:
+    """The median duration of a step in ms; REQUIRES: ``step_time`` has one."""
+    return float(np.median(_milliseconds(_timed(subject), "duration_ns")))
+
+
+def _timed(subject: Subject) -> NDArray[np.void]:
+    return subject.table[subject.table["duration_ns"] > 0]
+
+
+def _milliseconds(rows: NDArray[np.void], field: str) -> NDArray[np.float64]:
+    return np.asarray(rows[field] / np.maximum(rows["workers"], 1) / 1e6)
+
+
+def _last_losses(subject: Subject, names: Sequence[str], worker: str) -> list[str]:
+    """The last loss of a worker by name, in the mode that the run's last loss is of."""
+    return [_last_loss(subject.trial, name, worker) for name in names]
+
+
+def _last_loss(trial: Trial, name: str, worker: str) -> str:
+    tensor = trial.tensor(name)
+    modes = [m for m in ModeKeys if tensor.steps(m, what="statistics")]
+    for mode in sorted(modes, key=lambda mode: mode not in TRAINING)[:1]:
+        # Workers of a run that was killed ended at different steps.
+        for step in tensor.steps(mode, what="statistics")[: -NEWEST_STEPS - 1 : -1]:
             try:
-                stats = tensor.stats(steps[-1], worker=worker)
-                value = number(stats.mean) if stats.finite else "NaN"
+                stats = tensor.stats(step, mode=mode, worker=worker)
             except TdbgError:  # Not every worker has every loss.
-                value = "not there"
-        found.append(value)
-    return found
+                continue
+            return loss_text(stats.mean if stats.finite == stats.count else math.nan)
+    return "not there"

@@ -14,6 +14,7 @@ from tdbg.drawing.scales import number
 from tdbg.modes import ModeKeys
 from tdbg.report.page import Section, table
 from tdbg.report.subject import Subject
+from tdbg.report.trees.rounds import rounds_of
 from tdbg.trial import Series
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "importance_of",
     "metrics",
     "parameters",
-    "rounds_of",
     "shape_of_trees",
 ]
 
@@ -29,16 +29,6 @@ MOST_FEATURES, MOST_LINES = 20, 8
 # Kinds of importance by the names of the report that smdebug made.
 KINDS = {"weight": "Weight", "gain": "Gain", "cover": "Coverage"}
 PREFIX, SHAP = "feature_importance/", "average_shap/"
-
-
-def rounds_of(subject: Subject, name: str, mode: ModeKeys | None = None) -> Series:
-    """A number by round: the steps in the count of their mode."""
-    found = subject.read(name, subject.trial.statistics, [name], mode=mode)
-    if found is None:
-        return Series.of_points(name, [], [])
-    there = found.present[0]
-    values = np.where(found.finite[0] > 0, found.mean[0], np.nan)[there]
-    return Series.of_points(name, subject.mode_steps(found.steps[there]), values)
 
 
 def importance(subject: Subject) -> Section | None:
@@ -72,8 +62,8 @@ def _importance_of(
     names: Mapping[str, str], kind: str, subject: Subject, *, over_rounds: bool
 ) -> list[Child]:
     """Bars of the last round, and lines over all rounds."""
-    series = {feature: rounds_of(subject, name) for feature, name in names.items()}
-    last = {feature: float(s.mean[-1]) for feature, s in series.items() if len(s)}
+    found = {feature: rounds_of(subject, name) for feature, name in names.items()}
+    last = {feature: each.last for feature, each in found.items() if len(each)}
     chosen = sorted(last, key=lambda f: (-last[f], f))[:MOST_FEATURES]
     if not chosen:
         return []
@@ -95,7 +85,7 @@ def _importance_of(
     if over_rounds:
         content.append(
             line_chart(
-                [series[f].named(f) for f in chosen[:MOST_LINES]],
+                [found[f].drawn(f) for f in chosen[:MOST_LINES]],
                 alt=f"Importance by {kind} over the iterations.",
                 y_label=kind,
                 x_label="round",
@@ -111,9 +101,9 @@ def metrics(subject: Subject) -> Section | None:
     charts: dict[str, list[Series]] = {}
     for name in sorted(subject.in_collection("metrics")):
         data, _, metric = name.rpartition("-")
-        series = rounds_of(subject, name)
-        if len(series):
-            charts.setdefault(metric, []).append(series.named(data or name))
+        found = rounds_of(subject, name)
+        if len(found):
+            charts.setdefault(metric, []).append(found.drawn(data or name))
     if not charts:
         return None
     content = [
@@ -164,7 +154,7 @@ def shape_of_trees(subject: Subject) -> Section | None:
         for name in sorted(subject.in_collection("average_shap"))
         if name != f"{SHAP}bias"
     }
-    last = {f: float(s.mean[-1]) for f, s in shap.items() if len(s)}
+    last = {f: each.last for f, each in shap.items() if len(each)}
     chosen = sorted(last, key=lambda f: (-last[f], f))[:MOST_FEATURES]
     if chosen:
         content += [
@@ -234,7 +224,7 @@ def importance_of(subject: Subject, kind: str) -> dict[str, float]:
         n for n in subject.in_collection("feature_importance") if n.startswith(prefix)
     ]
     found = {n.removeprefix(prefix): rounds_of(subject, n) for n in sorted(names)}
-    return {feature: float(s.mean[-1]) for feature, s in found.items() if len(s)}
+    return {feature: each.last for feature, each in found.items() if len(each)}
 
 
 def parameters(subject: Subject) -> Section | None:

@@ -19,13 +19,12 @@ from tdbg.report.trees.ensemble import (
     importance,
     metrics,
     parameters,
-    rounds_of,
     shape_of_trees,
 )
 from tdbg.report.trees.evaluation import PredictionKind
 from tdbg.report.trees.regression import regression
+from tdbg.report.trees.rounds import Rounds, rounds_of
 from tdbg.report.trees.samples import Samples, objective, samples_of
-from tdbg.trial import Series
 
 __all__ = ["of_predictions", "of_trees"]
 
@@ -134,13 +133,13 @@ def _labels(samples: Sequence[Samples], step_word: str) -> Section:
 def _losses(subject: Subject) -> Section | None:
     """Section 2, with advice on over- and underfitting."""
     names = sorted(n for n in subject.in_collection("losses") if subject.is_number(n))
-    series = {name: rounds_of(subject, name) for name in names}
-    series = {name: each for name, each in series.items() if len(each)}
-    if not series:
+    read = [rounds_of(subject, name) for name in names]
+    found = {each.name: each for each in read if len(each)}
+    if not found:
         return None
     content: list[Child] = [
         line_chart(
-            list(series.values()),
+            [each.drawn() for each in found.values()],
             alt="Loss versus step.",
             y_label="loss",
             x_label="round",
@@ -148,10 +147,8 @@ def _losses(subject: Subject) -> Section | None:
         )
     ]
     for held_back, trained in _compared(subject).items():
-        if held_back in series and trained in series:
-            content.append(
-                _fitting(trained, series[trained], held_back, series[held_back])
-            )
+        if held_back in found and trained in found:
+            content.append(_fitting(found[trained], found[held_back]))
     return Section("loss", "2 · Loss versus step graph", content, "Loss")
 
 
@@ -162,26 +159,25 @@ def _compared(subject: Subject) -> dict[str, str]:
     return found
 
 
-def _fitting(
-    trained: str, training: Series, held_back: str, validation: Series
-) -> Markup:
+def _fitting(training: Rounds, validation: Rounds) -> Markup:
     """Say how well the model fits, from a training loss and a validation loss."""
-    values = validation.mean
-    if not np.isfinite(values).all() or not np.isfinite(training.mean).all():
+    held_back, trained = validation.name, training.name
+    values = validation.values
+    if not np.isfinite(values).all() or not np.isfinite(training.values).all():
         return tag(
             "p",
             f"{held_back} or {trained} is not finite at some rounds.",
             class_="advice bad",
         )
     best = int(np.argmin(values))
-    least, last = float(values[best]), float(values[-1])
-    at = int(validation.first[best])
-    before = float(values[-1 - max(1, len(values) // 10)]) if len(values) > 1 else last
-    learned = number(float(training.mean[-1]))
-    gap = f"at the end {held_back} is {number(last)}, {trained} {learned}"
-    if last > least + TURNED * abs(least) and training.mean[-1] < training.mean[best]:
+    least, last = float(values[best]), validation.last
+    at, end = int(validation.rounds[best]), int(validation.rounds[-1])
+    # One recorded round is no course.
+    before = validation.at(end - max(1, (end - int(validation.rounds[0])) // 10))
+    gap = f"at the end {held_back} is {number(last)}, {_told(training, end)}"
+    if last > least + TURNED * abs(least) and training.last < training.at(at):
         words = (
-            f"Overfitting: {held_back} was best at round {at} ({number(least)}) and "
+            f"Overfitting: {held_back} was best at round {at:,} ({number(least)}) and "
             f"has risen since, while {trained} kept falling; {gap}. Stop there "
             f"(early_stopping_rounds), or learn more slowly, with shallower trees, "
             "subsampling or more regularization."
@@ -193,13 +189,20 @@ def _fitting(
         )
     else:
         words = (
-            f"{held_back} has levelled off, and was best at round {at} "
+            f"{held_back} has levelled off, and was best at round {at:,} "
             f"({number(least)}); {gap}."
         )
-        if 0 < training.mean[-1] < last / FAR:
+        if 0 < training.last < last / FAR:
             words += (
                 " The model knows its training data far better than other data: "
                 "shallower trees, "
                 "subsampling or more regularization may close the gap."
             )
     return tag("p", words, class_="advice")
+
+
+def _told(found: Rounds, end: int) -> str:
+    """Name the last value, and its round if the training went on without one."""
+    newest = int(found.rounds[-1])
+    when = "" if newest == end else f" at round {newest:,}"
+    return f"{found.name} {number(found.last)}{when}"

@@ -20,7 +20,8 @@ from run_builder import RunBuilder
 from tdbg import report
 from tdbg.compat.smdebug.core.save_config import SaveConfig
 from tdbg.compat.smdebug.xgboost import Hook as SmdebugHook
-from tdbg.config import Role
+from tdbg.config import CollectionConfig, Role
+from tdbg.drawing.scales import number
 from tdbg.modes import ModeKeys
 from tdbg.report.trees.evaluation import (
     PredictionKind,
@@ -254,6 +255,50 @@ def test_overfitting_is_told_from_underfitting(tmp_path: Path) -> None:
     ]
     assert told[0].startswith("Overfitting: valid-rmse was best at round ")
     assert told[1].startswith("Underfitting, so far: valid-logloss still falls")
+
+
+# Rounds, the interval of the training loss, and the learning rate.
+THINNED = (60, 7, 0.05)
+# More rounds than a chart has columns.
+LONG = (1300, 1, 0.011)
+
+
+@pytest.mark.parametrize(("n", "interval", "rate"), [THINNED, LONG])
+def test_losses_are_compared_by_round_each_as_it_was_recorded(
+    tmp_path: Path, n: int, interval: int, rate: float
+) -> None:
+    x = np.random.default_rng(3).normal(size=(160, 6))
+    y = x[:, 0] + x[:, 5]
+    train, valid = (
+        xgboost.DMatrix(x[part, :5], y[part]) for part in (slice(80), slice(80, None))
+    )
+    settings = {"train.save_interval": interval, "train.statistics_interval": interval}
+    settings |= {"eval.save_interval": 1, "eval.statistics_interval": 1}
+    thinned = [CollectionConfig(name, settings) for name in ("losses", "metrics")]
+    found: dict[str, dict[str, list[float]]] = {}
+    with tx.Hook(tmp_path / "run", collections=thinned, budget="off") as hook:
+        xgboost.train(
+            {"nthread": 1, "eta": rate},
+            train,
+            n,
+            evals=[(train, "train"), (valid, "valid")],
+            verbose_eval=False,
+            callbacks=[hook],
+            evals_result=found,
+        )
+    held_back, trained = found["valid"]["rmse"], found["train"]["rmse"]
+    best = int(np.argmin(held_back))
+    # Nothing of it is at the index of the other loss, or of a column of the chart.
+    assert best > n / interval if interval > 1 else best % 3
+    newest = (n - 1) // interval * interval
+    when = "" if newest == n - 1 else f" at round {newest}"
+    (advice,) = rendered(tmp_path / "run").section("loss").all("p", "advice")
+    assert advice.text.startswith(
+        f"Overfitting: valid-rmse was best at round {best:,} "
+        f"({number(held_back[best])}) and has risen since, while train-rmse kept "
+        f"falling; at the end valid-rmse is {number(held_back[-1])}, train-rmse "
+        f"{number(trained[newest])}{when}. Stop there"
+    )
 
 
 def test_trees_without_labels_name_the_setting(tmp_path: Path) -> None:
