@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mxnet as mx
 import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
 
-from benchmarks.frameworks.programs import gluon
+import tdbg.mxnet as tm
+from benchmarks.frameworks.programs import gluon as program
 from tdbg.rules import resolve
 from tdbg.rules.testing import judge
 from tdbg.run.findings import Severity
@@ -27,7 +31,7 @@ EXPECTED = {
 def test_a_fault_is_named_by_the_rule_that_names_it_in_pytorch(
     run_dir: Path, training: str
 ) -> None:
-    gluon.main(training, str(run_dir))
+    program.main(training, str(run_dir))
     rule, tensor, step = EXPECTED[training]
     found = [each for each in judge(run_dir, *resolve("default")) if each.rule == rule]
     assert found
@@ -36,6 +40,38 @@ def test_a_fault_is_named_by_the_rule_that_names_it_in_pytorch(
 
 
 def test_of_a_healthy_training_nothing_is_said(run_dir: Path) -> None:
-    gluon.main("healthy", str(run_dir))
+    program.main("healthy", str(run_dir))
     found = judge(run_dir, *resolve("default"))
     assert [each for each in found if each.severity > Severity.INFO] == []
+
+
+def test_a_loss_is_accused_only_of_what_gluon_computes(run_dir: Path) -> None:
+    """Gluon gives labels the shape of the outputs, and has the classes last."""
+    net = nn.Dense(1, prefix="net_")
+    net.initialize()
+    sequence = nn.Dense(6, flatten=False, prefix="sequence_")
+    sequence.initialize()
+    regression, divergence = gluon.loss.L2Loss(), gluon.loss.KLDivLoss(False)
+    likelihood = gluon.loss.SoftmaxCrossEntropyLoss(from_logits=True)
+    given = ["losses", "predictions", "labels"]
+    config = tm.SaveConfig(save_interval=1)
+    x = mx.nd.random.normal(shape=(8, 4, 5))
+    share = mx.nd.ones((8, 4, 6)) / 6
+    with tm.Hook(run_dir, include_collections=given, save_config=config) as hook:
+        for block in (net, sequence):
+            hook.register_block(block)
+        for loss in (regression, divergence, likelihood):
+            hook.register_block(loss)
+        both = [*net.collect_params().values(), *sequence.collect_params().values()]
+        trainer = gluon.Trainer(both, "sgd", {"learning_rate": 0.01})
+        for _ in range(5):
+            with autograd.record():
+                scores = sequence(x)
+                loss = (
+                    regression(net(x), x[:, 0, 0]).mean()
+                    + divergence(scores, share).mean()
+                    + likelihood(scores.log_softmax(-1), x[:, :, 0] > 0).mean()
+                )
+            loss.backward()
+            trainer.step(1)
+    assert judge(run_dir, *resolve("LossMisuse")) == []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["NORMS", "REGRESSIONS", "Kind"]
+__all__ = ["NORMS", "REGRESSIONS", "InputHandling", "Kind"]
 
 
 class Kind(enum.StrEnum):
@@ -59,6 +59,23 @@ class Kind(enum.StrEnum):
     L1 = "l1"
     SMOOTH_L1 = "smooth_l1"
     HUBER = "huber"
+
+
+class InputHandling(enum.StrEnum):
+    """What a loss does to its inputs first.  On disk by name: never rename.
+
+    A loss without one takes its inputs as they are: PyTorch's do, with the classes in
+    the second dimension, and so do sums and products of tensors.
+    """
+
+    # Where ranks differ by one, a last dimension of size 1 is added or dropped.
+    ALIGN_RANKS = "align_ranks"
+    # Targets are given the shape of the outputs.
+    RESHAPE_TARGETS = "reshape_targets"
+    # It takes the scores of which the outputs are the softmax or the sigmoid.
+    FIND_SCORES = "find_scores"
+    # The classes are in the last dimension.
+    CLASSES_LAST = "classes_last"
 
 
 NORMS = frozenset(

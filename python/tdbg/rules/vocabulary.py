@@ -33,6 +33,7 @@ class Vocabulary:
     logit_losses: str
     cross_entropy: str
     class_axis: str
+    same_shape: str  # How a row of targets comes to the shape of a column of outputs.
     # Gradients.
     clipping: str
     clipping_at: str  # The largest norm.
@@ -71,6 +72,7 @@ _PYTORCH: Final = Vocabulary(
     logit_losses="torch.nn.CrossEntropyLoss or BCEWithLogitsLoss",
     cross_entropy="torch.nn.CrossEntropyLoss",
     class_axis="the second axis (dim=1). Without dim, PyTorch may take another axis",
+    same_shape="targets.unsqueeze(1) or outputs.squeeze(1)",
     clipping="torch.nn.utils.clip_grad_norm_",
     clipping_at="torch.nn.utils.clip_grad_norm_ with max_norm={}",
     loss_scaling="torch.amp.GradScaler",
@@ -107,6 +109,7 @@ _KERAS: Final = replace(
     logit_losses="from_logits=True of the loss",
     cross_entropy="SparseCategoricalCrossentropy(from_logits=True)",
     class_axis="the last axis (axis=-1)",
+    same_shape="keras.ops.expand_dims(targets, -1) or keras.ops.squeeze(outputs, -1)",
     clipping="the optimizer's argument global_clipnorm",
     clipping_at="the optimizer's argument global_clipnorm={}",
     loss_scaling="keras.optimizers.LossScaleOptimizer",
@@ -139,6 +142,7 @@ _JAX: Final = replace(
     logit_losses="optax.softmax_cross_entropy or sigmoid_binary_cross_entropy",
     cross_entropy="optax.softmax_cross_entropy_with_integer_labels",
     class_axis="the last axis (axis=-1)",
+    same_shape="targets[:, None] or outputs[:, 0]",
     clipping="optax.clip_by_global_norm",
     clipping_at="optax.clip_by_global_norm with max_norm={}",
     loss_scaling="a constant factor by which you then divide the gradients",
@@ -172,6 +176,7 @@ _MXNET: Final = replace(
     logit_losses="gluon.loss.SoftmaxCrossEntropyLoss or SigmoidBCELoss",
     cross_entropy="gluon.loss.SoftmaxCrossEntropyLoss",
     class_axis="the last axis (axis=-1)",
+    same_shape="targets.expand_dims(-1) or outputs.squeeze(-1)",
     clipping="gluon.utils.clip_global_norm",
     clipping_at="gluon.utils.clip_global_norm with max_norm={}",
     loss_scaling="amp.scale_loss",

@@ -93,6 +93,8 @@ class ModelInfo:
             by the name that its own inputs and outputs have.
         kinds: The kind (``tdbg.config.Kind``) of each of these classes that has one,
             and of the losses, by what the names of their tensors begin with.
+        input_handling: What losses do to their inputs first
+            (``tdbg.config.kinds.InputHandling``), by the same; for others, nothing.
         parameters: The parameters by name.
         complete: Whether an optimizer has been seen; if not, nothing follows from a
             parameter that has none.
@@ -128,6 +130,7 @@ class ModelInfo:
     optimizers: tuple[str, ...] = ()
     modules: Mapping[str, str] = field(default_factory=dict)
     kinds: Mapping[str, str] = field(default_factory=dict)
+    input_handling: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, ParameterFacts] = field(default_factory=dict)
     complete: bool = False
     evaluating: tuple[str, ...] = ()
@@ -183,10 +186,17 @@ class ModelInfo:
         module = self.module_of(tensor_name)
         if module is not None:
             return self.kind_of_class(module)
-        losses = (
-            self.kinds[path] for path in _paths(tensor_name) if path in self.kinds
-        )
-        return next(losses, kind_of_loss(tensor_name))
+        return _of_loss(self.kinds, tensor_name) or kind_of_loss(tensor_name)
+
+    def input_handling_of(self, tensor_name: str) -> str | None:
+        """What the loss that a tensor is of does to its inputs first; None: nothing.
+
+        Example:
+            >>> info = ModelInfo(step=0, input_handling={"mse": "align_ranks"})
+            >>> info.input_handling_of("mse_input_0")
+            'align_ranks'
+        """
+        return _of_loss(self.input_handling, tensor_name)
 
     def kind_of_class(self, name: str) -> str | None:
         """The kind of the modules of a class; None: of none.
@@ -212,6 +222,7 @@ class ModelInfo:
             document[name] = [each.to_json() for each in document[name]]
         document["modules"] = dict(self.modules)
         document["kinds"] = dict(self.kinds)
+        document["input_handling"] = dict(self.input_handling)
         document["evaluates"] = dict(self.evaluates)
         document["parameters"] = {
             name: _to_json(each) for name, each in self.parameters.items()
@@ -241,6 +252,7 @@ class ModelInfo:
             optimizers=tuple(texts_of(document.get("optimizers"))),
             modules=_texts(modules),
             kinds=_texts(mapping_of(document.get("kinds"))),
+            input_handling=_texts(mapping_of(document.get("input_handling"))),
             parameters={name: each for name, each in parameters.items() if each},
             complete=document.get("complete") is True,
             evaluating=tuple(texts_of(document.get("evaluating"))),
@@ -327,6 +339,12 @@ def _paths(tensor_name: str) -> Iterator[str]:
         path, found, _ = tensor_name.rpartition(direction)
         if found:
             yield path
+
+
+def _of_loss(known: Mapping[str, str], tensor_name: str) -> str | None:
+    """Return what is known of the loss that a tensor is of; None: nothing."""
+    found = (known[path] for path in _paths(tensor_name) if path in known)
+    return next(found, None)
 
 
 def _values(

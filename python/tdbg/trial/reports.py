@@ -288,6 +288,7 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
     optimizers = list(first.optimizers)
     modules = dict(first.modules)
     kinds = dict(first.kinds)
+    input_handling = dict(first.input_handling)
     parameters = dict(first.parameters)
     for other in others:
         # Stages of a pipeline have optimizers of their own.
@@ -298,6 +299,7 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
             modules.setdefault(path, name)
         for name, kind in other.kinds.items():
             kinds.setdefault(name, kind)
+        input_handling = {**other.input_handling, **input_handling}
         for path, parameter in other.parameters.items():
             parameters.setdefault(path, _renumbered(parameter, offset))
     return ModelInfo(
@@ -307,6 +309,7 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         optimizers=tuple(optimizers),
         modules=modules,
         kinds=kinds,
+        input_handling=input_handling,
         parameters=parameters,
         complete=all(each.complete for each in held),
         evaluating=_union(each.evaluating for each in held),

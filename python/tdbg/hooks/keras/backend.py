@@ -87,6 +87,13 @@ class Backend(Protocol):
     def is_tensor(self, value: Any) -> bool:
         """Return whether a value is a tensor of the backend, symbolic ones included."""
 
+    def has_scores(self, output: Any) -> bool:
+        """Return whether cross-entropies find the scores that an output was made of.
+
+        They then compute with these instead of the output, which a softmax or sigmoid
+        has made of them.
+        """
+
     def scope(self) -> Callable[[Any], bool]:
         """Return a function like ``TapBackend.scope``."""
 

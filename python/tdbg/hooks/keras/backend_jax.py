@@ -55,6 +55,9 @@ class _JaxBackend:
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, self._jax.Array)
 
+    def has_scores(self, output: Any) -> bool:  # noqa: ARG002
+        return False
+
     def scope(self) -> Callable[[Any], bool]:
         return lambda _: True
 

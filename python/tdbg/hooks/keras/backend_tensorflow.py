@@ -53,6 +53,13 @@ class _TensorFlowBackend:
         tf = self._tf
         return isinstance(value, tf.Tensor | tf.IndexedSlices)
 
+    def has_scores(self, output: Any) -> bool:
+        """Return it as Keras finds it out, by a mark or by the operation of a graph."""
+        if hasattr(output, "_keras_logits"):
+            return True
+        is_of_graph = self._tf.is_tensor(output) and hasattr(output, "op")
+        return is_of_graph and output.op.type in {"Softmax", "Sigmoid"}
+
     def scope(self) -> Callable[[Any], bool]:
         """Accept tensors of the graph under trace, which alone can return them."""
         tf = self._tf

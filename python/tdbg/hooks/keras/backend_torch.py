@@ -37,6 +37,9 @@ class _TorchBackend:
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, self._torch.Tensor)
 
+    def has_scores(self, output: Any) -> bool:  # noqa: ARG002
+        return False
+
     def scope(self) -> Callable[[Any], bool]:
         return lambda _: True
 

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from tdbg.capture.adapter import UnitSummarySpec
-from tdbg.config.kinds import Kind
+from tdbg.config.kinds import REGRESSIONS, InputHandling, Kind
 
 __all__ = [
     "FUSING",
     "activation_of",
     "class_name",
     "classes_and_kind",
+    "input_handling_of",
     "kind_of",
     "loss_class",
     "loss_kind",
@@ -26,6 +27,8 @@ __all__ = [
 # Layers whose output is what their `activation` makes of a weighted sum.
 FUSING = frozenset({Kind.LINEAR, Kind.CONV, Kind.CONV_TRANSPOSE})
 _DIMENSIONS = ("1D", "2D", "3D")
+# The class of Keras that makes a loss of a function.
+_WRAPPER = "LossFunctionWrapper"
 _LAYERS = {
     **{f"Conv{n}": Kind.CONV for n in _DIMENSIONS},
     **{f"Conv{n}Transpose": Kind.CONV_TRANSPOSE for n in _DIMENSIONS},
@@ -199,6 +202,19 @@ def loss_class(loss: Any) -> str:
     return _LOSS_FUNCTIONS.get(name) or name or type(loss).__name__
 
 
+def input_handling_of(loss: Any) -> InputHandling | None:
+    """Return what a loss of Keras does to the shapes of its inputs; None: nothing.
+
+    Keras aligns what functions of yours are given, too, but for a class of yours whose
+    ``call`` compares labels and predictions itself.
+    """
+    is_wrapped = any(each.__name__ == _WRAPPER for each in type(loss).__mro__)
+    is_function_of_keras = getattr(loss, "__module__", "").startswith("keras.")
+    if loss_kind(loss) in REGRESSIONS and (is_wrapped or is_function_of_keras):
+        return InputHandling.ALIGN_RANKS
+    return None
+
+
 def _takes_logits(loss: Any) -> bool:
     keywords = getattr(loss, "_fn_kwargs", None)
     return bool(keywords.get("from_logits")) if isinstance(keywords, dict) else False
@@ -206,7 +222,7 @@ def _takes_logits(loss: Any) -> bool:
 
 def _is_wrapper(loss: Any) -> bool:
     """Whether it only wraps a function, as `compile(loss="mse")` makes it."""
-    return type(loss).__name__ == "LossFunctionWrapper"
+    return type(loss).__name__ == _WRAPPER
 
 
 def _own_kind(layer: Any) -> Kind | None:

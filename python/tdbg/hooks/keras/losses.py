@@ -24,9 +24,9 @@ from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
-from tdbg.config.kinds import Kind
+from tdbg.config.kinds import InputHandling, Kind
 from tdbg.hooks.keras.backend import Backend, State, number_in
-from tdbg.hooks.keras.kinds import loss_class, loss_kind
+from tdbg.hooks.keras.kinds import input_handling_of, loss_class, loss_kind
 from tdbg.hooks.keras.replicas import numbers_of_replicas
 from tdbg.hooks.keras.tracing import Patches, Taps, tap_key
 from tdbg.modes import ModeKeys
@@ -63,6 +63,7 @@ class LossFunction:
         name: What the names of its tensors begin with.
         class_name: Its class.
         kind: Its kind; None: of none.
+        input_handling: What it does to its inputs first; None: nothing.
     """
 
     def __init__(self, name: str, loss: Any) -> None:
@@ -70,6 +71,7 @@ class LossFunction:
         self.loss = loss
         self.class_name = loss_class(loss)
         self.kind: Kind | None = loss_kind(loss)
+        self.input_handling: InputHandling | None = input_handling_of(loss)
 
 
 class Tracker:
@@ -124,7 +126,7 @@ class Losses:
 
     Args:
         prefix: What comes before the names of this model.
-        operations: The operations of Keras (``keras.ops``).
+        backend: The backend of Keras.
         follow: Makes what follows a metric.
 
     Attributes:
@@ -134,12 +136,14 @@ class Losses:
     def __init__(
         self,
         prefix: str,
-        operations: Any,
+        backend: Backend,
         follow: Callable[[Any], Tracker] = Tracker,
     ) -> None:
         self._prefix = prefix
         self._follow = follow
-        self._operations = operations
+        self._backend = backend
+        # The losses that were seen to find the scores of which outputs were made.
+        self._finding_scores: set[str] = set()
         self._names: dict[int, str] = {}
         self.trackers: list[Tracker] = []
         self._given: list[Any] = []
@@ -168,8 +172,24 @@ class Losses:
                 continue
             name = self._prefix + loss_class(loss)
             number = taken[name] = taken.get(name, 0) + 1
-            found.append(LossFunction(f"{name}_{number}" if number > 1 else name, loss))
+            function = LossFunction(f"{name}_{number}" if number > 1 else name, loss)
+            if function.name in self._finding_scores:
+                function.input_handling = InputHandling.FIND_SCORES
+            found.append(function)
         return found
+
+    @property
+    def n_finding_scores(self) -> int:
+        """How many losses were seen to find the scores of which outputs were made."""
+        return len(self._finding_scores)
+
+    def see_prediction(self, function: LossFunction, prediction: Any) -> None:
+        """Note whether a loss finds the scores of which a prediction was made."""
+        # A prediction of another type is converted, and then it does not find them.
+        dtype = getattr(function.loss, "dtype", None)
+        is_kept = dtype is None or str(dtype) in str(prediction.dtype)
+        if is_kept and self._backend.has_scores(prediction):
+            self._finding_scores.add(function.name)
 
     def name_of(self, model: Any, tracker: Tracker) -> str:
         """The name of a tracker's loss: of the loss function, if that is all of it.
@@ -215,7 +235,8 @@ class Losses:
 
         def hold(prediction: Any, label: Any) -> None:
             call = taps.count_call(function.name)
-            label = labels_as_given(function, label, self._operations)
+            self.see_prediction(function, prediction)
+            label = labels_as_given(function, label, self._backend.operations)
             roles = ((prediction, Role.PREDICTION), (label, Role.LABEL))
             for index, (tensor, role) in enumerate(roles):
                 name = activation_name(function.name, "input", index, call)

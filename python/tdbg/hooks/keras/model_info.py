@@ -41,6 +41,7 @@ class KerasModel:
             parameters = watched.variables.tracked_parameters()
             n_parameters += len(parameters)
             found += [len(parameters), len(watched.optimizers())]
+            found.append(watched.losses.n_finding_scores)
             found += [bool(each.variable.trainable) for each in parameters]
             found += [
                 len(inner_of(each)._trainable_variables)
@@ -57,6 +58,7 @@ class KerasModel:
         """Describe the models as they are now."""
         modules: dict[str, str] = {}
         kinds: dict[str, str] = {}
+        input_handling: dict[str, str] = {}
         parameters: dict[str, ParameterFacts] = {}
         models: list[str] = []
         losses: list[str] = []
@@ -93,6 +95,8 @@ class KerasModel:
                 losses.append(loss.class_name)
                 if loss.kind is not None:
                     kinds[loss.name] = str(loss.kind)
+                if loss.input_handling is not None:
+                    input_handling[loss.name] = str(loss.input_handling)
         return ModelInfo(
             step=step,
             models=tuple(models),
@@ -100,6 +104,7 @@ class KerasModel:
             optimizers=tuple(optimizers),
             modules=modules,
             kinds=kinds,
+            input_handling=input_handling,
             parameters=parameters,
             complete=bool(optimizers),
         )

@@ -135,11 +135,10 @@ class WatchedModel:
         self._optimizers = TrainingOptimizers()
         self.paths = Paths(model.name, prefix)
         self.variables = Variables(session, model, self.paths)
-        operations = backend.operations
         n_replicas = n_replicas_of(model)
         session.replicas.expect(n_replicas)
         follow = ReplicaTracker if n_replicas > 1 else Tracker
-        self.losses = Losses(prefix, operations, follow)
+        self.losses = Losses(prefix, backend, follow)
         self.loss_records = LossRecords(session, backend, self.losses)
         self._taps = ModelTaps(
             session,
@@ -147,7 +146,7 @@ class WatchedModel:
             root,
             self.variables,
             self.losses,
-            Optimizers(operations),
+            Optimizers(backend.operations),
             n_replicas,
         )
         self._of_updates: DerivedEntries[Parameter]

@@ -67,6 +67,7 @@ class GluonModel:
         """Describe the models as they are now."""
         modules: dict[str, str] = {}
         kinds: dict[str, str] = {}
+        input_handling: dict[str, str] = {}
         parameters: dict[str, ParameterFacts] = {}
         models: list[str] = []
         trainers = self._trainers()
@@ -101,6 +102,8 @@ class GluonModel:
         for loss in self._losses:
             if loss.kind is not None:
                 kinds[loss.name] = str(loss.kind)
+            if loss.input_handling is not None:
+                input_handling[loss.name] = str(loss.input_handling)
         return ModelInfo(
             step=step,
             models=tuple(models),
@@ -108,6 +111,7 @@ class GluonModel:
             optimizers=tuple(type(each._optimizer).__name__ for each in trainers),
             modules=modules,
             kinds=kinds,
+            input_handling=input_handling,
             parameters=parameters,
             complete=bool(trainers),
         )

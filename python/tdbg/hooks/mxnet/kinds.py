@@ -10,11 +10,12 @@ from typing import Any
 
 from tdbg.capture.adapter import UnitSummarySpec
 from tdbg.config.collections import Role
-from tdbg.config.kinds import Kind
+from tdbg.config.kinds import REGRESSIONS, InputHandling, Kind
 
 __all__ = [
     "class_name",
     "classes_and_kind",
+    "input_handling_of",
     "kind_of",
     "role_of_parameter",
     "unit_axis_of",
@@ -41,7 +42,6 @@ _BLOCKS = {
     "L2Loss": Kind.MSE,
     "L1Loss": Kind.L1,
     "HuberLoss": Kind.HUBER,
-    "KLDivLoss": Kind.KL_DIV,
 }
 _FUNCTIONS = {
     "relu": Kind.RELU,
@@ -50,13 +50,15 @@ _FUNCTIONS = {
 }
 # Losses by the attribute that says what they are given: the kind where it is false, and
 # the kind where it is true.
-_BY_ARGUMENT = {
+_BY_ARGUMENT: dict[str, tuple[str, Kind | None, Kind]] = {
     "SoftmaxCrossEntropyLoss": ("_from_logits", Kind.CROSS_ENTROPY, Kind.NLL),
     "SigmoidBinaryCrossEntropyLoss": (
         "_from_sigmoid",
         Kind.BCE_WITH_LOGITS,
         Kind.BCE,
     ),
+    # Otherwise it takes the log_softmax of scores itself.
+    "KLDivLoss": ("_from_logits", None, Kind.KL_DIV),
 }
 # Between which values an output is not saturated: docs/statistics.md.
 _RANGES = {
@@ -88,6 +90,19 @@ def kind_of(module: Any) -> Kind | None:
         if name in _BLOCKS:
             return _BLOCKS[name]
     return None
+
+
+def input_handling_of(loss: Any) -> InputHandling | None:
+    """Return what a loss of Gluon does to its inputs first; None: nothing.
+
+    A loss of your own does what you wrote, whatever its class is called.
+    """
+    computing = (c for c in type(loss).__mro__ if "hybrid_forward" in vars(c))
+    is_own = not next(computing, type(loss)).__module__.startswith("mxnet.")
+    kind = None if is_own else kind_of(loss)
+    if kind is Kind.NLL and getattr(loss, "_axis", -1) == -1:
+        return InputHandling.CLASSES_LAST
+    return InputHandling.RESHAPE_TARGETS if kind in REGRESSIONS else None
 
 
 def classes_and_kind(block: Any) -> frozenset[str]:

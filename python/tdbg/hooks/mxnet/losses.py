@@ -20,11 +20,11 @@ from tdbg.capture.naming import tensors_in
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
-from tdbg.config.kinds import Kind
+from tdbg.config.kinds import InputHandling, Kind
 from tdbg.hooks.mxnet.activations import HeldCalls
 from tdbg.hooks.mxnet.arrays import is_tensor, wait_for
 from tdbg.hooks.mxnet.calls import see
-from tdbg.hooks.mxnet.kinds import class_name, kind_of
+from tdbg.hooks.mxnet.kinds import class_name, input_handling_of, kind_of
 from tdbg.hooks.mxnet.mode import GluonMode
 from tdbg.hooks.mxnet.taps import is_symbolic
 from tdbg.modes import TRAINING
@@ -84,6 +84,7 @@ class WatchedLoss:
         name: As it was given.
         class_name: Its class.
         kind: Its kind; None: of none.
+        input_handling: What it does to its inputs first; None: nothing.
     """
 
     def __init__(self, session: Session, loss: Any, name: str, mode: GluonMode) -> None:
@@ -93,6 +94,7 @@ class WatchedLoss:
         self.name = name
         self.class_name = class_name(loss)
         self.kind: Kind | None = kind_of(loss)
+        self.input_handling: InputHandling | None = input_handling_of(loss)
         self._inputs = _LossInputs(session, name, Role.INPUT, is_tensor)
         # Where classes are not numbers they are a row of probabilities each.
         self._inputs.are_classes = bool(getattr(loss, "_sparse_label", False))

@@ -346,6 +346,7 @@ class Forwards:
         found = [("output", 0, result, Role.LOSS)]
         if given is not None:
             labels, predictions = given
+            watched.losses.see_prediction(function, predictions)
             labels = labels_as_given(function, labels, watched.backend.operations)
             found.append(("input", 0, predictions, Role.PREDICTION))
             found.append(("input", 1, labels, Role.LABEL))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.kinds import REGRESSIONS, Kind
+from tdbg.config.kinds import REGRESSIONS, InputHandling, Kind
 from tdbg.config.quantities import number
 from tdbg.rules.builtin.loss.loss_series import FIRST
 from tdbg.rules.columns import kind_of
@@ -32,16 +32,28 @@ __all__ = ["broadcast_shape", "wrong_axis", "wrong_inputs"]
 
 
 def broadcast_shape(
-    outputs: tuple[int, ...], targets: tuple[int, ...]
+    outputs: tuple[int, ...],
+    targets: tuple[int, ...],
+    handling: str | None = None,
 ) -> tuple[int, ...] | None:
     """Return the broadcast shape, if it has more elements than either; else None.
+
+    Args:
+        outputs: The shape of what the model returned.
+        targets: That of what it should have returned.
+        handling: What the loss does to both first (``InputHandling``); None: nothing.
 
     Example:
         >>> broadcast_shape((32, 1), (32,))
         (32, 32)
         >>> broadcast_shape((32, 1), (32, 1)), broadcast_shape((32, 8), (32, 1))
         (None, None)
+        >>> broadcast_shape((32, 1), (32,), InputHandling.ALIGN_RANKS)
     """
+    if handling == InputHandling.RESHAPE_TARGETS:
+        return None
+    if handling == InputHandling.ALIGN_RANKS:
+        outputs, targets = _aligned(outputs, targets), _aligned(targets, outputs)
     try:
         both = np.broadcast_shapes(outputs, targets)
     except ValueError:
@@ -50,18 +62,28 @@ def broadcast_shape(
     return both if math.prod(both) > larger else None
 
 
+def _aligned(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape without its last 1 where the other has one dimension less."""
+    is_longer = len(shape) == len(other) + 1 and shape[-1] == 1
+    return shape[:-1] if is_longer else shape
+
+
 # Largest distance of a sum from one: numbers in half precision are rounded.
 NORMALIZED_WITHIN = 0.01
 # Least distance from one at which a sum over the classes is wrong.
 OFF = 0.1
 
 
-def wrong_axis(logarithms: NDArray[np.generic]) -> int | None:
+def wrong_axis(logarithms: NDArray[np.generic], class_axis: int = 1) -> int | None:
     """Return the wrong axis over which probabilities add up to one, or None.
 
     Also None if they add up to one over the classes too, or if the axes have the same
     size: with as many samples as classes either axis may be right, since a loss on
     pairs compares them in both directions.
+
+    Args:
+        logarithms: The logarithms of the probabilities.
+        class_axis: The dimension in which the loss has the classes.
 
     Example:
         >>> scores = np.log([[0.2, 0.9, 0.5], [0.8, 0.1, 0.5]])
@@ -73,12 +95,12 @@ def wrong_axis(logarithms: NDArray[np.generic]) -> int | None:
     # Another check reports values above the logarithm of one.
     given = np.minimum(logarithms.astype(np.float64), 1.0)
     probabilities = np.exp(given)
-    if np.abs(probabilities.sum(axis=1) - 1.0).max(initial=0.0) <= OFF:
+    if np.abs(probabilities.sum(axis=class_axis) - 1.0).max(initial=0.0) <= OFF:
         return None
     for axis in range(logarithms.ndim):
         sums = probabilities.sum(axis=axis)
         is_one = sums.size and np.abs(sums - 1.0).max() <= NORMALIZED_WITHIN
-        if is_one and logarithms.shape[axis] != logarithms.shape[1]:
+        if is_one and logarithms.shape[axis] != logarithms.shape[class_axis]:
             return axis
     return None
 
@@ -122,17 +144,21 @@ def wrong_inputs(table: Table, model_info: ModelInfo | None) -> Iterator[Evaluat
             continue
         label = labels.get(name.replace("_input_0", "_input_1"))
         kind = kind_of(model_info, name)
+        handling = model_info.input_handling_of(name) if model_info else None
+        if handling == InputHandling.FIND_SCORES:
+            continue  # It is given the right thing in a wrong form, and mends that.
         if kind == Kind.CROSS_ENTROPY and label is not None:
             yield _judge(table, i, _of_classes(table, i, label))
         elif kind in REGRESSIONS and label is not None:
-            yield _judge(table, i, _of_elements(table, i, label))
+            yield _judge(table, i, _of_elements(table, i, label, handling))
         elif kind == Kind.BCE_WITH_LOGITS:
             yield _judge(table, i, _of_bits(table, i))
         elif kind == Kind.NLL:
-            yield _judge(table, i, _of_logarithms(table, i, over_classes=True))
+            axis = -1 if handling == InputHandling.CLASSES_LAST else 1
+            yield _judge(table, i, _of_logarithms(table, i, axis))
         elif kind == Kind.KL_DIV:
             # A KL divergence compares distributions over any axis.
-            yield _judge(table, i, _of_logarithms(table, i, over_classes=False))
+            yield _judge(table, i, _of_logarithms(table, i, None))
 
 
 def _of_classes(table: Table, i: int, label: int) -> _Given:
@@ -170,7 +196,7 @@ def _of_bits(table: Table, i: int) -> _Given:
     return _Given(known, is_squashed, lambda j: _squashed(table, i, j, 1))
 
 
-def _of_elements(table: Table, i: int, label: int) -> _Given:
+def _of_elements(table: Table, i: int, label: int, handling: str | None) -> _Given:
     # Shapes follow from the code, so the first batch is enough.
     first = table.known[i] & (table.ordinal[i] == 1)
     certain: dict[int, Description] = {}
@@ -181,21 +207,23 @@ def _of_elements(table: Table, i: int, label: int) -> _Given:
         if outputs is None or targets is None:
             first[j] = False
             continue
-        both = broadcast_shape(outputs.shape, targets.shape)
+        both = broadcast_shape(outputs.shape, targets.shape, handling)
         if both is not None:
             certain[int(j)] = _compared(outputs.shape, targets.shape, both)
     return _Given(first, np.zeros_like(first), nothing_to_describe, certain)
 
 
-def _of_logarithms(table: Table, i: int, *, over_classes: bool) -> _Given:
+def _of_logarithms(table: Table, i: int, class_axis: int | None) -> _Given:
     known = table.known[i] & (table.not_finite[i] == 0)
     known &= table["count"][i] >= LEAST
     is_wrong = known & (table["max"][i] > ROUNDING)
     certain: dict[int, Description] = {}
-    if over_classes:
+    if class_axis is not None:
         kept = np.isin(table.steps, table.value_steps(table.names[i]))
         for j in np.flatnonzero(known & ~is_wrong & kept).tolist():
-            found = _over_wrong_axis(table, i, j) if j >= table.start else None
+            if j < table.start:
+                continue
+            found = _over_wrong_axis(table, i, j, class_axis)
             if found is not None:
                 certain[j] = found
         known &= is_wrong | kept
@@ -253,9 +281,9 @@ def _compared(
         ),
         value=float(np.prod(both)),
         threshold=float(max(np.prod(outputs), np.prod(targets))),
-        advice=(
-            "Give both the same shape: targets.unsqueeze(1) or outputs.squeeze(1). "
-            "Before the loss, assert outputs.shape == targets.shape."
+        advice=lambda words: (
+            f"Give both the same shape: {words.same_shape}. Before the loss, assert "
+            "outputs.shape == targets.shape."
         ),
     )
 
@@ -297,20 +325,22 @@ def _over_samples(
     )
 
 
-def _over_wrong_axis(table: Table, i: int, j: int) -> Description | None:
+def _over_wrong_axis(
+    table: Table, i: int, j: int, class_axis: int
+) -> Description | None:
     values = table.value(table.names[i], int(table.steps[j]))
-    axis = None if values is None else wrong_axis(values)
+    axis = None if values is None else wrong_axis(values, class_axis)
     if values is None or axis is None:
         return None
     over = f"the {values.shape[axis]:,} samples of the batch"
     if axis:
         over = f"axis {axis} (of size {values.shape[axis]:,})"
-    sums = float(np.exp(values.astype(np.float64)).sum(axis=1).mean())
+    sums = float(np.exp(values.astype(np.float64)).sum(axis=class_axis).mean())
     return Description(
         message=(
             f"The log_softmax before this loss is over the wrong axis: probabilities "
             f"add up to 1 over {over}, and to {number(sums)} on average over the "
-            f"{values.shape[1]:,} classes."
+            f"{values.shape[class_axis]:,} classes."
         ),
         value=sums,
         threshold=1.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from torch import nn
 import tdbg.pytorch as td
 from rules_by_the_book import Row, Verdicts, spied
 from rules_fake import FakeRun, judge, judge_in_parts, row_of
+from tdbg.config.kinds import InputHandling, Kind
 from tdbg.modes import ModeKeys
 from tdbg.rules import LossMisuse, check
 from tdbg.rules.builtin.loss.loss_inputs import broadcast_shape, wrong_axis
 from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo
 
 CLASSES = "CrossEntropyLoss_input_0"
 BITS = "BCEWithLogitsLoss_input_0"
@@ -462,6 +465,54 @@ def test_what_is_compared_with_more_than_its_own_target(
     outputs: Shape, targets: Shape, both: Shape | None
 ):
     assert broadcast_shape(outputs, targets) == both
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "aligned"),
+    [
+        ((32, 1), (32,), None),
+        ((32,), (32, 1), None),
+        ((32, 7, 1), (32, 7), None),
+        ((32, 1), (1, 32), (32, 32)),
+        ((32, 1, 1), (32,), (32, 1, 32)),
+        ((32, 1), (), None),
+    ],
+)
+def test_what_a_loss_does_to_its_inputs_first(
+    outputs: Shape, targets: Shape, aligned: Shape | None
+):
+    handling = InputHandling.ALIGN_RANKS
+    assert broadcast_shape(outputs, targets, handling) == aligned
+    assert broadcast_shape(outputs, targets, InputHandling.RESHAPE_TARGETS) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "handling", "outputs", "said"),
+    [
+        (Kind.MSE, None, np.ones((16, 1)), "broadcast to (16, 16)"),
+        (Kind.MSE, InputHandling.ALIGN_RANKS, np.ones((16, 1)), ""),
+        (Kind.MSE, InputHandling.RESHAPE_TARGETS, np.ones((16, 1)), ""),
+        (Kind.NLL, None, "over the last", "over axis 2"),
+        (Kind.NLL, InputHandling.CLASSES_LAST, "over the last", ""),
+        (Kind.BCE_WITH_LOGITS, None, np.full((64, 1), 0.5), "a sigmoid"),
+        (Kind.BCE_WITH_LOGITS, InputHandling.FIND_SCORES, np.full((64, 1), 0.5), ""),
+    ],
+)
+def test_a_loss_is_judged_by_what_it_does_to_its_inputs(
+    kind: Kind, handling: InputHandling | None, outputs: Any, said: str
+):
+    outputs = over(2, 8, 10, 6) if isinstance(outputs, str) else outputs
+    run = FakeRun(every=10)
+    handlings = {} if handling is None else {"FitLoss": str(handling)}
+    run.known_facts = [
+        ModelInfo(step=0, kinds={"FitLoss": str(kind)}, input_handling=handlings)
+    ]
+    for step in range(6):
+        run.step(step, {"FitLoss_input_0": outputs, "FitLoss_input_1": np.ones(16)})
+        run.value(step, "FitLoss_input_0", outputs)
+        run.value(step, "FitLoss_input_1", np.ones(16))
+    messages = [each.message for each in judge(run, LossMisuse())]
+    assert [said in each for each in messages] == ([True] if said else [])
 
 
 def regressed(name: str, outputs: Shape, targets: Shape) -> FakeRun:

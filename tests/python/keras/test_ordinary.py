@@ -1,0 +1,26 @@
+"""Keras: what is said of a loss is what that loss of that backend computes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keras_programs import run_program
+
+# What TensorFlow's cross-entropies mend, and others do not.
+MENDED = {"softmax", "sigmoid"}
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_a_loss_is_accused_only_of_what_it_computes(
+    tmp_path: Path, backend: str
+) -> None:
+    report = run_program("ordinary", tmp_path, backend)
+    accused = {name: text for name, text in report.items() if text}
+    expected = {"scaled", "three ranks"} | (
+        set() if backend == "tensorflow" else MENDED
+    )
+    assert set(accused) == expected
+    assert "broadcast to (32, 1, 32)" in accused["three ranks"][0]
+    assert "cannot fall below" in accused["scaled"][0]
