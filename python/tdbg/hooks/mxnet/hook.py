@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,6 @@ class GluonModel:
         """Describe the models as they are now."""
         modules: dict[str, str] = {}
         kinds: dict[str, str] = {}
-        input_handling: dict[str, str] = {}
         parameters: dict[str, ParameterFacts] = {}
         models: list[str] = []
         trainers = self._trainers()
@@ -99,11 +98,7 @@ class GluonModel:
                     optimizer=held.get(id(parameter)),
                     unit_axis=unit_axis_of(owner, len(shape)),
                 )
-        for loss in self._losses:
-            if loss.kind is not None:
-                kinds[loss.name] = str(loss.kind)
-            if loss.input_handling is not None:
-                input_handling[loss.name] = str(loss.input_handling)
+        kinds.update(_texts_of(self._losses, "kind"))
         return ModelInfo(
             step=step,
             models=tuple(models),
@@ -111,13 +106,19 @@ class GluonModel:
             optimizers=tuple(type(each._optimizer).__name__ for each in trainers),
             modules=modules,
             kinds=kinds,
-            input_handling=input_handling,
+            input_handling=_texts_of(self._losses, "input_handling"),
             parameters=parameters,
             complete=bool(trainers),
         )
 
     def _trainers(self) -> list[Any]:
         return [] if self.watch is None else self.watch.trainers()
+
+
+def _texts_of(losses: Iterable[WatchedLoss], attribute: str) -> dict[str, str]:
+    """Return an attribute of each loss that has it, by the name of the loss."""
+    found = ((each.name, getattr(each, attribute)) for each in losses)
+    return {name: str(value) for name, value in found if value is not None}
 
 
 # Forwards in training between two searches for trainers, once one has been found.
