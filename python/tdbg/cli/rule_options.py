@@ -235,7 +235,7 @@ def print_findings(
     if not live:  # What is no fault, or over, does not stand before what is.
         printed.sort(key=lambda group: _rank(group[0]))
     for group in printed:
-        _print_group(group, out)
+        _print_group(group, out, live=live)
         following = [
             each
             for finding in group
@@ -275,7 +275,9 @@ def _print_consequences(
     out.print(plain(f"    (and {what}: {names}; {how} shows {them})"), style="dim")
 
 
-def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:
+def _print_group(
+    group: Sequence[Mapping[str, Any]], out: Console, *, live: bool
+) -> None:
     first = group[0]
     style = SEVERITY_STYLES.get(first["severity"], "")
     gone = " (gone)" if first.get("phase") == "end" else ""
@@ -292,7 +294,8 @@ def _print_group(group: Sequence[Mapping[str, Any]], out: Console) -> None:
     if len(group) > 1:
         names = ", ".join(finding["tensor"] for finding in group[1:])
         out.print(plain(f"    and {len(group) - 1} more: {names}"), style="dim")
-    if first.get("advice") and not gone:
+    # While a training is watched, a finding was told with its advice as it began.
+    if first.get("advice") and not (live and gone):
         out.print(plain(f"    -> {first['advice']}"))
 
 

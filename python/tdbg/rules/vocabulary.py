@@ -26,6 +26,7 @@ class Vocabulary:
 
     # Data.
     normalizing: str
+    finite_check: str
     shuffling: str
     oversampling: str
     class_weights: str
@@ -64,6 +65,7 @@ class Vocabulary:
 
 
 _PYTORCH: Final = Vocabulary(
+    finite_check="torch.isfinite(x).all()",
     normalizing="torchvision.transforms.Normalize or "
     "sklearn.preprocessing.StandardScaler",
     shuffling="DataLoader(..., shuffle=True)",
@@ -101,6 +103,7 @@ _PYTORCH: Final = Vocabulary(
 )
 _KERAS: Final = replace(
     _PYTORCH,
+    finite_check="numpy.isfinite(x).all()",
     normalizing="keras.layers.Normalization or sklearn.preprocessing.StandardScaler",
     shuffling="fit(shuffle=True) for arrays, or tf.data's shuffle(n) with n set to the "
     "number of samples",
@@ -135,6 +138,7 @@ _KERAS: Final = replace(
 )
 _JAX: Final = replace(
     _PYTORCH,
+    finite_check="jnp.isfinite(x).all()",
     normalizing="sklearn.preprocessing.StandardScaler",
     shuffling="rng.permutation of the samples, or Grain's shuffle",
     oversampling="rng.choice(n, p=weights)",
@@ -168,6 +172,7 @@ _JAX: Final = replace(
 )
 _MXNET: Final = replace(
     _PYTORCH,
+    finite_check="numpy.isfinite(x.asnumpy()).all()",
     normalizing="gluon.data.vision.transforms.Normalize or "
     "sklearn.preprocessing.StandardScaler",
     shuffling="gluon.data.DataLoader(..., shuffle=True)",

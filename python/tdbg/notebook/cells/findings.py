@@ -34,28 +34,28 @@ def finding_html(finding: Finding) -> str:
 
 
 def findings_table(diagnosis: Diagnosis, most: int = MOST_LISTED) -> Child:
-    """A table of the first *most* findings, each in its last state."""
-    worst = [each.newest for each in diagnosis.episodes]
-    if not worst:
+    """A table of the first *most* problems, a row for each, causes first."""
+    problems = diagnosis.problems
+    if not problems:
         return None
     table = listing(
         ("", "rule", "tensor", "when", "what is wrong", "what to do"),
         (
             (
-                _severity(each),
+                _severity(each.worst),
                 each.rule,
-                tag("code", each.tensor),
-                _steps(each),
-                each.message,
-                each.advice,
+                tag("code", each.place),
+                _steps(each.worst),
+                each.worst.message,
+                each.worst.advice,
             )
-            for each in worst[:most]
+            for each in problems[:most]
         ),
     )
-    more = len(worst) - most
+    more = len(problems) - most
     if more <= 0:
         return table
-    return join([table, tag("p", f"and {plural(more, 'more finding')}")])
+    return join([table, tag("p", f"and {plural(more, 'more problem')}")])
 
 
 def _severity(finding: Finding) -> Child:

@@ -68,7 +68,7 @@ def _problem(problem: Problem, subject: Subject) -> list[Child]:
         heading,
         tag("p", f"{_when(problem)}: {worst.message}.".replace("..", ".")),
     ]
-    if worst.advice and not problem.is_over:
+    if worst.advice:
         content.append(
             tag("p", tag("b", "What to do: "), worst.advice, class_="advice")
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import FIRST
 from tdbg.rules.builtin.loss.moving_goals import has_moved_to
 from tdbg.rules.builtin.weights.first_step import WEIGHTED
+from tdbg.rules.builtin.weights.update_sizes import UpdateSizes
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number, check_regex, finds
@@ -31,7 +32,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Evidence, Severity
+from tdbg.run.findings import Evidence, Severity, Stage
 from tdbg.run.model_info import owner_of
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ SCALED = WEIGHTED | {Kind.RNN, Kind.GRU, Kind.LSTM}
 OTHER_SIZE = 2.0
 # Numbers whose deviation is below this share of their mean are all the same.
 ALIKE = 1e-6
+# Parameters, whose first updates show whether the scale of the data does harm.
+PARAMETERS = frozenset({"weight", "bias", "gradient", "update"})
+# A first update above this share of its weight is too large; normalized data would have
+# made it as many times smaller as they are, which must bring it below the other share.
+TOO_LARGE, BEARABLE = 0.1, 0.3
 
 
 @register
@@ -80,6 +86,9 @@ class NotNormalizedData(Rule):
 
     Where most numbers are zero, as in one-hot codes, the others decide whether the
     input is tiny.  The rule merges rows until it has ``min_elements`` numbers.
+
+    If the scale of the data has made the first updates too large, so that what goes
+    wrong follows from it, the finding is a fact of the setup.
 
     Args:
         max_mean: Largest distance of the mean from 0.
@@ -127,6 +136,10 @@ class NotNormalizedData(Rule):
         inputs = frozenset({"model_inputs"})
         return (
             *with_beginning(Needs(collections=inputs | {"labels"})),
+            Needs(
+                collections=frozenset({"weights", "biases", "gradients", "updates"}),
+                first_steps=1,
+            ),
             Needs(collections=inputs, statistics=False, raw=True, first_steps=1),
             Needs(collections=frozenset({"inputs"}), first_steps=1),
         )
@@ -143,6 +156,8 @@ class NotNormalizedData(Rule):
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select inputs and targets; model info says which belong to regressions."""
+        if tensor.role in PARAMETERS:
+            return True
         if self.tensor_regex is not None:
             return finds(self.tensor_regex, tensor.name)
         return tensor.role in {"label", "model_input", "input"}
@@ -163,8 +178,8 @@ class NotNormalizedData(Rule):
     def _is_judged(self, model_info: ModelInfo | None, table: Table, i: int) -> bool:
         """Return whether a tensor is an input of the model or a regression target."""
         if self.tensor_regex is not None:
-            return True
-        if table.roles[i] == "input":
+            return bool(finds(self.tensor_regex, table.names[i]))
+        if table.roles[i] == "input" or table.roles[i] in PARAMETERS:
             return False
         if table.roles[i] == "model_input":
             return model_info is None or table.names[i] not in model_info.made_inputs
@@ -195,9 +210,17 @@ class NotNormalizedData(Rule):
         severities[np.isnan(mean)] = UNKNOWN
 
         def describe(j: int) -> Description:
-            if not far[j]:
-                return self._describe_drowned(table, i, drowned, of)
-            return self._describe(table, i, float(mean[j]), float(std[j]), scale)
+            found = (
+                self._describe(table, i, float(mean[j]), float(std[j]), scale)
+                if far[j]
+                else self._describe_drowned(table, i, drowned, of)
+            )
+            does_harm = _makes_updates_too_large(table, int(new[j]))
+            return replace(
+                found,
+                since=self._since(table, i, int(new[j])),
+                stage=Stage.SETUP if does_harm else None,
+            )
 
         return table.judge_one(table.names[i], severities, describe)
 
@@ -242,6 +265,15 @@ class NotNormalizedData(Rule):
         of_others = np.sqrt(squares / np.where(is_sparse, total - n_zero, 1.0))
         sizes[judged] = np.where(is_sparse, of_others, deviations[judged])
         return means, deviations, sizes
+
+    def _since(self, table: Table, i: int, j: int) -> int:
+        """Return the first of the steps that are merged at a column."""
+        rows = np.flatnonzero(table.known[i, : j + 1])[-self.num_steps :]
+        n = (table["count"][i, rows] - table.not_finite[i, rows])[::-1].cumsum()
+        is_target = table.roles[i] == "label"
+        least = self.min_targets if is_target else self.min_elements
+        n_used = int(np.searchsorted(n, least)) + 1
+        return int(table.steps[rows[-n_used:][0]])
 
     def _describe(
         self, table: Table, i: int, mean: float, std: float, scale: float
@@ -326,6 +358,42 @@ class NotNormalizedData(Rule):
             for k in worst
         )
         return f" The largest of {plural(x.shape[1], 'column')} are {text}."
+
+
+def _makes_updates_too_large(table: Table, j: int) -> bool:
+    """Return whether the first updates are too large because the data are.
+
+    Gradients of weights grow with inputs and, in regressions, with targets.  So do the
+    updates, if the optimizer lets them: Adam's do not.
+
+    Args:
+        table: Has the first row of all parameters.
+        j: The last column that counts.
+    """
+    updates = np.array([role == "update" for role in table.roles])
+    first = updates[:, np.newaxis] & table.known & (table.ordinal == 1)
+    columns = np.flatnonzero(first[:, : j + 1].any(axis=0))
+    if not len(columns):
+        return False
+    at = int(columns[0])
+    sizes = UpdateSizes.at(table, at)
+    ratio = sizes.largest_ratio
+    scale = _size(table, "model_input", at) * _size(table, "label", at)
+    return (
+        sizes.follow_gradients and TOO_LARGE < ratio <= BEARABLE * scale and scale > 1
+    )
+
+
+def _size(table: Table, role: str, j: int) -> float:
+    """Return the largest root mean square of floating-point data, 1 at least."""
+    rows = [
+        i
+        for i, its_role in enumerate(table.roles)
+        if its_role == role and "float" in table.dtypes[i] and table.known[i, j]
+    ]
+    finite = np.where(table.not_finite[rows, j] == 0, table["l2"][rows, j], 0.0)
+    roots = finite / np.sqrt(np.maximum(table["count"][rows, j], 1.0))
+    return float(np.max(roots, initial=1.0))
 
 
 def _first_table(table: Table, i: int) -> Floats | None:

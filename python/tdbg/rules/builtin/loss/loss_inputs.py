@@ -28,7 +28,7 @@ from tdbg.run.findings import Severity, Stage
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
 
-__all__ = ["broadcast_shape", "wrong_axis", "wrong_inputs"]
+__all__ = ["broadcast_shape", "ignored_labels", "wrong_axis", "wrong_inputs"]
 
 
 def broadcast_shape(
@@ -159,6 +159,59 @@ def wrong_inputs(table: Table, model_info: ModelInfo | None) -> Iterator[Evaluat
         elif kind == Kind.KL_DIV:
             # A KL divergence compares distributions over any axis.
             yield _judge(table, i, _of_logarithms(table, i, None))
+
+
+def ignored_labels(table: Table, model_info: ModelInfo | None) -> Iterator[Evaluation]:
+    """Judge whether a loss of class numbers ignores all labels of a batch.
+
+    It does if all are the same number and that is below zero, as no class is, or the
+    loss of finite outputs is NaN: a mean of nothing.
+    """
+    index = {name: i for i, name in enumerate(table.names)}
+    for i, name in enumerate(table.names):
+        if table.roles[i] != "label" or "int" not in table.dtypes[i]:
+            continue
+        if kind_of(model_info, name) not in {Kind.CROSS_ENTROPY, Kind.NLL}:
+            continue
+        path = name.rpartition("_input_")[0]
+        outputs, loss = index.get(f"{path}_input_0"), index.get(f"{path}_output_0")
+        known = table.known[i]
+        alike = known & (table["min"][i] == table["max"][i])
+        ignored = alike & (table["max"][i] < 0)
+        if outputs is not None and loss is not None:
+            is_nan = table.known[loss] & (table["nan"][loss] > 0)
+            is_finite = table.known[outputs] & (table.not_finite[outputs] == 0)
+            ignored |= alike & is_nan & is_finite
+        severities = np.where(ignored, int(Severity.WARNING), OK)
+        if loss is not None:
+            is_spoiled = ignored & table.known[loss] & (table["nan"][loss] > 0)
+            severities[is_spoiled] = Severity.ERROR
+        severities[~known] = UNKNOWN
+        yield _all_ignored(table, i, severities)
+
+
+def _all_ignored(table: Table, i: int, severities: NDArray[np.integer]) -> Evaluation:
+    def describe(j: int) -> Description:
+        column = j + table.start
+        n, label = int(table["count"][i, column]), table["max"][i, column]
+        return Description(
+            message=(
+                f"The loss ignores all {n:,} labels of this batch: each is "
+                f"{number(label)}. So the batch teaches nothing, and a mean over its "
+                "labels is NaN."
+            ),
+            value=float(n),
+            threshold=float(n),
+            advice=(
+                f"Find out why these samples have no label but {number(label)}: a "
+                "prompt that is as long as the maximal length leaves no answer after "
+                "truncation. Raise that length, truncate the prompt instead of the "
+                "answer, or leave the samples out."
+            ),
+            stage=Stage.SETUP,
+        )
+
+    return table.judge_one(table.names[i], severities[table.start :], describe)
 
 
 def _of_classes(table: Table, i: int, label: int) -> _Given:

@@ -13,7 +13,7 @@ from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, with_beginning
 from tdbg.config.quantities import number
 from tdbg.modes import TRAINING
-from tdbg.rules.builtin.loss.loss_inputs import wrong_inputs
+from tdbg.rules.builtin.loss.loss_inputs import ignored_labels, wrong_inputs
 from tdbg.rules.builtin.loss.loss_series import FIRST, LossRule, losses_of
 from tdbg.rules.columns import kind_of, median, model_info_of_steps
 from tdbg.rules.registry import register
@@ -64,6 +64,7 @@ class LossMisuse(LossRule):
     - outputs and targets that broadcast against each other;
     - a distance that the training maximizes;
     - a sum over the batch in place of a mean;
+    - batches of which the loss ignores all labels;
     - a loss without a lower bound, or without a graph.
 
     Args:
@@ -74,7 +75,7 @@ class LossMisuse(LossRule):
         ConfigurationError: If a parameter is out of its range.
     """
 
-    severities = (Severity.INFO, Severity.WARNING)
+    severities = (Severity.INFO, Severity.WARNING, Severity.ERROR)
     stage = Stage.SETUP
 
     risen: float = RISEN
@@ -123,6 +124,7 @@ class LossMisuse(LossRule):
             info = window.model_info_at(int(table.steps[-1]))
             if info is None or not info.is_surrogate:
                 yield from (_falling_without_end(table, i) for i in losses)
+            yield from ignored_labels(table, info)
             for evaluation in wrong_inputs(table, info):
                 # The graph shows everything else for certain.
                 kind = kind_of(info, evaluation.names[0])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import conjoin, join_names
+from tdbg.rules.builtin.tensors.not_finite_causes import (
+    GRADIENT_ROLES,
+    PAST,
+    STATE_ROLES,
+    explained,
+)
 from tdbg.rules.builtin.tensors.tensor_rule import TensorRule
 from tdbg.rules.columns import held_before
 from tdbg.rules.registry import register
@@ -19,27 +24,10 @@ from tdbg.rules.window import Description, Evaluation, Table, Window
 from tdbg.run.findings import Evidence, Severity, Stage
 from tdbg.stats.row_fields import NOT_FINITE_COUNTS
 
-if TYPE_CHECKING:
-    from tdbg.rules.vocabulary import Vocabulary
-
 __all__ = ["ExplodingTensor"]
 
 WORDS = dict(zip(NOT_FINITE_COUNTS, ("NaN", "+Inf", "-Inf"), strict=True))
 ACTIVATIONS = ROLES["inputs"] | {"output"}
-STATE_ROLES = {"weight", "bias", "buffer", "optimizer_state"}
-GRADIENT_ROLES = {
-    "gradient",
-    "gradient_unclipped",
-    "gradient_local",
-    "output_gradient",
-}
-# The advice for steps at which the hook recorded only losses.
-ALONE = (
-    "At this step the hook recorded only losses. Set SaveConfig(statistics_interval=1) "
-    "to find the first tensor. Usually the learning rate is too high: lower it or clip "
-    "gradients. Otherwise, look in the loss for log or a division at zero, and for "
-    "labels out of range."
-)
 
 
 @register
@@ -86,8 +74,8 @@ class ExplodingTensor(TensorRule):
 
     @property
     def lookback(self) -> int:
-        """The previous row, which shows whether the tensor was finite then."""
-        return 1
+        """The previous rows: was the tensor finite, and did losses rise?"""
+        return PAST
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Find the steps at which tensors stop being finite, and the first tensor."""
@@ -150,11 +138,8 @@ class ExplodingTensor(TensorRule):
         of = f" of a {owner}" if owner else ""
         rest = [table.names[k] for k in bad if k != i]
         besides = f" It spread to {join_names(rest)}." if rest else ""
-        # The hook records losses at every step, other tensors less often.
-        present = np.flatnonzero(table.present[:, j])
-        is_alone = all(table.roles[k] == "loss" for k in present)
         n_bad = sum(table[field][i, j] for field in NOT_FINITE_COUNTS)
-        return Description(
+        found = Description(
             message=(
                 f"This {table.roles[i].replace('_', ' ')}{of} is the first tensor that "
                 f"is not finite{_where(table, window, name, step)}: "
@@ -163,10 +148,8 @@ class ExplodingTensor(TensorRule):
             value=float(n_bad),
             threshold=0.0,
             evidence=Evidence("abs_max"),
-            advice=ALONE if is_alone else _exploding_advice(table.roles[i]),
-            # The model does not make its own input.
-            stage=Stage.SETUP if table.roles[i] == "model_input" else None,
         )
+        return explained(table, i, j, found)
 
 
 def _counted(table: Table, i: int, j: int) -> str:
@@ -191,35 +174,3 @@ def _where(table: Table, window: Window, name: str, step: int) -> str:
     if not hit or len(rows) < 2:
         return ""
     return f", on {join_names(hit)} of {len(rows)} workers"
-
-
-def _exploding_advice(role: str) -> str | Callable[[Vocabulary], str]:
-    """Return the advice for the role of the first tensor."""
-    if role in ROLES["inputs"]:
-        return (
-            "The data already contains it: check loading and normalization, and leave "
-            "out or repair these samples."
-        )
-    if role in STATE_ROLES:
-        return lambda words: (
-            "The update of the previous step caused it. Lower the learning rate or "
-            f"clip gradients ({words.clipping}), then go back to the last checkpoint "
-            "before this step."
-        )
-    if role in GRADIENT_ROLES:
-        return lambda words: (
-            "The forward pass was finite, but its gradient is not. Lower the learning "
-            f"rate or clip gradients ({words.clipping}), and look for sqrt, log or a "
-            "division at zero."
-        )
-    if role == "loss":
-        return (
-            "The inputs of the loss are finite, or not captured. Look in the loss for "
-            "log or a division at zero, and for labels that are out of range or all "
-            "ignored. Compute the loss in float32."
-        )
-    return (
-        "Lower the learning rate, warm it up, or clip gradients. Look for log, exp or "
-        "a division that overflows. In float16, use a loss scale or bfloat16. Then go "
-        "back to the last checkpoint before this step."
-    )

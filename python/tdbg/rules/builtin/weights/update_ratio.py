@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
@@ -15,6 +14,7 @@ from tdbg.config.quantities import affected, fold, number, plural, times
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import FIRST, stands_still
 from tdbg.rules.builtin.loss.moving_goals import need_not_fall
+from tdbg.rules.builtin.weights.update_sizes import UpdateSizes
 from tdbg.rules.columns import (
     UPDATE,
     first_of_columns,
@@ -51,6 +51,9 @@ GROWTH = 1.5
 # The usual ratio, by Karpathy's rule of thumb, and the largest that works.
 TYPICAL = 1e-3
 BEARABLE = 1e-2
+# Where the median gradient is below this share of its weight, no usual rate of SGD
+# makes updates as large as they should be: the gradients are too small, not the rate.
+TINY_GRADIENT = 1e-4
 # First rows, at which updates that replace most weights are an error: with momentum
 # or a warm-up, the second and third update are larger than the first.
 FIRST_ROWS = 3
@@ -124,8 +127,8 @@ class WeightUpdateRatio(Rule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of weights, of their updates, and of losses."""
-        weights = Needs(collections=frozenset({"weights", "updates"}))
+        """Rows of weights, of their gradients and updates, and of losses."""
+        weights = Needs(collections=frozenset({"weights", "gradients", "updates"}))
         return *with_beginning(weights), Needs(collections=frozenset({"losses"}))
 
     @property
@@ -139,8 +142,8 @@ class WeightUpdateRatio(Rule):
         return FIRST
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select weights and updates, and losses with their targets."""
-        return tensor.role in {"weight", "update", "loss", "label"}
+        """Select weights, gradients and updates, and losses with their targets."""
+        return tensor.role in {"weight", "gradient", "update", "loss", "label"}
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each weight that has an update."""
@@ -156,8 +159,9 @@ class WeightUpdateRatio(Rule):
                 weights = table.select(rows)
                 judged = _judged(window, weights)
                 least = self._least(window, weights)
-                losses = _Losses(window, table)
-                yield self._judge(weights, table.select(updates), judged, least, losses)
+                yield self._judge(
+                    weights, table.select(updates), judged, least, window, table
+                )
 
     def _least(self, window: Window, table: Table) -> Floats:
         """Return the root mean square below which a weight is near zero on purpose."""
@@ -176,7 +180,8 @@ class WeightUpdateRatio(Rule):
         updates: Table,
         judged: Bools,
         least: Floats,
-        losses: _Losses,
+        window: Window,
+        table: Table,
     ) -> Evaluation:
         ratio, root = _ratios(weights, updates, judged)
         known = ~np.isnan(ratio)
@@ -195,7 +200,7 @@ class WeightUpdateRatio(Rule):
         bad |= self._lasts(weights, ratio, slow, known, SLOW_ROWS) & is_first
         # Updates exceed weights that are near zero on purpose.
         largest = np.where(known & (root >= least), ratio, 0.0).max(axis=0, initial=0.0)
-        stands_still = self._stands_still(weights, largest, losses)
+        stands_still = self._stands_still(weights, largest, _Losses(window, table))
         still: Bools = known & stands_still[np.newaxis, :] & ~bad
         bad |= still
         # An overwritten weight has grown.  It does not recover when later updates are
@@ -221,7 +226,7 @@ class WeightUpdateRatio(Rule):
             if still[i, j]:
                 return self._too_slow(found, n_judged, float(largest[j]))
             return self._too_small(
-                found, n_judged, float(ratio[i, j]), middle[: j + 1], weights.steps
+                found, n_judged, float(ratio[i, j]), middle[: j + 1], table
             )
 
         return weights.judge(severities, describe, severities != UNKNOWN)
@@ -289,7 +294,7 @@ class WeightUpdateRatio(Rule):
         n_judged: int,
         ratio: float,
         middles: Floats,
-        steps: NDArray[np.int64],
+        table: Table,
     ) -> Description:
         middle, largest = float(middles[-1]), int(np.argmax(np.nan_to_num(middles)))
         # The rate was fine once, so the reason for its fall is the cause, not the
@@ -297,14 +302,17 @@ class WeightUpdateRatio(Rule):
         fell = middle < self.slow_threshold <= middles[largest]
         # If the weight is far behind others that are fast enough, the rate is fine.
         is_alone = ratio < self.relative * middle and middle >= self.small_threshold
-        is_rate = middle < self.slow_threshold and not fell and not is_alone
+        is_slow = middle < self.slow_threshold and not fell and not is_alone
+        sizes = UpdateSizes.at(table, len(middles) - 1)
+        is_tiny = sizes.follow_gradients and sizes.middle_gradient < TINY_GRADIENT
+        is_rate = is_slow and not is_tiny
         limit = self.small_threshold
         patience = self.patience
         if ratio >= limit:
             limit, patience = self.slow_threshold, SLOW_ROWS
         if fell:
             advice = (
-                f"At step {steps[largest]:,}, the median update was "
+                f"At step {table.steps[largest]:,}, the median update was "
                 f"{_share(float(middles[largest]))} of its weight; now it is "
                 f"{_share(middle)}. Check whether the learning rate schedule ends too "
                 "soon (one in epochs that you step in each batch), and whether "
@@ -312,6 +320,13 @@ class WeightUpdateRatio(Rule):
             )
         elif is_rate:
             advice = _raise(middle)
+        elif is_slow:
+            advice = (
+                f"The median gradient is only {_share(sizes.middle_gradient)} of its "
+                "weight, so the learning rate is not the cause. Find out why gradients "
+                "are so small: look for saturated or dead units, for initial weights "
+                "that are too small, and for a loss that is divided by a large number."
+            )
         else:
             advice = (
                 f"The median update is {_share(middle)} of its weight. Check that the "
