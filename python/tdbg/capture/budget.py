@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg.capture.policy import Policy
 from tdbg.capture.schedule import Throttle
 from tdbg.config.options import AUTO
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAINING, ModeKeys
 
 if TYPE_CHECKING:
     from tdbg.capture.steps import Step
@@ -27,6 +27,8 @@ __all__ = [
     "BudgetController",
     "LevelChange",
     "Throttling",
+    "floor_of",
+    "seconds_of",
     "share_of",
 ]
 
@@ -38,9 +40,9 @@ LEAST_NS = 1_000_000_000
 # A level may be given back while less than this part of the budget is used, because
 # the level below costs at most twice as much.
 ROOM = 0.45
-# Windows with room before one level is given back: twice as many each time that this
+# Windows with room before a level is given back: twice as many each time that this
 # proves too much, half as many each time that it does not.
-PATIENCE = 2
+PATIENCE = 1
 MAX_PATIENCE = 256
 
 # How much rarer activations, the rest and losses become, level by level.  Each takes
@@ -94,10 +96,14 @@ AUTO_HORIZON_NS = 60_000_000_000
 # Until then, later steps pay back what the first ones spent; they keep at least this
 # part of the budget.
 LEAST_PART = 0.2
+# But nothing is left out before so much is spent: most trainings that are over by then
+# are short, and every step of them counts.
+FREE_NS = 500_000_000
 # Counted steps take no more than this part of it, however short they are, so that
 # something is left for capture.
 COUNTED_PART = 0.6
-# At most so many levels are taken at once: tdbg then captures an eighth.
+# At most so many levels are taken or given back at once: tdbg then captures an eighth,
+# or eight times as much.
 MOST_LEVELS = 6
 
 
@@ -113,6 +119,11 @@ class BudgetController:
         differs: Returns whether a level differs from the previous one in this run.
         horizon_ns: The budget holds for this time from the start as a whole: until it
             is over, the other steps pay back what excused steps cost.
+
+    Attributes:
+        level: What is left out now, an index of LEVELS.
+        limit: The highest level that it may take; set by the caller.
+        excess_ns: Time beyond the budget that was spent because of *limit*.
     """
 
     def __init__(
@@ -125,6 +136,8 @@ class BudgetController:
         self._horizon = horizon_ns
         self._all_capture = self._all_rest = 0.0
         self.level = 0
+        self.limit = len(LEVELS) - 1
+        self.excess_ns = 0.0
         self._differs = differs
         self._warm_up = WARM_UP
         self._patience = PATIENCE
@@ -140,8 +153,8 @@ class BudgetController:
 
     def end_step(
         self,
-        capture_ns: int,
-        rest_ns: int,
+        capture_ns: float,
+        rest_ns: float,
         period: int,
         *,
         is_excused: bool = False,
@@ -157,10 +170,11 @@ class BudgetController:
         Returns:
             The decision, if there is one.
         """
-        rest_ns = max(0, rest_ns)
+        rest_ns = max(0.0, rest_ns)
         self._all_capture += capture_ns
         self._all_rest += rest_ns
-        if is_excused or self._warm_up > 0:
+        is_free = self._horizon > 0 and self._all_capture <= FREE_NS
+        if is_excused or is_free or self._warm_up > 0:
             if not is_excused:
                 self._warm_up -= 1
             self._share = self._share_of_window()
@@ -183,7 +197,7 @@ class BudgetController:
             return None
         return self._finish_window(used)
 
-    def count(self, n_steps: int, capture_ns: int, rest_ns: int) -> None:
+    def count(self, n_steps: int, capture_ns: float, rest_ns: float) -> None:
         """Account for steps that decide nothing.
 
         Args:
@@ -219,8 +233,11 @@ class BudgetController:
         self._calm = self._calm + 1 if used < ROOM else 0
         change = None
         if self._calm >= self._patience and self.level > 0:
-            change = self._move(self._lower())
-            self._windows_since_return = 0
+            level = self.level
+            for _ in range(self._n_back(used)):
+                level = self._lower(level)
+            change = self._move(level)
+            self._windows_since_return = self._calm = 0
         self._start()
         return change
 
@@ -237,13 +254,28 @@ class BudgetController:
             # Two levels halve what is captured: at once, for the minute is short.
             n_levels = min(max(n_levels, round(2 * math.log2(over))), MOST_LEVELS)
         for _ in range(n_levels):
-            level = self._higher(level)
+            higher = self._higher(level)
+            if higher > self.limit:
+                self.excess_ns += self._capture - self._share * self._rest
+                break
+            level = higher
         change = self._move(level)
-        if change is None and not self._is_at_limit:
+        is_last = self._higher(level) == level
+        if change is None and is_last and not self._is_at_limit:
             self._is_at_limit = True
             change = LevelChange(level, level, self._capture / self._rest, self._steps)
         self._start()
         return change
+
+    def _n_back(self, used: float) -> int:
+        """Return how many levels a window with room gives back, as many as were taken.
+
+        Two levels double what is captured, at most to twice what ``ROOM`` leaves.
+        """
+        if not self._horizon:
+            return 2 if used < ROOM / 4 else 1
+        doublings = math.log2(2 * ROOM / used) if used > 0 else math.inf
+        return int(min(max(2 * doublings, 1), MOST_LEVELS))
 
     def _higher(self, level: int) -> int:
         for candidate in range(level + 1, len(LEVELS)):
@@ -251,8 +283,7 @@ class BudgetController:
                 return candidate
         return level
 
-    def _lower(self) -> int:
-        level = self.level
+    def _lower(self, level: int) -> int:
         while level > 0 and not self._differs(level):
             level -= 1
         return max(level - 1, 0)
@@ -277,6 +308,38 @@ PAUSE = 100
 # code and data have left the caches, which no clock inside tdbg sees.  Measured at
 # steps of 0.8 ms: 2 to 3 times (docs/overhead.md).
 FELT = 3.0
+# But no more than this is added to a step: the caches are full again after that.
+MOST_FELT_NS = 2_000_000
+
+
+def felt(spent_ns: float) -> float:
+    """Return what a training feels of the time that a step spends in tdbg."""
+    return spent_ns + min((FELT - 1) * spent_ns, MOST_FELT_NS)
+
+
+# Whatever it costs, AUTO makes nothing so much rarer that rules have too little to
+# judge by.  After so many steps for each time that something is rarer: statistics are
+# never further apart than a tenth of the steps so far ...
+FLOOR_STEPS = 100
+# ... or, when this floor has cost more than the budget by so much, than half of them.
+FLOOR_NS = 500_000_000
+LOW_FLOOR_STEPS = 20
+
+
+def floor_of(n_steps: int, excess_ns: float = 0.0) -> int:
+    """Return the highest level that rules can live with after so many steps.
+
+    Args:
+        n_steps: Training steps so far.
+        excess_ns: What the floor has cost beyond the budget.
+
+    Example:
+        >>> LEVELS[floor_of(300)].others, LEVELS[floor_of(4000)].others
+        (2, 32)
+    """
+    factor = n_steps / (FLOOR_STEPS if excess_ns < FLOOR_NS else LOW_FLOOR_STEPS)
+    rarest = (max(each.activations, each.others, each.steps) for each in LEVELS)
+    return sum(each <= max(factor, 1.0) for each in rarest) - 1
 
 
 class Throttling:
@@ -315,6 +378,8 @@ class Throttling:
         self._controller = BudgetController(self.budget, self._differs, horizon)
         self._known: dict[int, bool] = {}
         self._revision = -1
+        self._n_steps = 0
+        self._floor_at = 0
         self.n_changes = 0
 
     @property
@@ -329,18 +394,20 @@ class Throttling:
         return self.throttle.text(interval)
 
     def end_step(
-        self, step: Step, capture_ns: int, rest_ns: int, once_ns: int = 0
+        self, step: Step, capture_ns: float, rest_ns: float
     ) -> dict[str, Any] | None:
         """Account for the cost of a step; return a change as an event.
 
+        Neither time has any in which the thread waited for a processor.
+
         Args:
             step: The step.
-            capture_ns: Its cost.
+            capture_ns: Its cost, without what comes only once.
             rest_ns: The time that the rest of it took.
-            once_ns: The part of the cost that was spent once.  The training feels no
-                more than that of it.
         """
         policy = self._policy
+        if step.mode in TRAINING:
+            self._pass(1)
         if policy.asked or self.is_proposed:
             return None  # Whoever asked for a capture has it, whatever it costs.
         if self._n_paused:
@@ -350,9 +417,7 @@ class Throttling:
         before = controller.level
         schedule = policy.of_mode(step.mode)
         is_dense = self._keeps_beginning and step.mode_step < schedule.beginning
-        felt_ns = capture_ns
-        if self.is_auto:
-            felt_ns = once_ns + round(FELT * (capture_ns - once_ns))
+        felt_ns = felt(capture_ns) if self.is_auto else capture_ns
         change = controller.end_step(
             felt_ns, rest_ns, schedule.period, is_excused=is_dense
         )
@@ -370,7 +435,7 @@ class Throttling:
         is_more = change.level > change.previous
         return self._changed("over budget" if is_more else "room again", change)
 
-    def count(self, n_steps: int, rest_ns: int, felt_ns: int = 0) -> None:
+    def count(self, n_steps: int, rest_ns: float, felt_ns: int = 0) -> None:
         """Account for steps that have passed; they decide nothing.
 
         Args:
@@ -378,12 +443,21 @@ class Throttling:
             rest_ns: The time that they took.
             felt_ns: What the training feels of each of them; only AUTO charges it.
         """
+        self._pass(n_steps)
         if self._policy.asked or self.is_proposed:
             return
         if self._n_paused:
             self._n_paused = max(0, self._n_paused - n_steps)
             return
         self._controller.count(n_steps, felt_ns * n_steps * self.is_auto, rest_ns)
+
+    def _pass(self, n_steps: int) -> None:
+        """Note training steps: the longer it lasts, the rarer rules may look."""
+        self._n_steps += n_steps
+        if self.is_auto and self._n_steps >= self._floor_at:
+            controller = self._controller
+            controller.limit = floor_of(self._n_steps, controller.excess_ns)
+            self._floor_at = self._n_steps + LEAST_STEPS
 
     def _changed(self, why: str, change: LevelChange) -> dict[str, Any] | None:
         throttle = self.throttle
@@ -431,3 +505,8 @@ class Throttling:
 def share_of(budget: float | str | None) -> float | None:
     """Return the share that a budget allows; None: any."""
     return AUTO_SHARE if isinstance(budget, str) else budget
+
+
+def seconds_of(budget: float | str | None) -> float:
+    """Return what a budget allows a training that is shorter than its horizon."""
+    return AUTO_SHARE * AUTO_HORIZON_NS / 1e9 if isinstance(budget, str) else 0.0

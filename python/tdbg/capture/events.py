@@ -23,6 +23,7 @@ from tdbg.capture.overhead import Overhead, OverheadMeter
 from tdbg.capture.passed_steps import PassedSteps
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder, StepContext
+from tdbg.capture.run_delay import RunDelay
 from tdbg.capture.schedule import Throttle
 from tdbg.capture.steps import Step
 from tdbg.run.requests import Request
@@ -229,6 +230,7 @@ class StepWriter:
         self._throttling = None
         if budget is not None:
             self._throttling = Throttling(budget, policy, propose)
+            self._run_delay = RunDelay(time.perf_counter_ns())
         self._cost = CostEvents(recorder, self.meter)
         self._collections = CollectionEvents(recorder)
         self._losses = LostRecordsLog(recorder.writer)
@@ -293,7 +295,10 @@ class StepWriter:
         charge = self.meter.end_step(rest_ns, spent_ns)
         if self._throttling is not None:
             once_ns, self.meter.once_ns = self.meter.once_ns, 0
-            change = self._throttling.end_step(step, charge, rest_ns, once_ns=once_ns)
+            part = self._run_delay.part_running(now_ns)
+            change = self._throttling.end_step(
+                step, part * max(charge - once_ns, 0), part * rest_ns
+            )
             if change is not None:
                 write_event(recorder, EventKind.CHANGE, change, number)
         is_recorded = (
@@ -360,7 +365,8 @@ class StepWriter:
             rest_ns = passed.duration_ns - passed.last_ns
             self.meter.count(n_earlier, rest_ns)
             if self._throttling is not None:
-                self._throttling.count(n_earlier, rest_ns, passed.felt_ns)
+                part = self._run_delay.part_running(now_ns)
+                self._throttling.count(n_earlier, part * rest_ns, passed.felt_ns)
             self._cost.has_news = True
         return has_data
 
@@ -369,11 +375,15 @@ class StepWriter:
         self._cost.conclude()
         throttling = self._throttling
         if throttling is not None and throttling.is_auto and throttling.left_out:
+            cost = self.meter.summary()
             _log.warning(
-                "%s, to stay within %g %% of the training's time: budget='off' (or "
-                "TDBG_BUDGET=off) turns this off",
+                "%s, to stay within %g %% of the training's time (tdbg spent %.1f s "
+                "beside %.1f s of training): budget='off' (or TDBG_BUDGET=off) turns "
+                "this off",
                 throttling.left_out,
                 100 * throttling.budget,
+                cost.capture_seconds,
+                cost.step_seconds - cost.capture_seconds,
             )
         self._collections.write(-1, time.perf_counter_ns(), at_once=True)
 

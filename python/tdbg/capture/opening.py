@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
-from tdbg.capture.budget import share_of
+from tdbg.capture.budget import seconds_of, share_of
 from tdbg.capture.dry_run import MeasuringWriter
 from tdbg.capture.events import write_event
 from tdbg.capture.policy import Policy
@@ -231,6 +231,7 @@ def _configuration(
             "precise": options.precise,
             "threads": options.threads,
             "budget": share_of(_budget(options)),
+            "budget_seconds": seconds_of(_budget(options)),
         },
         "rank": options.rank,
         "world_size": options.world_size,

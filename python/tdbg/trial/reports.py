@@ -362,6 +362,8 @@ class RunOverhead:
         capture_seconds: Time of the training thread in tdbg.
         step_seconds: Duration of these steps, capture included.
         budget: The share that was allowed, or None.
+        budget_seconds: What it allows in the first minute as a whole, in seconds;
+            0.0 if it is a share from the first step on.
         changes: What was changed to stay inside it, oldest first: ``step``, ``why``,
             ``measured``, ``level``, ``text``, ...
         devices: How tensors on CUDA devices were taken, of trainings that have ended:
@@ -372,6 +374,7 @@ class RunOverhead:
     capture_seconds: float = 0.0
     step_seconds: float = 0.0
     budget: float | None = None
+    budget_seconds: float = 0.0
     changes: tuple[dict[str, Any], ...] = ()
     devices: tuple[dict[str, Any], ...] = ()
 
@@ -402,6 +405,7 @@ class RunOverhead:
             "capture_seconds": self.capture_seconds,
             "step_seconds": self.step_seconds,
             "budget": self.budget,
+            "budget_seconds": self.budget_seconds,
             "changes": list(self.changes),
             "devices": list(self.devices),
         }
@@ -415,7 +419,7 @@ class RunOverhead:
                 "in tdbg)"
             )
         if self.budget is not None:
-            text += f", budget {100 * self.budget:g} %"
+            text += self._of_budget(self.budget)
         if self.changes:
             left_out = str(self.changes[-1].get("text") or "nothing left out now")
             text += f", changed {plural(len(self.changes), 'time')}: {left_out}"
@@ -424,16 +428,27 @@ class RunOverhead:
                 text += f"; device {each['device']} without kernels: {each['reason']}"
         return text
 
+    def _of_budget(self, budget: float) -> str:
+        """Say what was spent of what the budget allows."""
+        share = f"{100 * budget:g} %"
+        if budget * self.rest_seconds >= self.budget_seconds:
+            is_more = self.is_telling and self.share > budget
+            return f", {'more than' if is_more else 'within'} the budget of {share}"
+        spent = f" ({self.capture_seconds:.1f} s in all)" if self.is_telling else ""
+        allowed = f"{self.budget_seconds:.1f} s in the first minute"
+        return f"{spent}; the budget of {share} allows {allowed}"
+
 
 def overhead(run: RunState, mode: ModeKeys) -> RunOverhead:
     """The cost in the newest attempt, in one mode or (GLOBAL) in all."""
     steps = capture = duration = 0
-    budget, changes, devices = None, [], []
+    budget, changes, devices, allowed = None, [], [], 0.0
     for writer in run.newest:
         counts = _of_writer(writer, mode)
         steps, capture = steps + counts[0], capture + counts[1]
         duration += counts[2]
-        budget = _budget(writer) or budget
+        budget = _of_hook(writer, "budget") or budget
+        allowed += _of_hook(writer, "budget_seconds") or 0.0
         changes += [
             {**event.data, "step": event.step, "worker": writer.rank}
             for event in _changes(writer, "budget")
@@ -441,7 +456,7 @@ def overhead(run: RunState, mode: ModeKeys) -> RunOverhead:
         devices += _devices(writer)
     changes.sort(key=lambda change: int(change["step"]))
     seconds = capture / 1e9, duration / 1e9
-    return RunOverhead(steps, *seconds, budget, tuple(changes), tuple(devices))
+    return RunOverhead(steps, *seconds, budget, allowed, tuple(changes), tuple(devices))
 
 
 def _of_writer(writer: WriterReader, mode: ModeKeys) -> tuple[int, int, int]:
@@ -490,10 +505,11 @@ def _devices(writer: WriterReader) -> list[dict[str, Any]]:
     return []
 
 
-def _budget(writer: WriterReader) -> float | None:
+def _of_hook(writer: WriterReader, name: str) -> float | None:
+    """Return a number in the writer's configuration; None if it has none."""
     for event in writer.events:
         if event.kind == "configuration":
-            given = mapping_of(event.data.get("hook")).get("budget")
+            given = mapping_of(event.data.get("hook")).get(name)
             if isinstance(given, bool) or not isinstance(given, int | float):
                 return None
             return float(given)

@@ -311,6 +311,17 @@ def test_the_cost_and_the_losses_of_capture_are_summed_up(run_dir: Path) -> None
     )
     assert not cost.to_json()["is_telling"]
     assert str(RunOverhead(100, 0.1, 1.1)) == "measured cost: steps take 10.0 % longer"
+    within = RunOverhead(100, 0.1, 1.1, 0.05, 3.0)
+    assert str(within) == (
+        "measured cost: steps take 10.0 % longer (0.1 s in all); the budget of 5 % "
+        "allows 3.0 s in the first minute"
+    )
+    assert str(RunOverhead(100, 4.0, 104.0, 0.05, 3.0)).endswith(
+        "steps take 4.0 % longer, within the budget of 5 %"
+    )
+    assert str(RunOverhead(100, 7.0, 107.0, 0.05)).endswith(
+        "steps take 7.0 % longer, more than the budget of 5 %"
+    )
     assert RunOverhead(5, 6.0, 66.0).is_telling
     assert not RunOverhead(99, 5.0, 55.0).is_telling
     assert not RunOverhead(1000, 0.4, 0.9).is_telling
