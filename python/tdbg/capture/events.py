@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.capture.budget import Throttling
 from tdbg.capture.lost_records import LostRecordsLog
-from tdbg.capture.overhead import Overhead, OverheadMeter
+from tdbg.capture.overhead import Overhead, OverheadMeter, RunDelay
 from tdbg.capture.passed_steps import PassedSteps
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder, StepContext
-from tdbg.capture.run_delay import RunDelay
 from tdbg.capture.schedule import Throttle
 from tdbg.capture.steps import Step
 from tdbg.run.requests import Request

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.capture import run_delay
-from tdbg.capture.run_delay import RunDelay
+from tdbg.capture import overhead
+from tdbg.capture.overhead import RunDelay
 
 MS = 1_000_000
 
@@ -75,7 +75,7 @@ def test_where_the_system_says_nothing_all_time_counts(
 ) -> None:
     (tmp_path / "empty").write_text("")
     for path in (tmp_path / "none", tmp_path / "empty"):
-        monkeypatch.setattr(run_delay, "_FILE", str(path))
+        monkeypatch.setattr(overhead, "_FILE", str(path))
         assert RunDelay(0).part_running(1000) == 1.0
 
 
