@@ -101,9 +101,9 @@ class Curve:
 
 
 def curve_names(trial: Trial) -> list[str]:
-    """Losses, then scalars, those that are settings last."""
+    """Losses, *the* loss first, then scalars, those that are settings last."""
     tensors = tensors_in(trial)
-    losses = sorted(tensors.losses)
+    losses = list(tensors.losses)
     scalars = [name for name, role in tensors.roles.items() if role == "scalar"]
     return losses + sorted(scalars, key=lambda name: (name.startswith(SETTINGS), name))
 

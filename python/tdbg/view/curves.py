@@ -179,10 +179,10 @@ def series_of(
 
 
 def loss_series(trial: Trial, columns: int) -> list[Series]:
-    """The losses, those of each mode apart."""
+    """The losses, *the* loss first, and those of each mode apart."""
     modes = trial.modes()
     found = []
-    for name in sorted(loss_names(trial)):
+    for name in loss_names(trial):
         for mode in modes:
             series = series_of(trial, name, "mean", mode=mode, columns=columns)
             if len(series):

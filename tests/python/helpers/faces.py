@@ -26,7 +26,14 @@ from tdbg.ui.documents import described
 from tdbg.ui.packing import unpack
 from tdbg.view import RunView, view_of
 
-__all__ = ["add_statuses", "check_faces", "killed_run", "said_by", "save_steps"]
+__all__ = [
+    "add_statuses",
+    "check_faces",
+    "killed_run",
+    "said_by",
+    "save_steps",
+    "save_thinned_losses",
+]
 
 
 def save_steps(run: RunBuilder, n: int = 60) -> None:
@@ -39,6 +46,26 @@ def save_steps(run: RunBuilder, n: int = 60) -> None:
             run.save(step, "fc.weight", np.full(8, i, np.float32), what="statistics")
             run.end_step(step, mode)
             step += 1
+
+
+def save_thinned_losses(run: RunBuilder, n: int = 1300) -> None:
+    """More steps than a chart has columns, and three losses at every 300th of them.
+
+    An evaluation ends the training.  The losses that are not *the* loss come first by
+    name or hold an element for each pixel.
+    """
+    modes = [ModeKeys.TRAIN] * n + [ModeKeys.EVAL] * 9
+    for step, mode in enumerate(modes):
+        value = 1 / (1 + step) + 7 * (mode is ModeKeys.EVAL)
+        losses = {"a_part": 3 * value, "loss_output_0": 5 + value}
+        for name, each in losses.items():
+            if mode is ModeKeys.EVAL or step % 300 < 2:
+                loss = np.array(each, np.float32)
+                run.save(step, name, loss, role=Role.LOSS)
+                pixels = np.full(5, 0.00162, np.float32)
+                run.save(step, "a_by_pixel", pixels, role=Role.LOSS)
+        run.save(step, "fc.weight", np.full(8, step, np.float32), what="statistics")
+        run.end_step(step, mode)
 
 
 def add_statuses(path: Path, **messages: str) -> None:
@@ -74,8 +101,13 @@ def check_faces(path: Path) -> None:
         assert document["last_loss"] == loss, face
         for key in ("state", "steps", "recorded", "last_step", "coverage", "counts"):
             assert document[key] == view.to_json()[key], (face, key)
+    (top,) = json.loads(f"[{said_by('top', path, '--once', '--json')[1]}]")
+    if view.loss is not None:
+        assert next(iter(top["losses"].items())) == (view.loss.name, view.loss.value)
     for face, text in _texts_of(path, view).items():
         assert view.verdict.sentence in text, face
+        if view.loss is not None and face != "live view":
+            assert view.loss.text in text, face
 
 
 def _documents_of(path: Path) -> dict[str, dict[str, object]]:
@@ -104,7 +136,7 @@ def _texts_of(path: Path, view: RunView) -> dict[str, str]:
     }
     assert view.verdict.short in said_by("ls", path.parent)[1]
     if page:
-        found["report"] = Page(page).verdict
+        found["report"] = Page(page).text
     if view.loss is not None:
         found["show"] = said_by("show", path)[1]
     return found

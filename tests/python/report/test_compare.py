@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import tdbg
+from faces import save_thinned_losses
 from report_runs import SPIKE, Page, planted_run
 from run_builder import RunBuilder, simple_run
 from tdbg import report
+from tdbg.view import view_of
 
 
 def compared(first: Path, second: Path) -> Page:
@@ -50,6 +52,23 @@ def test_losses_and_layers_are_drawn_together(runs: tuple[Path, Path]) -> None:
     assert "short: from" in chart.attributes["aria-label"]
     gradients, weights = page.section("layers").all("svg")
     assert len(gradients.all("circle")) == len(weights.all("circle")) == 24
+
+
+def test_the_last_loss_is_that_step_and_no_mean_of_a_column(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        with RunBuilder(tmp_path / name) as run:
+            save_thinned_losses(run)
+    page = compared(tmp_path / "one", tmp_path / "two")
+    (table,) = page.section("losses").all("table")
+    rows = {row.all("th")[0].text: row for row in table.all("tbody")[0].all("tr")}
+    loss = view_of(tdbg.create_trial(tmp_path / "one")).loss
+    assert loss is not None
+    assert loss.text == f"{3 / 1202:.4g}"
+    told = [cell.text for cell in rows[f"{loss.name} (TRAIN)"].all("td")]
+    assert told[1::2] == [loss.text, loss.text]
+    # A worker has the same, where an evaluation comes last.
+    alone = Page(report.render(tdbg.create_trial(tmp_path / "one")))
+    assert alone.section("workers").all("table")[0].all("td")[-2].text == loss.text
 
 
 def test_settings_that_are_the_same_are_not_listed(tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from faces import add_statuses, check_faces, killed_run, said_by, save_steps
+from faces import (
+    add_statuses,
+    check_faces,
+    killed_run,
+    said_by,
+    save_steps,
+    save_thinned_losses,
+)
 from planted import add_findings, finding
 from run_builder import RunBuilder
 from tdbg.run.findings import Severity
@@ -21,7 +28,7 @@ from tdbg.view import view_of
 
 RUNS = [
     *("healthy", "sick", "noted", "failed", "damaged", "killed", "empty"),
-    *("live", "ranks", "unjudged"),
+    *("live", "ranks", "unjudged", "thinned"),
 ]
 BROKEN_RULE = """
 from dataclasses import dataclass
@@ -45,6 +52,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         for name in ("healthy", "sick", "noted", "failed", "damaged", "unjudged"):
             with RunBuilder(paths[name]) as run:
                 save_steps(run)
+        with RunBuilder(paths["thinned"]) as run:
+            save_thinned_losses(run)
         for rank in range(2):
             with RunBuilder(paths["ranks"], rank=rank, world_size=3) as run:
                 save_steps(run)
@@ -86,7 +95,7 @@ def test_each_run_is_told_as_it_is(runs: dict[str, Path]) -> None:
     assert "Data is missing" in told["damaged"]
     assert told["empty"] == "Nothing was recorded."
     green = {name for name, verdict in said.items() if verdict.tone == "ok"}
-    assert green == {"healthy", "live"}
+    assert green == {"healthy", "live", "thinned"}
 
 
 @pytest.mark.parametrize("verb", ["check", "watch"])

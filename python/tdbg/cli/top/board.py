@@ -19,10 +19,18 @@ import numpy as np
 
 from tdbg.config.collections import CollectionKeys
 from tdbg.errors import TdbgError
-from tdbg.modes import TRAIN, ModeKeys
+from tdbg.modes import TRAIN, TRAINING, ModeKeys
 from tdbg.run.findings import Finding, Severity
 from tdbg.trial import Envelope, Trial, create_trial
-from tdbg.view import ENDED, UNREADABLE, RunView, in_forward_order, view_of
+from tdbg.view import (
+    ENDED,
+    UNREADABLE,
+    RunView,
+    in_forward_order,
+    last_value,
+    loss_names,
+    view_of,
+)
 
 __all__ = ["LossCurve", "WatchedRun", "folder_of"]
 
@@ -41,8 +49,6 @@ _SHARE = 20
 _LEAST_SECONDS = 0.25
 # Steps per second are those of so many seconds.
 _RATE_SECONDS = 15.0
-# Among so many of the newest steps the newest value of a loss is looked for.
-_NEWEST_STEPS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +92,8 @@ class WatchedRun:
         self.rate: float | None = None
         self.view: RunView | None = None
         self._trial: Trial | None = None
+        # The steps when the run was looked at.
+        self._table = np.empty(0, np.void)
         self._next_look = 0.0
         self._times: deque[tuple[float, int]] = deque()
         self._envelopes: dict[tuple[object, ...], tuple[float, Envelope]] = {}
@@ -121,7 +129,8 @@ class WatchedRun:
         is_new |= self.view is None or state != self.view.head.state
         self.error = ""
         if is_new:
-            self.view = view_of(trial)
+            self._table = trial.step_table()
+            self.view = view_of(trial, table=self._table)
             head = self.view.head
             self.state, self.n_steps = head.state, head.steps
             self.last_step = -1 if head.last_step is None else head.last_step
@@ -169,29 +178,18 @@ class WatchedRun:
         if trial is None:
             return []
         found = []
-        for mode in trial.modes():
-            names = trial.tensor_names(
-                mode=mode, collection=CollectionKeys.LOSSES.value
-            )
-            of_mode = "" if mode is TRAIN else f" ({mode.name})"
+        # *The* loss of the run first, as everywhere.
+        names = loss_names(trial)
+        for mode in sorted(trial.modes(), key=lambda mode: mode not in TRAINING):
+            of_mode = "" if mode in TRAINING else f" ({mode.name})"
             for name in names:
                 envelope = self._envelope(trial, (name,), mode, start, columns, "mean")
                 if not envelope.rows.any():
                     continue
-                newest = self._newest(trial, name, mode, envelope)
-                found.append(LossCurve(name + of_mode, envelope, newest))
+                last = last_value(trial, name, mode, self._table)
+                if last is not None:
+                    found.append(LossCurve(name + of_mode, envelope, last.value))
         return found
-
-    def _newest(
-        self, trial: Trial, name: str, mode: ModeKeys, envelope: Envelope
-    ) -> float:
-        """The newest value: of the newest step if there is one lately."""
-        start = max(0, self.last_step + 1 - _NEWEST_STEPS)
-        latest = self._envelope(trial, (name,), mode, start, _NEWEST_STEPS, "mean")
-        shown = latest if latest.rows.any() else envelope
-        last = np.flatnonzero(shown.rows[0])[-1]
-        is_bad = shown.bad[0, last] > 0
-        return float("nan") if is_bad else float(shown.mean["mean"][0, last])
 
     def mapped(self) -> list[str]:
         """The collections that a map can show."""

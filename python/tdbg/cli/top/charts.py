@@ -8,7 +8,6 @@ and NaN and infinities are marked beside it.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from rich.text import Text
 from tdbg.cli.output import number, plain, shortened
 from tdbg.cli.top.board import LossCurve
 from tdbg.trial import Envelope
+from tdbg.view import loss_text
 
 __all__ = [
     "NAME_WIDTH",
@@ -31,7 +31,6 @@ __all__ = [
     "loss_chart",
     "on_log_scale",
     "sparkline",
-    "value_text",
 ]
 
 Floats = NDArray[np.float64]
@@ -201,7 +200,7 @@ def loss_chart(series: LossCurve, width: int, rows: int) -> list[Text]:
     room = width - 10
     name = shortened(plain(series.name).plain, max(8, width - 12))
     drawn, bottom, top = _band_of(series, rows, 2 * room)
-    lines = [Text.assemble((name, "bold"), "  ", value_text(series.newest))]
+    lines = [Text.assemble((name, "bold"), "  ", loss_text(series.newest))]
     for i, line in enumerate(drawn):
         edge = {0: number(top), rows - 1: number(bottom)}.get(i, "")
         lines.append(Text.assemble((f"{edge:>9} ", "dim"), line))
@@ -301,8 +300,3 @@ def clipped(line: Text, width: int) -> Text:
     """Cut a line to a width, in place, and return it."""
     line.truncate(width, overflow="ellipsis")
     return line
-
-
-def value_text(value: float) -> str:
-    """A value in few characters."""
-    return "NaN" if math.isnan(value) else number(value)

@@ -22,7 +22,6 @@ from tdbg.cli.top.charts import (
     layer_map,
     loss_chart,
     sparkline,
-    value_text,
 )
 from tdbg.config.quantities import plural
 from tdbg.run.findings import Finding, Severity
@@ -149,11 +148,11 @@ def _run_line(run: WatchedRun, folder: str, width: int, *, is_selected: bool) ->
     if losses:
         drawn = sparkline(losses[0])
         loss = None if run.view is None else run.view.loss
-        line.append(f"{'' if loss is None else value_text(loss.value):>8}  ")
+        line.append(f"{'' if loss is None else loss.text:>10}  ")
         line.append_text(drawn)
         line.append(" " * (spark + 2 - cell_len(drawn.plain)))
     else:
-        line.append(" " * (spark + 12))
+        line.append(" " * (spark + 14))
     for severity in (Severity.ERROR, Severity.WARNING, Severity.INFO):
         n = run.n_problems(severity)
         if n:

@@ -19,6 +19,7 @@ from tdbg.drawing.markup import Child, tag
 from tdbg.drawing.scales import number
 from tdbg.drawing.snippet import facts, listing, snippet, toned
 from tdbg.errors import TdbgError
+from tdbg.modes import TRAINING
 from tdbg.notebook.cells.findings import findings_table
 from tdbg.stats.histogram import Histogram
 from tdbg.trial import TensorHandle, Trial
@@ -86,7 +87,8 @@ def _facts(trial: Trial, view: RunView) -> list[tuple[str, Child]]:
     if head.coverage.text:
         rows.append(("recorded", head.coverage.text))
     if view.loss is not None:
-        rows.append(("last loss", f"{view.loss.text} ({view.loss.name})"))
+        mode = "" if view.loss.mode in TRAINING else f", {view.loss.mode.name}"
+        rows.append(("last loss", f"{view.loss.text} ({view.loss.name}{mode})"))
     workers, attempts = len(trial.workers()), len(trial.attempts())
     if workers > 1:
         rows.append(("workers", str(workers)))
@@ -167,11 +169,16 @@ def _newest(tensor: TensorHandle, step: int) -> list[tuple[str, Child]]:
 
 
 def _course(trial: Trial, tensor: TensorHandle) -> Child:
-    series = series_of(trial, tensor.name, columns=COLUMNS)
-    if not len(series):
+    modes = [mode for mode in trial.modes() if tensor.steps(mode)]
+    found = [
+        series_of(trial, tensor.name, mode=mode, columns=COLUMNS).named(mode.name)
+        for mode in modes
+    ]
+    found = [series for series in found if len(series)]
+    if not found:
         return None
     label = "value" if is_number(trial, tensor.name) else "rms"
-    return line_chart([series], alt=f"{label} over steps.", y_label=label)
+    return line_chart(found, alt=f"{label} over steps.", y_label=label)
 
 
 def histogram_html(histogram: Histogram) -> str:

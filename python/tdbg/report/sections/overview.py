@@ -8,6 +8,7 @@ import numpy as np
 
 from tdbg.config.quantities import plural
 from tdbg.drawing.markup import Child, Markup, join, link_to, tag
+from tdbg.modes import TRAINING
 from tdbg.report.page import Section, badge, table, tiles
 from tdbg.report.subject import Subject
 from tdbg.run.json_values import is_integer, list_of, mapping_of
@@ -125,7 +126,8 @@ def overview_facts(subject: Subject) -> Markup:
     steps = "Rounds" if subject.are_trees else "Training steps"
     found: list[tuple[str, Child]] = [(steps, f"{head.steps:,}")]
     if loss is not None:
-        found.append(("Last loss", loss.text))
+        mode = "" if loss.mode in TRAINING else f" ({loss.mode.name})"
+        found.append((f"Last loss{mode}", loss.text))
     seconds = _duration(subject)
     if seconds:
         found.append(("Time in steps", _time(seconds)))
