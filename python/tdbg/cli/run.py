@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import difflib
 import os
 import threading
 import time
@@ -258,6 +259,7 @@ def command(
 
         tdbg run --out runs/digits -- torchrun --nproc-per-node 2 train.py
     """
+    _refuse_option(ctx, program[0])
     chosen = parse_rules(rules)
     CollectionRegistry(include)
     share = None if budget is None else number_or_word(budget)
@@ -317,3 +319,17 @@ def command(
         click.echo(f"tdbg: {arguments[0]}: {error.strerror}", err=True)
         is_missing = isinstance(error, FileNotFoundError)
         ctx.exit(EXIT_NOT_FOUND if is_missing else EXIT_NOT_EXECUTABLE)
+
+
+def _refuse_option(ctx: click.Context, word: str) -> None:
+    """Refuse what begins the program and is an option that tdbg does not have.
+
+    Raises:
+        click.NoSuchOption: If it is one.
+    """
+    if word.startswith("-") and word != "-m":
+        option = word.partition("=")[0]
+        known = [name for each in ctx.command.params for name in each.opts]
+        raise click.NoSuchOption(
+            option, possibilities=difflib.get_close_matches(option, known), ctx=ctx
+        )

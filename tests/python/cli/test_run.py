@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from tdbg.cli import _tdbg
 from tdbg.trial import create_trial
 
 TRAINING = """
@@ -193,3 +195,20 @@ def test_a_rule_in_a_file_with_parameters_is_captured_for_and_judges(
     assert {finding.rule for finding in trial.findings()} == {"LargeWeights"}
     (told,) = trial.configuration()["hook"]["rules"]
     assert (told["name"], told["limit"]) == ("LargeWeights", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--nosuch", "--", "x"), "No such option '--nosuch'"),
+        (("--statistic-interval=1", "python"), "'--statistics-interval'"),
+        (("-x",), "No such option '-x'"),
+    ],
+)
+def test_an_option_that_there_is_not_is_no_program(
+    words: tuple[str, ...], told: str
+) -> None:
+    result = CliRunner().invoke(_tdbg, ["run", *words])
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert "writing the run" not in result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import os
 import runpy
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tdbg.launch
 from tdbg.launch import environment_of
 from tdbg.modes import TRAIN
 from tdbg.pytorch import create_trial
@@ -155,6 +157,59 @@ def test_a_module_and_the_users_own_sitecustomize_are_run(
     n_alone = int(plain.stdout.split()[1])
     assert int(n_modules) <= n_alone + 1, "nothing is imported"
     assert not run_dir.exists()
+
+
+SITE = Path(tdbg.launch.__file__).parent / "site"
+# What Python 2.7 cannot read, of what Python 3.4 can.
+NEW_SYNTAX = (ast.JoinedStr, ast.AnnAssign, ast.NamedExpr, ast.Nonlocal, ast.YieldFrom)
+
+
+def test_what_every_python_runs_is_read_by_every_python() -> None:
+    tree = ast.parse((SITE / "sitecustomize.py").read_text(), feature_version=(3, 4))
+    for node in ast.walk(tree):
+        assert not isinstance(node, NEW_SYNTAX), ast.unparse(node)
+        if isinstance(node, ast.FunctionDef):
+            given = node.args
+            assert not node.returns
+            assert not given.kwonlyargs + given.posonlyargs
+            assert not any(each.annotation for each in given.args)
+        if isinstance(node, ast.Raise):
+            assert node.cause is None
+    # The search may be newer, as its finder of imports may.
+    ast.parse((SITE / "tdbg_search.py").read_text(), feature_version=(3, 6))
+
+
+def other_pythons() -> list[str]:
+    """The Pythons of this machine, by version; the one that runs this if no other."""
+    versions = ["2.7", *(f"3.{minor}" for minor in range(4, 15))]
+    by_pyenv = Path("~/.pyenv/versions").expanduser()
+    found = [next(by_pyenv.glob(f"{each}.*/bin/python"), None) for each in versions]
+    return [str(each) for each in found if each is not None] or [PYTHON]
+
+
+@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("own", ["import os; os.environ['MINE'] = '1'", None, "1 / 0"])
+def test_a_child_of_another_python_starts_as_without_tdbg(
+    tmp_path: Path, python: str, own: str | None
+) -> None:
+    if own is not None:
+        (tmp_path / "sitecustomize.py").write_text(own)
+    program = "import os, sys; print([os.environ.get('MINE'), sys.path, sys.argv])"
+    alone = {**os.environ, "PYTHONPATH": str(tmp_path), "TDBG_LAUNCH_FIRST": "1"}
+    below = environment_of({"out_dir": str(tmp_path / "run"), "existing": {}}, alone)
+    without, within = (
+        subprocess.run(
+            [python, "-c", program],
+            check=False,
+            env=each,
+            capture_output=True,
+            text=True,
+        )
+        for each in (alone, {**below, "TDBG_LAUNCH_FIRST": "1"})
+    )
+    assert (within.stdout, within.returncode) == (without.stdout, without.returncode)
+    assert within.stderr == without.stderr
+    assert ("'1'" in within.stdout) is (own is not None and "MINE" in own)
 
 
 # It finds torch by itself, and does not ask the finders that come after it.
