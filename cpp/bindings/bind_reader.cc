@@ -14,6 +14,8 @@
 #include "bindings/register.h"
 #include "bindings/tables.h"
 #include "format/names.h"
+#include "reader/commit_reader.h"
+#include "reader/directory.h"
 #include "reader/run_reader.h"
 
 namespace tdbg::bindings {
@@ -162,6 +164,23 @@ py::dict Identity(LockedReader& reader) {
   return result;
 }
 
+// What the commit page in a writer's directory says, without its records.
+py::object LookAtWriter(const std::string& path) {
+  auto directory = Directory::Open(path);
+  CommitReader reader;
+  if (directory.ok()) reader.Poll(directory.value().get());
+  if (!reader.header() || !reader.slot()) return py::none();
+  py::dict result;
+  result["state"] = Name(reader.liveness());
+  result["pid"] = reader.header()->pid;
+  result["process_start"] = reader.header()->process_start;
+  result["boot_id"] = BytesOf(reader.header()->boot_id);
+  result["host"] = BytesOf(reader.header()->host);
+  result["counter"] = reader.slot()->counter;
+  result["heartbeat_ns"] = reader.slot()->heartbeat_ns;
+  return result;
+}
+
 py::object Commit(LockedReader& reader) {
   const std::optional<CommitSlot> slot =
       reader.With([](RunReader& inner) { return inner.commit(); });
@@ -184,6 +203,7 @@ py::object Commit(LockedReader& reader) {
 }  // namespace
 
 void RegisterReader(py::module_& module) {
+  module.def("look_at_writer", &LookAtWriter, py::arg("directory"));
   module.attr("STEP_DTYPE") = TableDType<StepEntry>();
   module.attr("TENSOR_DTYPE") = TableDType<TensorEntry>();
   module.attr("SCALAR_DTYPE") = TableDType<ScalarEntry>();

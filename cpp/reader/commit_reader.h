@@ -38,6 +38,10 @@ class CommitReader {
   [[nodiscard]] const Status& refusal() const { return refusal_; }
   // State at the last Poll.
   [[nodiscard]] Liveness liveness() const { return liveness_; }
+  // Who writes, once the page was read.
+  [[nodiscard]] const std::optional<CommitHeader>& header() const {
+    return header_;
+  }
   // The last valid slot seen; its counter never falls.
   [[nodiscard]] const std::optional<CommitSlot>& slot() const { return slot_; }
   // Whether the page was written on this machine since it was booted.

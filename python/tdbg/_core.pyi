@@ -286,6 +286,13 @@ class Capture:
         with raw values.
         """
 
+def look_at_writer(directory: str) -> dict[str, Any] | None:
+    """Who writes in a writer's directory, by its commit page; None without a valid one.
+
+    ``state`` (as ``RunReader.liveness``), ``pid``, ``process_start``, ``boot_id``,
+    ``host``, ``counter`` of the slot, ``heartbeat_ns`` of CLOCK_BOOTTIME.
+    """
+
 class RunReader:
     """Reader of one writer directory; see cpp/reader/run_reader.h.
 

@@ -8,6 +8,7 @@ The tree::
     │   └── UnknownRule                        no rule of that name
     ├── StorageError (also OSError)            the run directory or a file in it
     │   ├── NotARun                            no RUN.json, or not a readable one
+    │   ├── RunInUse                           another living training writes to it
     │   ├── CorruptionError                    a checksum does not match
     │   └── UnsupportedFeature                 written by a newer tdbg
     ├── QueryError (also LookupError)          what was asked of a trial is not there
@@ -42,6 +43,7 @@ __all__ = [
     "NotARun",
     "QueryError",
     "RuleEvaluationConditionMet",
+    "RunInUse",
     "ShapeUnavailableForStep",
     "StepNotYetAvailable",
     "StepUnavailable",
@@ -109,6 +111,10 @@ class StorageError(TdbgError, OSError):
 
 class NotARun(StorageError):
     """The directory holds no run, or none that can be read."""
+
+
+class RunInUse(StorageError):
+    """Another training that lives writes to the run."""
 
 
 class CorruptionError(StorageError):

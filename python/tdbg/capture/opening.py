@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -22,9 +23,10 @@ from tdbg.capture.requests import Requests
 from tdbg.capture.session import Session
 from tdbg.capture.writer import NullWriter
 from tdbg.config.options import AUTO, SessionOptions
-from tdbg.errors import ConfigurationError, StorageError
+from tdbg.errors import ConfigurationError, RunInUse, StorageError
 from tdbg.run.aside import Unanswered, call_aside
 from tdbg.run.directory import Run, create_run
+from tdbg.run.in_use import refuse_if_in_use
 from tdbg.run.requests import RequestListener
 from tdbg.run.schema import EventKind
 
@@ -66,6 +68,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
 
     Raises:
         ConfigurationError: If a value is bad.
+        RunInUse: If another process that lives writes to the run as this rank.
         StorageError: If the run cannot be made or written.
     """
     out_dir, policy, options, _ = spec
@@ -98,12 +101,11 @@ def _open_writing_session(
     # Loaded here, so that configurations can be made without the core.
     core = import_module("tdbg._core")
     run = _answered(lambda: create_run(directory), directory)
-    replace_sessions(run.uuid, options.rank)
-    attempt = joins or _answered(
-        lambda: find_attempt(run, options.rank, options.rank_store, options.launch),
-        directory,
-    )
+    replace_sessions(run.uuid, options.rank, directory)
+    attempt = joins or _answered(lambda: _new_attempt(run, options), directory)
     writer = _open_writer(run, attempt, options, options.rank, len(options.workers))
+    if joins is None:
+        _answered(lambda: _yield_to_earlier(run, options, writer), directory)
     batch_capture = core.BatchCapture(writer, adapter.tensor_types)
     session = Session(
         writer,
@@ -139,6 +141,41 @@ def _open_writing_session(
 
     session.replicas.open_recorder = open_replica
     return session
+
+
+_ADVICE_FOR_RANKS = (
+    " If both are ranks of one training, set RANK and WORLD_SIZE, or create the hook "
+    "after init_process_group."
+)
+
+
+def _new_attempt(run: Run, options: SessionOptions) -> AttemptId:
+    """The identity of this start, where no other living one has this rank.
+
+    Raises:
+        RunInUse: If another one has.
+    """
+    refuse_if_in_use(run, options.rank, _advice(options))
+    return find_attempt(run, options.rank, options.rank_store, options.launch)
+
+
+def _yield_to_earlier(run: Run, options: SessionOptions, writer: Any) -> None:
+    """Take this writer back if another process was faster to make one.
+
+    Raises:
+        RunInUse: If one was.
+    """
+    try:
+        refuse_if_in_use(run, options.rank, _advice(options), below=writer.generation)
+    except RunInUse:
+        writer.close(OPENING_SECONDS)
+        made = run.path / "w" / f"train-{options.rank}-{writer.generation}"
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _advice(options: SessionOptions) -> str:
+    return _ADVICE_FOR_RANKS if options.world_size == 1 else ""
 
 
 def _open_writer(

@@ -15,6 +15,8 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from tdbg.capture.ranks import WriterIdentity
@@ -36,6 +38,13 @@ class OpenSession(Protocol):
     @property
     def writes_as(self) -> WriterIdentity | None:
         """The run, rank and attempt that it writes; None if it writes nothing."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the run has ended."""
+
+    def before_next_event(self, callback: Callable[[], None]) -> None:
+        """Call *callback* once, before the next event."""
 
     def close(self, reason: str = ...) -> bool:
         """End the run; return True if everything was written."""
@@ -61,11 +70,36 @@ def at_exit(callback: Callable[[], None]) -> None:
     _callbacks.append(callback)
 
 
-def replace_sessions(run: bytes, rank: int) -> None:
-    """Close the sessions that write to the same: a notebook has run its cell again."""
+def replace_sessions(run: bytes, rank: int, directory: Path) -> None:
+    """Deal with the sessions of this process that write to the same.
+
+    Somebody at a prompt has run the cell of a notebook again: they are closed.  A
+    program may still train with them: they go on beside the new one.
+    """
     for session in list(_sessions):
-        if session.writes_as is not None and session.writes_as[:2] == (run, rank):
+        if session.writes_as is None or session.writes_as[:2] != (run, rank):
+            continue
+        if hasattr(sys, "ps1"):
             session.close("another hook has taken over the run")
+            _log.warning(
+                "the hook that wrote to %s is closed: a new hook takes the run over. "
+                "To capture several models at once, register them all with one hook, "
+                "or give each hook a directory of its own",
+                directory,
+            )
+        else:
+            session.before_next_event(partial(_warn_of_rival, session, directory))
+
+
+def _warn_of_rival(session: OpenSession, directory: Path) -> None:
+    if not session.is_closed:
+        _log.warning(
+            "two hooks of this process write to %s at the same time. Both are "
+            "recorded, as two attempts, and the later one hides the steps of the "
+            "earlier one. Register all models with one hook, or give each hook a "
+            "directory of its own",
+            directory,
+        )
 
 
 def _end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,14 @@ from tdbg.cli import options
 from tdbg.cli.accounts import state_text
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, n_bytes, plain, table
 from tdbg.errors import StorageError
-from tdbg.run.directory import open_run, writer_directories
-from tdbg.trial import LostRecords, default_mapping, lost_by_writer
+from tdbg.run.directory import WriterDirectory, open_run, writer_directories
+from tdbg.trial import (
+    HiddenSteps,
+    LostRecords,
+    default_mapping,
+    hidden_steps,
+    lost_by_writer,
+)
 
 __all__ = ["command"]
 
@@ -31,25 +38,43 @@ HARMLESS = {"torn_tail", UNKNOWN_END}
 def command(ctx: click.Context, run: str, as_json: bool) -> None:
     """Read all of RUN, verify every checksum, name what is missing; change nothing."""
     opened = open_run(run)
+    readers: dict[WriterDirectory, _core.RunReader] = {}
     writers = [
-        _check(writer.path, opened.uuid) for writer in writer_directories(opened)
+        _check(writer, opened.uuid, readers) for writer in writer_directories(opened)
     ]
+    hidden = hidden_steps(readers)
     problems = [p for writer in writers for p in writer["problems"]]
     damaged = any(problem["kind"] not in HARMLESS for problem in problems)
     if as_json:
-        emit_json({"run": run, "damaged": damaged, "writers": writers})
+        emit_json(
+            {
+                "run": run,
+                "damaged": damaged,
+                "hidden": [each.to_json() for each in hidden],
+                "writers": writers,
+            }
+        )
     else:
-        _print(run, writers, problems, damaged)
-    if damaged:
+        _print(run, writers, problems, damaged, hidden)
+    if damaged or hidden:
         ctx.exit(EXIT_FOUND)
 
 
-def _check(directory: Path, run_uuid: bytes) -> dict[str, Any]:
+def _check(
+    writer: WriterDirectory,
+    run_uuid: bytes,
+    readers: dict[WriterDirectory, _core.RunReader],
+) -> dict[str, Any]:
+    """Check the files of a writer, and keep what reads them."""
+    directory = writer.path
     try:
-        reader = _core.RunReader(str(directory), run_uuid, map_files=default_mapping())
+        reader = readers[writer] = _core.RunReader(
+            str(directory), run_uuid, map_files=default_mapping()
+        )
     except StorageError as error:
         problem = _problem(directory, error, "unreadable")
         return {"writer": directory.name, "problems": [problem]}
+    readers[writer] = reader
     problems = [
         {
             "kind": problem.kind,
@@ -103,6 +128,7 @@ def _print(
     writers: list[dict[str, Any]],
     problems: list[dict[str, Any]],
     damaged: bool,
+    hidden: Sequence[HiddenSteps],
 ) -> None:
     out = console()
     numbers = ("steps", "rows", "tensors", "events", "lost", "size", "problems")
@@ -123,7 +149,9 @@ def _print(
     for writer in writers:
         if lost := writer.get("lost_records", {}).get("text"):
             out.print(plain(f"{writer['writer']}: {lost}"))
-    out.print(plain(f"{run} is {_verdict(writers, damaged)}"))
+    for each in hidden:
+        out.print(plain(str(each)))
+    out.print(plain(f"{run} is {_verdict(writers, damaged, bool(hidden))}"))
 
 
 def _state(writer: dict[str, Any]) -> str:
@@ -134,9 +162,14 @@ def _state(writer: dict[str, Any]) -> str:
     )
 
 
-def _verdict(writers: list[dict[str, Any]], damaged: bool) -> str:
+def _verdict(writers: list[dict[str, Any]], damaged: bool, is_hidden: bool) -> str:
     if damaged:
         return "DAMAGED"
+    if is_hidden:
+        return (
+            "INCOMPLETE: every byte is sound, but several trainings wrote to it at "
+            "the same time"
+        )
     problems = [problem for writer in writers for problem in writer["problems"]]
     if any(problem["kind"] == UNKNOWN_END for problem in problems):
         return "sound so far, but its end is unknown"

@@ -27,7 +27,7 @@ from tdbg.cli.rule_options import (
 from tdbg.config.collections import CollectionRegistry
 from tdbg.config.options import number_or_word, parse_budget
 from tdbg.config.quantities import plural
-from tdbg.errors import TdbgError
+from tdbg.errors import RunInUse, TdbgError
 from tdbg.launch import command_of, environment_of, family, reads_no_environment
 from tdbg.launch.supervise import end_like, holding_signals, supervise, was_asked_to_end
 from tdbg.rules import Engine, Rule, with_absolute_path
@@ -277,6 +277,7 @@ def command(
         "save_interval": save_interval,
         "budget": share,
     }
+    _refuse_if_in_use(Path(settings["out_dir"]))
     existing = family.existing(Path(settings["out_dir"]))
     environment = environment_of({"existing": existing, **settings}, os.environ)
     if config is not None:
@@ -333,3 +334,19 @@ def _refuse_option(ctx: click.Context, word: str) -> None:
         raise click.NoSuchOption(
             option, possibilities=difflib.get_close_matches(option, known), ctx=ctx
         )
+
+
+def _refuse_if_in_use(out: Path) -> None:
+    """Raise if a training writes to the run that this launch would write to.
+
+    Raises:
+        RunInUse: If one does.
+    """
+    found = family.in_use(out)
+    if found is not None:
+        where = "" if found.is_here else " of another machine"
+        msg = (
+            f"{out} is in use: process {found.process}{where} is training and writes "
+            f"to it. Give another --out, or end that training first"
+        )
+        raise RunInUse(msg, file=str(out), kind="in_use")

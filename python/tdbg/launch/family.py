@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.config.schedules import SaveConfig
-from tdbg.run.directory import is_run
+from tdbg.run.directory import is_run, writer_directories
+from tdbg.run.in_use import LivingWriter, living_writer
 
-__all__ = ["appeared", "claim", "existing", "member", "open_hook"]
+__all__ = ["appeared", "claim", "existing", "in_use", "member", "open_hook"]
 
 
 def member(out: Path, number: int) -> Path:
@@ -58,6 +59,8 @@ def claim(out: Path, before: Mapping[str, int], *, may_join: bool) -> Path:
             path.mkdir(mode=0o700)
         except FileExistsError:
             if not may_join or before.get(str(path)) != _last_writer(path):
+                continue
+            if in_use(path) is not None:
                 continue
         return path
     raise AssertionError
@@ -119,6 +122,13 @@ def appeared(out: Path, before: Mapping[str, int]) -> list[Path]:
         for path in _directories(out)
         if is_run(path) and before.get(str(path)) != _last_writer(path)
     ]
+
+
+def in_use(path: Path) -> LivingWriter | None:
+    """Return a writer of the run whose process lives, or None."""
+    return living_writer(
+        each for each in writer_directories(path) if each.role == "train"
+    )
 
 
 def _directories(out: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from tdbg.trial.losses import LossSeries
 from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
 from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.reports import RunOverhead, ScalarSeries, n_trained, stop_reason
+from tdbg.trial.rivals import HiddenSteps, hidden_steps
 from tdbg.trial.selection import StepState, mode_key
 from tdbg.trial.series import SERIES_COLUMNS, Series
 from tdbg.trial.statistics import Statistics
@@ -29,6 +30,7 @@ __all__ = [
     "Envelope",
     "EventRecord",
     "FileProblem",
+    "HiddenSteps",
     "LossSeries",
     "LostRecords",
     "RunOverhead",
@@ -44,6 +46,7 @@ __all__ = [
     "WriterLostRecords",
     "create_trial",
     "default_mapping",
+    "hidden_steps",
     "lost_by_writer",
     "mode_key",
     "n_trained",

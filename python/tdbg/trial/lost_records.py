@@ -19,6 +19,7 @@ import numpy as np
 
 from tdbg.config.quantities import plural
 from tdbg.run.schema import GapReason
+from tdbg.trial.rivals import HiddenSteps
 from tdbg.trial.row_index import step_records
 from tdbg.trial.run import RunState
 
@@ -77,9 +78,12 @@ class LostRecords:
 
     Attributes:
         writers: Of each that lost something.
+        hidden: Steps that nobody sees, since another training wrote to the run at the
+            same time.
     """
 
     writers: tuple[WriterLostRecords, ...] = ()
+    hidden: tuple[HiddenSteps, ...] = ()
 
     @property
     def records(self) -> int:
@@ -119,10 +123,15 @@ class LostRecords:
     @property
     def in_order(self) -> bool:
         """Whether nothing is missing but what was left out on purpose."""
-        return all(each.in_order for each in self.writers)
+        return not self.hidden and all(each.in_order for each in self.writers)
+
+    @property
+    def hidden_steps(self) -> int:
+        """How many steps are hidden."""
+        return sum(each.steps for each in self.hidden)
 
     def __bool__(self) -> bool:
-        return bool(self.writers)
+        return bool(self.writers or self.hidden)
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
@@ -134,18 +143,18 @@ class LostRecords:
             "reasons": self.reasons,
             "files": self.files,
             "errors": self.errors,
+            "hidden": [each.to_json() for each in self.hidden],
             "text": str(self) if self else "",
         }
 
     def __str__(self) -> str:
         if not self:
             return "nothing lost"
-        parts = []
+        parts = [str(each) for each in self.hidden]
         if self.records:
-            parts.append(f"{plural(self.records, 'record')} lost")
             reasons = [f"{n} {_words(name)}" for name, n in self.reasons.items()]
-            if reasons:
-                parts[0] += f" ({', '.join(reasons)})"
+            why = f" ({', '.join(reasons)})" if reasons else ""
+            parts.append(f"{plural(self.records, 'record')} lost{why}")
         if self.unreported:
             parts.append(
                 f"no step reports {self.unreported} of them: steps may be missing at "
@@ -167,7 +176,7 @@ def _words(name: str) -> str:
 def lost_records(run: RunState) -> LostRecords:
     """Return the records that any writer of the run lost."""
     found = [lost_by_writer(writer.name, writer.reader) for writer in run.everyone]
-    return LostRecords(tuple(each for each in found if each))
+    return LostRecords(tuple(each for each in found if each), run.hidden)
 
 
 def lost_by_writer(name: str, reader: RunReader) -> WriterLostRecords:

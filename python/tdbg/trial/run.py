@@ -27,6 +27,7 @@ from tdbg.modes import ModeKeys
 from tdbg.run.directory import open_run, writer_directories
 from tdbg.run.schema import stored_name
 from tdbg.trial import writers
+from tdbg.trial.rivals import CONCURRENT, HiddenSteps, hidden_steps
 from tdbg.trial.shards import role_of
 from tdbg.trial.steps import StepTable
 from tdbg.trial.writers import NO_END, Attempt, FileProblem, Source, WriterReader
@@ -65,6 +66,7 @@ class RunState:
         self._table = StepTable()
         self._sizes: list[int] = []
         self._table_is_due = False
+        self._hidden: tuple[HiddenSteps, ...] | None = None
         self.version = 0  # Grows with every change.
         self.poll()
         if attempt is not None:
@@ -155,6 +157,7 @@ class RunState:
             max(int(w.identity["world_size"]) for w in group) for group in groups
         ]
         self._table_is_due = True
+        self._hidden = None
 
     @property
     def table(self) -> StepTable:
@@ -211,7 +214,7 @@ class RunState:
     @property
     def status(self) -> str:
         """Running, stalled, unknown, dead or closed."""
-        states = {writer.liveness for writer in self.newest}
+        states = {writer.liveness for writer in self._telling}
         for state in ("running", "stalled", "unknown", "dead", "closed"):
             if state in states:
                 return state
@@ -220,8 +223,31 @@ class RunState:
     @property
     def ended(self) -> bool:
         """Whether the training has ended, as far as its writers tell."""
+        telling = self._telling
+        return bool(telling) and all(writer.ended for writer in telling)
+
+    @property
+    def _telling(self) -> list[WriterReader]:
+        """The writers by which the training lives: of the newest attempt, or alive."""
         newest = self.newest
-        return bool(newest) and all(writer.ended for writer in newest)
+        return newest + [
+            source.writer
+            for source in self.sources
+            if source.writer.liveness in ("running", "stalled")
+            and source.writer not in newest
+        ]
+
+    @property
+    def hidden(self) -> tuple[HiddenSteps, ...]:
+        """Steps that are hidden behind a training that wrote at the same time."""
+        if self._hidden is None:
+            self._hidden = hidden_steps(
+                {
+                    source.writer.directory: source.writer.reader
+                    for source in self.sources
+                }
+            )
+        return self._hidden
 
     def problems(self) -> list[FileProblem]:
         """Return the problems in the run's files."""
@@ -232,6 +258,10 @@ class RunState:
             found.append(FileProblem(kind, name, "", 0, 0, str(error)))
         for name in sorted(self._writers):
             found += self._writers[name].problems()
+        found += [
+            FileProblem(CONCURRENT, each.writer, "", 0, 0, str(each))
+            for each in self.hidden
+        ]
         return found
 
     # --- Names --------------------------------------------------------------

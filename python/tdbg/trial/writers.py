@@ -156,7 +156,7 @@ class FileProblem:
     """Something in the run's files that is not as it should be.
 
     Attributes:
-        kind: damage, torn_tail, foreign, unsupported, io, missing or event.
+        kind: damage, torn_tail, foreign, unsupported, io, missing, event or concurrent.
         writer: Name of the writer's directory.
         file: File in that directory; empty where no single one is to blame.
         offset: Where in the file, in bytes.

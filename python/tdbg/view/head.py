@@ -98,9 +98,15 @@ class Head:
     def missing(self) -> str:
         """Say which data is missing; empty if none is."""
         parts = []
-        if not self.lost_records.in_order:
-            if self.lost_records.records:
-                parts.append(f"{plural(self.lost_records.records, 'record')} lost")
+        lost = self.lost_records
+        if lost.hidden_steps:
+            parts.append(
+                f"{plural(lost.hidden_steps, 'step')} hidden behind another training "
+                "that wrote to the run at the same time"
+            )
+        if not all(each.in_order for each in lost.writers):
+            if lost.records:
+                parts.append(f"{plural(lost.records, 'record')} lost")
             elif self.damaged:
                 parts.append(f"{plural(self.damaged, 'step')} damaged")
             else:

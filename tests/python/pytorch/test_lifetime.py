@@ -7,6 +7,7 @@ import gc
 import io
 import logging
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +124,12 @@ def test_a_checkpoint_of_something_else_is_refused(run_dir: Path, state: Any) ->
         hook.load_state_dict(state)
 
 
-def test_a_cell_that_is_run_again_replaces_its_hook(run_dir: Path) -> None:
+def test_a_cell_that_is_run_again_replaces_its_hook(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, *training = hooked(run_dir)
     train(*training, 3)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     for _ in range(2):  # The cell makes everything anew.
         hook, *training = hooked(run_dir)
         train(*training, 2)
