@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint64_t kSealBytes = limits::kRecordHeader + kEndBytes;
 constexpr std::uint64_t kWindow = 1 << 20;
 constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kHostileBytes = 64 << 20;
 constexpr std::uint64_t kProblemLimit = 10'000;
 constexpr std::uint64_t kLastSequence = 1ULL << 63;
 
@@ -129,9 +130,11 @@ bool ShardReader::Scan(bool settled, Tables* tables, const IsKnown& is_known) {
 
 void ShardReader::Unseal() {
   state_ = ShardState::kGrowing;
-  next_ = expected_at_ = limits::kFileHeader;
+  next_ = limits::kFileHeader;
   expected_ = header_.first_sequence;
   n_records_ = n_offered_ = 0;
+  chain_.clear();
+  settled_size_ = 0;
 }
 
 void ShardReader::ReadHeader(bool settled, Tables* tables) {
@@ -178,7 +181,7 @@ void ShardReader::ReadHeader(bool settled, Tables* tables) {
     return;
   }
   state_ = ShardState::kGrowing;
-  next_ = expected_at_ = limits::kFileHeader;
+  next_ = limits::kFileHeader;
   expected_ = header_.first_sequence;
   failed_size_ = 0;
 }
@@ -201,26 +204,7 @@ void ShardReader::ScanRecords(bool settled, Tables* tables) {
   const bool has_seal = FindEnd().has_value();
   if (has_seal && map_files_) file_.Map(size_);
   while (next_ < size_ && state_ == ShardState::kGrowing) {
-    Checked record = Check(next_);
-    if (record.status.ok() && record.header.sequence < expected_) {
-      record.status = Status::Corruption(
-          "sequence " + std::to_string(record.header.sequence) +
-              " stands where " + std::to_string(expected_) +
-              " or a later one should: the record is a repetition",
-          0);
-    } else if (record.status.ok() &&
-               record.header.sequence > HighestAt(next_)) {
-      if (IsCopied(record.header)) {
-        record.status = Status::Corruption(
-            "sequence " + std::to_string(record.header.sequence) +
-                " stands where " + std::to_string(HighestAt(next_)) +
-                " or an earlier one should: the record is a copy of a later "
-                "one",
-            0);
-      } else {
-        record = Check(next_);  // Its payload was read over.
-      }
-    }
+    const Checked record = CheckNext();
     if (!record.status.ok()) {
       if (!PassFailure(record, settled, has_seal, tables)) break;
       continue;
@@ -237,7 +221,8 @@ void ShardReader::ScanRecords(bool settled, Tables* tables) {
     Accept(record, tables);
     passed_damage_ = false;
     expected_ = record.header.sequence + 1;
-    next_ = expected_at_ = record.end;
+    if (IsInChain(next_)) chain_.pop_back();
+    next_ = record.end;
   }
   if (state_ != ShardState::kSealed) return;
   if (next_ < size_) {
@@ -260,7 +245,7 @@ bool ShardReader::PassFailure(const Checked& failed, bool settled,
     const bool same_place =
         failed_at_ == next_ || (is_certain_ && next_ < previous_size_);
     const bool same_size = same_place && failed_size_ == size_;
-    if (failed_at_ != next_) searched_to_ = searched_size_ = 0;
+    if (failed_at_ != next_) searched_size_ = 0;
     failed_at_ = next_;
     failed_size_ = size_;
     if (!same_place || (is_short && !same_size)) {
@@ -269,19 +254,18 @@ bool ShardReader::PassFailure(const Checked& failed, bool settled,
     }
     if (searched_size_ == size_) return false;
   }
-  // A file may be made of overlapping records that all fail.  When too much
-  // was read in vain, the lengths in their headers are believed.
-  if (failed.header_holds && !is_short) wasted_ += failed.end - next_;
-  std::uint64_t from = IsHostile() && failed.header_holds && !is_short
-                           ? failed.end
-                           : next_ + limits::kAlignment;
-  // A large tensor grows before its header is written: what was searched while
-  // it grew is searched again only at the end.
-  if (!is_final) from = std::max(from, searched_to_);
-  const auto found = FindRecord(from);
-  if (!found && !has_seal) {
-    searched_size_ = size_;
+  if (IsInChain(next_)) chain_.pop_back();
+  if (chain_.empty() && settled_size_ != size_) {
+    // A large tensor grows before its header is written: what was searched
+    // while it grew is searched again only at the end.
+    const std::uint64_t from = next_ + limits::kAlignment;
+    chain_ = FindChain(is_final ? from : std::max(from, searched_to_));
     searched_to_ = size_ < kPage ? 0 : (size_ - kPage) & ~std::uint64_t{63};
+    if (is_final) settled_size_ = size_;
+  }
+  const FoundRecord* const found = chain_.empty() ? nullptr : &chain_.back();
+  if (found == nullptr && !has_seal) {
+    searched_size_ = size_;
     if (settled && torn_at_ != next_) {
       torn_at_ = next_;
       Report(ProblemKind::kTornTail, next_, size_ - next_,
@@ -290,23 +274,55 @@ bool ShardReader::PassFailure(const Checked& failed, bool settled,
     }
     return false;
   }
-  const std::uint64_t resume = found ? found->offset : size_;
+  const std::uint64_t resume = found != nullptr ? found->offset : size_;
   std::string message = failed.status.message();
-  if (found) {
+  if (found != nullptr) {
     message += "; expected record " + std::to_string(expected_) +
                ", the next one is " + std::to_string(found->sequence);
   }
   Report(KindOf(failed.status), next_, resume - next_, std::move(message),
          tables);
-  // The sequence is believed when the whole record holds, not before: a header
-  // that was moved here must not make repetitions of all that follows.
   passed_damage_ = true;
   is_certain_ = true;
   next_ = resume;
   return true;
 }
 
+ShardReader::Checked ShardReader::CheckNext() {
+  const auto check = [this] {
+    return chain_.empty() || IsInChain(next_) ? Check(next_)
+                                              : CheckHeader(next_);
+  };
+  Checked record = check();
+  if (record.status.ok() && record.header.sequence > expected_ &&
+      chain_.empty()) {
+    chain_ = FindChain(next_);
+    record = check();  // What was read of it was read over.
+  }
+  if (!record.status.ok()) return record;
+  const auto out_of_place = [&](const char* why) {
+    return Status::Corruption(
+        "sequence " + std::to_string(record.header.sequence) +
+            " stands where " + std::to_string(expected_) + why,
+        next_);
+  };
+  if (record.header.sequence < expected_) {
+    record.status =
+        out_of_place(" or a later one should: the record is a repetition");
+  } else if (!chain_.empty() && !IsInChain(next_)) {
+    record.status =
+        out_of_place(" should: the record is a copy of one that follows");
+  }
+  return record;
+}
+
 ShardReader::Checked ShardReader::Check(std::uint64_t offset) {
+  Checked checked = CheckHeader(offset);
+  if (checked.status.ok()) checked.status = CheckPayload(offset, &checked);
+  return checked;
+}
+
+ShardReader::Checked ShardReader::CheckHeader(std::uint64_t offset) {
   Checked checked;
   if (size_ - offset < limits::kRecordHeader) {
     checked.status =
@@ -330,7 +346,6 @@ ShardReader::Checked ShardReader::Check(std::uint64_t offset) {
   }
   checked.header_holds = true;
   checked.end = NextRecord(offset, checked.header.payload_length);
-  checked.status = CheckPayload(offset, &checked);
   return checked;
 }
 
@@ -371,17 +386,13 @@ Status ShardReader::CheckPayload(std::uint64_t offset, Checked* checked) {
   return Status::Ok();
 }
 
-bool ShardReader::IsCopied(const RecordHeader& header) {
-  if (IsHostile()) return true;
-  const Found here{next_, header.sequence};
-  return FindRecord(next_ + limits::kAlignment, here)->offset != next_;
-}
-
-std::optional<ShardReader::Found> ShardReader::FindRecord(
-    std::uint64_t from, std::optional<Found> too_high) {
-  const std::uint64_t began = from;
+std::vector<FoundRecord> ShardReader::FindChain(std::uint64_t from) {
+  RecordChain chain;
+  std::vector<std::uint64_t> offsets;
+  std::uint64_t n_checked = 0;
   std::uint64_t window = kWindow;
-  while (from < size_ && size_ - from >= limits::kRecordHeader) {
+  while (from < size_ && size_ - from >= limits::kRecordHeader &&
+         !chain.is_full()) {
     // A hole is zeros, and zeros are never a record.
     from = std::max(from, file_.NextData(from, size_) & ~(kPage - 1));
     if (from >= size_ || size_ - from < limits::kRecordHeader) break;
@@ -393,24 +404,30 @@ std::optional<ShardReader::Found> ShardReader::FindRecord(
       window = kPage;
       continue;
     }
+    offsets.clear();
     for (std::uint64_t at = 0; at < n; at += limits::kAlignment) {
-      if (!MayBeRecord(bytes.value().data() + at, header_.salt)) continue;
-      const auto header =
-          DecodeRecordHeader(bytes.value().subspan(at), header_.salt);
-      if (!header.ok()) continue;
-      const Found found{from + at, header.value().sequence};
-      if (found.sequence < expected_ || found.sequence >= kLastSequence ||
-          (too_high && found.sequence > too_high->sequence)) {
-        continue;
+      if (MayBeRecord(bytes.value().data() + at, header_.salt)) {
+        offsets.push_back(from + at);
       }
-      if (found.sequence <= HighestAt(found.offset)) return found;
-      too_high = found;
-      if (IsHostile()) return too_high;
+    }
+    for (const std::uint64_t offset : offsets) {
+      Checked record = CheckHeader(offset);
+      if (!record.header_holds || record.header.sequence < expected_) continue;
+      // Of a record that is being written, the rest may come; and of a hostile
+      // file whose records overlap, not all are read.
+      if (record.end <= size_ && n_checked <= 4 * size_ + kHostileBytes) {
+        n_checked += record.header.checked_length;
+        record.status = CheckPayload(offset, &record);
+        if (KindOf(record.status) == ProblemKind::kDamage &&
+            !record.status.ok()) {
+          continue;
+        }
+      }
+      chain.Add({offset, record.header.sequence}, std::min(size_, record.end));
     }
     from += n;
   }
-  if (too_high) wasted_ += size_ - std::min(began, size_);
-  return too_high;
+  return chain.Longest();
 }
 
 }  // namespace tdbg

@@ -28,6 +28,7 @@
 #include "format/tensor_record.h"
 #include "reader/directory.h"
 #include "reader/input_file.h"
+#include "reader/record_chain.h"
 #include "reader/tables.h"
 
 namespace tdbg {
@@ -127,10 +128,6 @@ class ShardReader {
     std::uint64_t end = 0;               // Where the next record starts.
     std::span<const std::byte> payload;  // Its checked part, if it is decoded.
   };
-  struct Found {
-    std::uint64_t offset = 0;
-    std::uint64_t sequence = 0;
-  };
 
   void ReadHeader(bool settled, Tables* tables);
   void ScanRecords(bool settled, Tables* tables);
@@ -141,26 +138,18 @@ class ShardReader {
   };
   [[nodiscard]] std::optional<Seal> FindEnd();
 
+  // The record at an offset: what its header says, and the whole of it.
+  Checked CheckHeader(std::uint64_t offset);
   Checked Check(std::uint64_t offset);
   Status CheckPayload(std::uint64_t offset, Checked* checked);
-  // The highest sequence that a record at `offset` can have: every record takes
-  // 64 bytes.
-  [[nodiscard]] std::uint64_t HighestAt(std::uint64_t offset) const {
-    return expected_ + (offset - expected_at_) / limits::kAlignment;
-  }
-  // The next offset from `from` on with a record header of this shard that is
-  // not a repeated one.  One whose sequence is higher than it can be there,
-  // `too_high` to begin with, counts only where no lower one follows: then
-  // records were cut out before it.  Otherwise it was copied to there, and
-  // would make repetitions of all those that it passes by.
-  std::optional<Found> FindRecord(std::uint64_t from,
-                                  std::optional<Found> too_high = {});
-  // Whether the record at next_ was copied to there, whose sequence is too
-  // high. Reads on: what was read of the record is not valid any more.
-  bool IsCopied(const RecordHeader& header);
-  // Whether too much was read in vain.
-  [[nodiscard]] bool IsHostile() const {
-    return wasted_ > 4 * size_ + (64 << 20);
+  // The record at next_, if it is where it belongs.  Between the records of
+  // chain_ only a header is read, so that a file whose records overlap costs no
+  // more than another.
+  Checked CheckNext();
+  // The records from `from` on, last one first, that belong where they are.
+  std::vector<FoundRecord> FindChain(std::uint64_t from);
+  [[nodiscard]] bool IsInChain(std::uint64_t offset) const {
+    return !chain_.empty() && chain_.back().offset == offset;
   }
   // Handles the record at next_ that failed; false when the scan ends there.
   bool PassFailure(const Checked& failed, bool settled, bool has_seal,
@@ -193,28 +182,27 @@ class ShardReader {
   bool read_failed_ = false;
   bool passed_damage_ = false;  // Since the last record that was taken in.
   bool is_certain_ = false;     // Damage was found by this Scan.
+  // Where damage or a hole was found: the records that are left, last one
+  // first, up to where the file ended then.
+  std::vector<FoundRecord> chain_;
   std::uint64_t n_problems_ = 0;
 
   std::uint64_t size_ = 0;  // Of the file, at the last Scan.
   // Invariant: all records below next_ were taken in or reported.
   std::uint64_t next_ = 0;
-  // Sequence of the next record, and where it was due.  Invariant: expected_at_
-  // is next_, unless damage was passed.
-  std::uint64_t expected_ = 0;
-  std::uint64_t expected_at_ = 0;
+  std::uint64_t expected_ = 0;  // Sequence of the next record.
   std::uint64_t n_records_ = 0;
   std::uint64_t n_offered_ = 0;
   End end_;
-  // Bytes that were read in vain, and again: what bounds the work on hostile
-  // files.
-  std::uint64_t wasted_ = 0;
   std::uint64_t previous_size_ = 0;  // Of the file, at the Scan before.
   // The failure that the last Scan ended at, and the size it saw then.
   std::uint64_t failed_at_ = 0;
   std::uint64_t failed_size_ = 0;
-  // Where that failure was searched for a record that follows, in vain.
-  std::uint64_t searched_to_ = 0;
+  // The size at which that failure was searched for a record that follows, in
+  // vain.
   std::uint64_t searched_size_ = 0;
+  std::uint64_t searched_to_ = 0;   // Of a growing shard, for a chain.
+  std::uint64_t settled_size_ = 0;  // At which it was searched to its end.
   std::optional<std::uint64_t> torn_at_;
 
   // Positions, see docs/format.md.

@@ -3,7 +3,8 @@
 //
 // Seen to fail when: the zero padding is not checked; the checksum of a header,
 // of a payload or of a chunk is not compared; the salt is not; a lower sequence
-// is accepted; the search for the next record starts late.
+// is accepted; the search for the next record starts late; the first header
+// that holds is believed.
 
 #include <cstdio>
 
@@ -240,9 +241,9 @@ TDBG_TEST(EveryTruncationGivesTheExactPrefix) {
 }
 
 // After block damage: every answer that is left was there before, or there is
-// a problem; and what damage did not touch is all there.  Only a whole record
-// that was moved ahead of others (`moved`) can cost those: they then look like
-// repetitions.
+// a problem; and what damage did not touch is all there.  Only where whole
+// records were moved behind others (`moved`), these may count instead, if they
+// are more.
 void JudgeBlocks(const ShardBuilder& shard, const Answers& pristine,
                  const Bytes& damaged, const std::string& what,
                  bool moved = false) {
@@ -250,7 +251,7 @@ void JudgeBlocks(const ShardBuilder& shard, const Answers& pristine,
   MemoryShard memory(damaged, shard.header(), true);
   const Answers answers = memory.Ask();
   if (!memory.problems().empty()) {
-    // Every record that no damage touched, and no repetition hides, is there.
+    // Every record that no damage touched is there.
     std::uint64_t untouched = 0;
     for (const PlacedRecord& record : shard.records()) {
       if (record.header.type == RecordType::kStep &&
@@ -344,17 +345,34 @@ TDBG_TEST(ARecordThatIsRepeatedCountsOnce) {
   }
 }
 
-// Sabotage seen to fail here: believing any sequence that is not a lower one.
-TDBG_TEST(ARecordThatIsCopiedOverAnEarlierOneHidesNoOther) {
+// A shard of small records, after `n_large` that have room for several of them.
+ShardBuilder ShardOfEvents(std::size_t n, std::size_t n_large) {
   ShardBuilder shard(SomeHeader());
-  constexpr std::size_t kRecords = 40;
-  for (std::size_t i = 0; i < kRecords; ++i) {
+  for (std::size_t i = 0; i < n; ++i) {
     Event event;
     event.json = std::to_string(10 + i);
+    if (i < n_large) event.json += std::string(1000 + i * 200, ' ');
     shard.Add(RecordType::kEvent, static_cast<std::int64_t>(i),
               EncodeEvent(event), 6);
   }
   shard.Seal();
+  return shard;
+}
+
+Bytes Copied(const ShardBuilder& shard, std::uint64_t from, std::uint64_t end,
+             std::uint64_t to) {
+  Bytes bytes = shard.bytes();
+  const auto at = [&](std::uint64_t offset) {
+    return shard.bytes().begin() + static_cast<std::ptrdiff_t>(offset);
+  };
+  std::copy(at(from), at(end), bytes.begin() + static_cast<std::ptrdiff_t>(to));
+  return bytes;
+}
+
+// Sabotage seen to fail here: believing any sequence that is not a lower one.
+TDBG_TEST(RecordsThatAreCopiedOverEarlierOnesHideNoOthers) {
+  constexpr std::size_t kRecords = 40;
+  const ShardBuilder shard = ShardOfEvents(kRecords, 0);
   const auto& records = shard.records();
   for (const bool settled : {true, false}) {
     for (std::size_t to = 0; to < kRecords; ++to) {
@@ -362,13 +380,8 @@ TDBG_TEST(ARecordThatIsCopiedOverAnEarlierOneHidesNoOther) {
         // One record, and as many as there is room for.
         for (const std::size_t n : {std::size_t{1}, from - to}) {
           const std::size_t last = std::min(from + n, kRecords) - 1;
-          Bytes bytes = shard.bytes();
-          std::copy(
-              shard.bytes().begin() +
-                  static_cast<std::ptrdiff_t>(records[from].offset),
-              shard.bytes().begin() +
-                  static_cast<std::ptrdiff_t>(records[last].end),
-              bytes.begin() + static_cast<std::ptrdiff_t>(records[to].offset));
+          const Bytes bytes = Copied(shard, records[from].offset,
+                                     records[last].end, records[to].offset);
           MemoryShard memory(bytes, shard.header(), settled);
           const std::size_t n_hidden = last + 1 - from;
           EXPECT_EQ(memory.events().size(), kRecords - n_hidden);
@@ -381,6 +394,46 @@ TDBG_TEST(ARecordThatIsCopiedOverAnEarlierOneHidesNoOther) {
       }
     }
   }
+}
+
+// Sabotage seen to fail here: believing a sequence that is as high as the bytes
+// passed allow; believing the first header that holds; believing as many as
+// follow each other.
+TDBG_TEST(RecordsThatAreCopiedIntoADamagedOneHideNoOthers) {
+  constexpr std::size_t kRecords = 40;
+  constexpr std::size_t kLarge = 4;
+  const ShardBuilder shard = ShardOfEvents(kRecords, kLarge);
+  const auto& records = shard.records();
+  std::uint64_t n_copies = 0;
+  for (std::size_t in = 0; in < kLarge; ++in) {
+    const PlacedRecord& hit = records[in];
+    for (std::size_t from = kLarge; from < kRecords; ++from) {
+      for (std::size_t n = 1; n < 7 && from + n <= kRecords; n += 2) {
+        const std::uint64_t first = records[from].offset;
+        const std::uint64_t end = records[from + n - 1].end;
+        // Whole records, and headers alone.
+        for (const std::uint64_t length : {end - first, std::uint64_t{64}}) {
+          for (std::uint64_t to = hit.offset + 64; to + length <= hit.end;
+               to += 64) {
+            Bytes bytes = Copied(shard, first, first + length, to);
+            // Also behind a header that does not hold.
+            for (const bool holds : {true, false}) {
+              if (!holds) bytes[hit.offset] ^= std::byte{1};
+              MemoryShard memory(bytes, shard.header(), true);
+              EXPECT_EQ(memory.events().size(), kRecords - 1);
+              EXPECT_EQ(memory.problems().size(), 1U);
+              EXPECT_EQ(memory.problems()[0].offset, hit.offset);
+              EXPECT_EQ(memory.problems()[0].length, hit.end - hit.offset);
+              ++n_copies;
+              if (Failures() > 0) return;
+            }
+          }
+        }
+      }
+    }
+  }
+  std::printf("       %llu copies\n",
+              static_cast<unsigned long long>(n_copies));
 }
 
 TDBG_TEST(ARecordThatWasCutOutIsMissed) {
