@@ -32,7 +32,7 @@ def print_accounts(view: RunView, out: Console) -> None:
     """Print how a run is, how much of it was recorded and lost, and what it cost."""
     out.print(plain(view.verdict.sentence))
     if view.loss is not None:
-        at = f"{view.head.step_word} {view.loss.mode_step:,}"
+        at = f"{view.head.step_word} {view.loss.step:,}"
         mode = "" if view.loss.mode in TRAINING else f" ({view.loss.mode.name})"
         text = f"last loss {view.loss.text} at {at}{mode}: {view.loss.name}"
         out.print(plain(text))

@@ -27,7 +27,6 @@ from tdbg.cli.rule_options import (
 )
 from tdbg.cli.sweep import is_many, jobs_option, judge_many
 from tdbg.cli.sweep_workers import Task
-from tdbg.config.quantities import plural
 from tdbg.rules import Engine, Report
 from tdbg.trial import create_trial
 from tdbg.view import diagnosis_of_report, view_of
@@ -104,8 +103,7 @@ def _progress(engine: Engine, out: Console) -> Iterator[None]:
     with out.status(plain(f"judging {engine.run}")) as shown:
 
         def update() -> None:
-            steps = plural(engine.report().n_steps, "step")
-            shown.update(plain(f"judging {engine.run}: {steps}"))
+            shown.update(plain(f"judging {engine.run}: {engine.report().judged}"))
 
         engine.on_window = update
         yield
@@ -115,11 +113,12 @@ def conclude(report: Report, *, named: bool) -> None:
     """Print how each rule ended and on how many steps; *named*: rules were named."""
     out = console()
     statuses = [status.to_json() for status in report.statuses]
-    if report.n_steps or not report.healthy:
+    n = report.n_steps + report.n_evaluated
+    if n or not report.healthy:
         print_statuses(statuses, out, named=named)
     for note in report.notes:
         out.print(plain(f"note: {note}"))
-    if report.n_steps == 0:
-        out.print("no step to judge: nothing has been captured yet")
+    if n:
+        out.print(f"judged {report.judged}")
     else:
-        out.print(f"judged {plural(report.n_steps, 'recorded step')}")
+        out.print("no step to judge: nothing has been captured yet")

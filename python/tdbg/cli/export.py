@@ -45,10 +45,11 @@ def command() -> None:
 )
 @click.option(
     "--steps",
-    type=click.Choice(["global", "mode"]),
-    default="global",
+    type=click.Choice(["training", "mode", "global"]),
+    default="training",
     show_default=True,
-    help="Count steps over all modes, or within each mode.",
+    help="Place evaluation at its training step, count each mode's steps, or count "
+    "steps over all modes.",
 )
 @click.option(
     "--follow", is_flag=True, help="Follow the run until the training has ended."

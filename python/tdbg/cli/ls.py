@@ -32,7 +32,7 @@ def command(
     path: str,
     regex: tuple[str, ...],
     collection: str | None,
-    mode: ModeKeys,
+    mode: ModeKeys | None,
     as_json: bool,
 ) -> None:
     """List the runs below PATH, or the tensors of PATH if it is a run."""
@@ -85,7 +85,10 @@ def _cells(row: RunRow, n_numbers: int) -> list[str]:
 
 
 def _tensors(
-    trial: Trial, regex: list[str] | None, collection: str | None, mode: ModeKeys
+    trial: Trial,
+    regex: list[str] | None,
+    collection: str | None,
+    mode: ModeKeys | None,
 ) -> list[dict[str, Any]]:
     names = trial.tensor_names(mode=mode, regex=regex, collection=collection)
     return [
@@ -96,20 +99,39 @@ def _tensors(
             "shape": _shape(trial, tensor, mode),
             "statistics": tensor.n_statistics,
             "values": tensor.n_values,
-            "first_step": tensor.first_step,
-            "last_step": tensor.last_step,
+            **_span(trial, tensor, mode),
         }
         for tensor in trial.overview(names, mode)
     ]
 
 
-def _shape(trial: Trial, tensor: TensorOverview, mode: ModeKeys) -> tuple[int, ...]:
+def _span(
+    trial: Trial, tensor: TensorOverview, mode: ModeKeys | None
+) -> dict[str, int | None]:
+    """Its first and last step: of training, unless a mode counts its own."""
+    first, last = tensor.first_step, tensor.last_step
+    if mode is not None or first is None or last is None:
+        return {"first_step": first, "last_step": last}
+    placed = trial.training_steps_at([first, last])
+    return {
+        "first_step": placed[0],
+        "last_step": placed[1],
+        "first_global_step": first,
+        "last_global_step": last,
+    }
+
+
+def _shape(
+    trial: Trial, tensor: TensorOverview, mode: ModeKeys | None
+) -> tuple[int, ...]:
     """Its shape at the last step."""
     if tensor.last_step is None:
         return ()
     if tensor.what.shape is not None:
         return tensor.what.shape
-    return trial.tensor(tensor.what.name).shape(tensor.last_step, mode)
+    return trial.tensor(tensor.what.name).shape(
+        tensor.last_step, mode or ModeKeys.GLOBAL
+    )
 
 
 def _print_tensors(view: RunView, tensors: list[dict[str, Any]]) -> None:

@@ -84,7 +84,6 @@ class _Mode(click.Choice[str]):
 mode = click.option(
     "--mode",
     type=_Mode(),
-    default="GLOBAL",
-    show_default=True,
-    help="Only steps of this mode, numbered as the mode counts them.",
+    help="Only steps of this mode, numbered as the mode counts them.  Default: all "
+    "steps; numbers are those of training.",
 )

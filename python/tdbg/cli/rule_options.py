@@ -227,7 +227,7 @@ def print_findings(
         cause = finding.get("cause")
         if cause is not None and not in_full:
             if not (live and finding.get("phase") == "end"):
-                consequences.setdefault(tuple(cause.values()), []).append(finding)
+                consequences.setdefault(_identity(cause), []).append(finding)
             continue
         kind = (finding["rule"], finding["severity"], finding.get("phase"))
         groups.setdefault((*kind, finding["step"]), []).append(finding)
@@ -239,14 +239,19 @@ def print_findings(
         following = [
             each
             for finding in group
-            for each in consequences.pop(
-                (finding["rule"], finding["tensor"], finding["first_step"]), ()
-            )
+            for each in consequences.pop(_identity(finding), ())
         ]
         if following:
             _print_consequences(following, "it", how, out)
-    for (rule, _, step), following in consequences.items():
-        _print_consequences(following, f"{rule} at step {step}", how, out)
+    for (rule, *_), following in consequences.items():
+        at = f"{rule} at step {following[0]['cause']['first_step']:,}"
+        _print_consequences(following, at, how, out)
+
+
+def _identity(finding: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a finding, or the cause of one, from others."""
+    first = finding.get("first_global_step", finding["first_step"])
+    return finding["rule"], finding["tensor"], first
 
 
 def _rank(finding: Mapping[str, Any]) -> int:
@@ -269,7 +274,7 @@ def _print_consequences(
         f"{rule} (error)" if is_error else rule for rule, is_error in worst.items()
     )
     # A finding that got worse since is told twice while a training is watched.
-    n = len({(each["rule"], each["tensor"], each["first_step"]) for each in findings})
+    n = len({_identity(each) for each in findings})
     follow, them = ("follow", "them") if n > 1 else ("follows", "it")
     what = f"{plural(n, 'finding')} that {follow} from {cause}"
     out.print(plain(f"    (and {what}: {names}; {how} shows {them})"), style="dim")
@@ -286,8 +291,9 @@ def _print_group(
     # Only findings outside of training name their mode.
     mode = first.get("mode", "TRAIN")
     of = "" if mode in ("TRAIN", "GLOBAL") else f" ({mode})"
-    since = first["first_step"]
-    when = f"{first['step']}, since {since}" if since < first["step"] else first["step"]
+    since, when = first["first_step"], f"{first['step']:,}"
+    if since < first["step"]:
+        when += f", since {since:,}"
     text.append(f"  {first['rule']} at step {when}{of}: ", style="bold")
     text.append_text(plain(f"{first['tensor']}: {first['message']}"))
     out.print(text)

@@ -179,7 +179,7 @@ class BackgroundJudge:
         for note in report.notes:
             print_line(note)
         found_text = plural(len(report.findings), "finding")
-        print_line(f"{plural(report.n_steps, 'step')} judged by rules: {found_text}")
+        print_line(f"{report.judged} judged by rules: {found_text}")
         print_report(report_judged(self._run, self._report_file, report), self._out)
 
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 import numpy as np
-from click.core import ParameterSource
 from rich.console import Console
 
 from tdbg.cli import accounts, options, output, summaries
 from tdbg.config.quantities import plural
 from tdbg.errors import TensorUnavailableForStep
-from tdbg.modes import ModeKeys
+from tdbg.modes import EVALUATION, ModeKeys
 from tdbg.trial import TensorHandle, Trial, create_trial
 from tdbg.view import view_of
 
@@ -30,7 +29,8 @@ COLUMNS = ("mean", "std", "min", "max", "l1", "l2")
 @click.option(
     "--step",
     type=int,
-    help="Show the values at this step, or its statistics where no values were saved.",
+    help="Show the values at this training step, or its statistics where no values "
+    "were saved; with --mode, at this step of the mode.",
 )
 @click.option(
     "--last",
@@ -53,18 +53,18 @@ def command(
     last: int,
     regex: tuple[str, ...],
     collection: str | None,
-    mode: ModeKeys,
+    mode: ModeKeys | None,
     as_json: bool,
 ) -> None:
     """Show the statistics of RUN's tensors, or of the tensor NAME.
 
-    Each mode gets its own table. --mode selects one; GLOBAL joins all steps.
+    Steps are training steps, and evaluation is shown at the training step at which it
+    ran. Each mode gets its own table. --mode selects one; GLOBAL joins all steps.
 
     If NAME has histograms, you also see its quantiles and what narrow types would lose.
     """
     trial = create_trial(run)
-    is_default = ctx.get_parameter_source("mode") is ParameterSource.DEFAULT
-    modes = _modes(trial) if is_default else (mode,)
+    modes = _modes(trial) if mode is None else (mode,)
     if name is None:
         names = trial.tensor_names(
             mode=mode, regex=list(regex) or None, collection=collection
@@ -84,7 +84,7 @@ def command(
         else:
             print_run(trial, names, modes)
     elif step is not None:
-        _show_values(trial.tensor(name), step, mode, as_json)
+        _show_values(trial, trial.tensor(name), step, mode, as_json)
     else:
         _show_history(trial, trial.tensor(name), last, modes, as_json)
     accounts.exit_if_unread(ctx, trial.problems())
@@ -142,69 +142,96 @@ def _show_history(
     modes: Sequence[ModeKeys],
     as_json: bool,
 ) -> None:
-    """Print a tensor's history for each mode; several modes count global steps."""
-    (counting,) = modes if len(modes) == 1 else (ModeKeys.GLOBAL,)
-    by_mode: dict[str, list[int]] = {}
-    for step in tensor.steps(counting, what="statistics"):
-        found = counting if len(modes) == 1 else trial.mode(step)
-        by_mode.setdefault(found.name if found else "", []).append(step)
-    histories: dict[str, list[dict[str, Any]]] = {
-        name: [
+    """Print a tensor's history for each mode."""
+    recorded = {mode: _recorded(trial, tensor, mode, "statistics") for mode in modes}
+    histories: dict[ModeKeys, list[dict[str, Any]]] = {
+        mode: [
             {
-                "step": step,
-                "mode": name,
-                **{c: tensor.reduction_value(step, c, counting) for c in COLUMNS},
+                **trial.step_numbers(at),
+                **{c: tensor.reduction_value(at, c, ModeKeys.GLOBAL) for c in COLUMNS},
             }
-            for step in steps[-last:]
+            for at in steps[-last:]
         ]
-        for name, steps in by_mode.items()
+        for mode, steps in recorded.items()
+        if steps
     }
-    with_histogram = tensor.steps(counting, what="histograms")[-1:]
+    found = [_recorded(trial, tensor, mode, "histograms")[-1:] for mode in modes]
+    with_histogram = max(found, default=[])
     if as_json:
         rows = [row for history in histories.values() for row in history]
+        (counting,) = modes if len(modes) == 1 else (ModeKeys.GLOBAL,)
         document: dict[str, Any] = {
             "tensor": tensor.name,
             "mode": counting.name,
-            "history": sorted(rows, key=lambda row: row["step"]),
+            "history": sorted(rows, key=lambda row: row["global_step"]),
         }
         for at in with_histogram:
-            histogram = tensor.histogram(at, counting)
-            document["histogram"] = summaries.to_json(histogram, at)
+            histogram = tensor.histogram(at, ModeKeys.GLOBAL)
+            numbers = trial.step_numbers(at)
+            document["histogram"] = {**summaries.to_json(histogram), **numbers}
         output.emit_json(document)
         return
     out = output.console()
-    steps = [step for of_mode in by_mode.values() for step in of_mode]
-    extents = output.shape(tensor.shape(max(steps), counting)) if steps else ""
+    newest = max((steps[-1] for steps in recorded.values() if steps), default=None)
+    of_newest = () if newest is None else tensor.shape(newest, ModeKeys.GLOBAL)
+    extents = "" if newest is None else output.shape(of_newest)
     out.print(output.plain(f"{tensor.name}  {tensor.role}  {tensor.dtype}  {extents}"))
-    for name, history in histories.items():
+    for mode, history in histories.items():
         if len(histories) > 1:
-            out.print(name, style="bold")
+            out.print(mode.name, style="bold")
+        # What --step expects, beside where evaluation stands in the training.
+        own = (f"{mode.name} step",) if mode in EVALUATION else ()
         lines = [
-            [str(row["step"]), *(output.number(row[c]) for c in COLUMNS)]
+            [
+                f"{row['step']:,}",
+                *(f"{row['mode_step']:,}" for _ in own),
+                *(output.number(row[c]) for c in COLUMNS),
+            ]
             for row in history
         ]
         series = ([row[c] for row in history] for c in COLUMNS)
-        lines.append(["", *(summaries.sparkline(each, 10) for each in series)])
-        out.print(output.table(("step", *COLUMNS), lines, right=("step", *COLUMNS)))
+        lines.append(
+            [
+                "",
+                *("" for _ in own),
+                *(summaries.sparkline(each, 10) for each in series),
+            ]
+        )
+        columns = ("step", *own, *COLUMNS)
+        out.print(output.table(columns, lines, right=columns))
     for at in with_histogram:
-        summaries.print_histogram(tensor.histogram(at, counting), at, out)
+        (step,) = trial.training_steps_at([at])
+        histogram = tensor.histogram(at, ModeKeys.GLOBAL)
+        summaries.print_histogram(histogram, step, out)
+
+
+def _recorded(
+    trial: Trial, tensor: TensorHandle, mode: ModeKeys, what: str
+) -> list[int]:
+    """Return the global steps of a mode at which a tensor was saved."""
+    steps = tensor.steps(ModeKeys.GLOBAL, what)
+    if mode is ModeKeys.GLOBAL:
+        return steps
+    table = trial.step_table()
+    of_mode = table["step"][table["mode"] == mode.value]
+    found: list[int] = np.intersect1d(steps, of_mode, assume_unique=True).tolist()
+    return found
 
 
 def _show_values(
-    tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool
+    trial: Trial, tensor: TensorHandle, step: int, mode: ModeKeys | None, as_json: bool
 ) -> None:
     try:
         value = tensor.value(step, mode)
     except TensorUnavailableForStep:
         if step not in tensor.steps(mode, what="statistics"):
             raise
-        _show_row(tensor, step, mode, as_json)
+        _show_row(trial, tensor, step, mode, as_json)
         return
     if as_json:
         document: dict[str, Any] = {
             "tensor": tensor.name,
-            "step": step,
-            "mode": mode.name,
+            **_numbers(trial, tensor, step, mode),
             "dtype": tensor.dtype,
             "shape": value.shape,
             "values": value.astype(object).tolist(),
@@ -213,12 +240,28 @@ def _show_values(
         return
     with np.printoptions(precision=4, linewidth=100, threshold=200):
         output.console().print(
-            output.plain(f"{tensor.name} at step {step}: {tensor.dtype} {value.shape}")
+            output.plain(
+                f"{tensor.name} at {_step_text(step, mode)}: "
+                f"{tensor.dtype} {value.shape}"
+            )
         )
         click.echo(str(value))
 
 
-def _show_row(tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool) -> None:
+def _numbers(
+    trial: Trial, tensor: TensorHandle, step: int, mode: ModeKeys | None
+) -> dict[str, Any]:
+    at = tensor.global_step(step, mode)
+    return {} if at is None else trial.step_numbers(at)
+
+
+def _step_text(step: int, mode: ModeKeys | None) -> str:
+    return f"step {step:,}" if mode is None else f"{mode.name} step {step:,}"
+
+
+def _show_row(
+    trial: Trial, tensor: TensorHandle, step: int, mode: ModeKeys | None, as_json: bool
+) -> None:
     """Show the statistics at a step without values."""
     row = tensor.stats(step, mode)
     extents = tensor.shape(step, mode)
@@ -227,8 +270,7 @@ def _show_row(tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool) ->
     if as_json:
         document: dict[str, Any] = {
             "tensor": tensor.name,
-            "step": step,
-            "mode": mode.name,
+            **_numbers(trial, tensor, step, mode),
             "dtype": tensor.dtype,
             "shape": extents,
             "values": None,
@@ -237,7 +279,7 @@ def _show_row(tensor: TensorHandle, step: int, mode: ModeKeys, as_json: bool) ->
         output.emit_json(document)
         return
     out = output.console()
-    what = f"{tensor.name} at step {step}: {tensor.dtype} {extents}"
+    what = f"{tensor.name} at {_step_text(step, mode)}: {tensor.dtype} {extents}"
     out.print(output.plain(f"{what}, statistics only (no values were saved)"))
     rows = [(name, output.number(value)) for name, value in statistics.items()]
     out.print(output.table(("statistic", "value"), rows, right=("value",)))

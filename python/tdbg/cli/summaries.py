@@ -124,6 +124,7 @@ class TensorSummary:
     dtype: str
     shape: tuple[int, ...]
     steps: NDArray[np.int64]
+    global_steps: NDArray[np.int64]
     mean: float
     std: float
     min: float
@@ -161,7 +162,7 @@ def summarize(
         steps = np.concatenate(history.steps)
         shape = what[name].shape
         if shape is None:
-            shape = trial.tensor(name).shape(int(steps[-1]))
+            shape = trial.tensor(name).shape(int(steps[-1]), ModeKeys.GLOBAL)
         summaries.append(
             TensorSummary(
                 name=name,
@@ -169,7 +170,8 @@ def summarize(
                 role=what[name].role,
                 dtype=what[name].dtype,
                 shape=shape,
-                steps=steps,
+                steps=np.array(trial.training_steps_at(steps.tolist()), np.int64),
+                global_steps=steps,
                 **history.last,
                 series=history.series(),
             )
@@ -256,12 +258,11 @@ QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 LOSSES = ("underflow", "subnormal", "overflow", "uncertain")
 
 
-def to_json(histogram: Histogram, step: int) -> dict[str, Any]:
+def to_json(histogram: Histogram) -> dict[str, Any]:
     """The document of ``print_histogram`` for ``--json``."""
     values = histogram.quantile(QUANTILES).tolist()
     losses = {dtype: histogram.lost_in(dtype) for dtype in NARROW_TYPES}
     return {
-        "step": step,
         "count": histogram.count,
         "nan": histogram.nan,
         "zero": histogram.zero,
@@ -275,9 +276,9 @@ def to_json(histogram: Histogram, step: int) -> dict[str, Any]:
 
 def print_histogram(histogram: Histogram, step: int, out: Console) -> None:
     """Print quantiles, and the shares that each narrow type would lose."""
-    document = to_json(histogram, step)
+    document = to_json(histogram)
     parts = [f"{q:.0%} {number(x)}" for q, x in document["quantiles"]]
-    out.print(plain(f"quantiles at step {step}: {', '.join(parts)}"))
+    out.print(plain(f"quantiles at step {step:,}: {', '.join(parts)}"))
     rows = [
         [dtype, *(_percent(loss[name]) for name in LOSSES)]
         for dtype, loss in document["lost"].items()

@@ -10,7 +10,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.modes import ModeKeys
+from tdbg.trial import edges_of
 
 __all__ = ["Axis"]
 
@@ -20,13 +20,13 @@ NS_OF_MS = 1_000_000
 class Axis(StrEnum):
     """What the place of a step is.
 
-    ``STEP``: its global step, which counts evaluation, too.  ``TRAINING``: the training
-    steps before it, so that runs which evaluate at other times are aligned.  ``TIME``:
+    ``STEP``: where it stands in the training, so that runs that evaluate at other times
+    are aligned.  ``GLOBAL``: its global step, which counts evaluation, too.  ``TIME``:
     milliseconds since the first recorded step was ended.
     """
 
     STEP = "step"
-    TRAINING = "training"
+    GLOBAL = "global"
     TIME = "time"
 
     def places(self, table: NDArray[np.void]) -> NDArray[np.int64]:
@@ -44,12 +44,10 @@ class Axis(StrEnum):
         """
         if not len(table):
             return np.empty(0, np.int64)
-        if self is Axis.STEP:
+        if self is Axis.GLOBAL:
             return table["step"].astype(np.int64)
-        if self is Axis.TRAINING:
-            is_training = table["mode"] == ModeKeys.TRAIN.value
-            # A step of evaluation stands where the training was.
-            found = np.where(is_training, table["mode_step"], 0)
+        if self is Axis.STEP:
+            found = table["training_step"]
         else:
             # A clock that was set back does not turn time around.
             found = (table["wall_ns"] - table["wall_ns"][0]) // NS_OF_MS
@@ -73,10 +71,6 @@ class Axis(StrEnum):
         Returns:
             int64 (columns + 1,), never descending, for ``Trial.envelope(edges=)``.
         """
-        if self is Axis.STEP:
+        if self is Axis.GLOBAL:
             return marks
-        if not len(table):
-            return np.zeros(len(marks), np.int64)
-        steps = table["step"].astype(np.int64)
-        bounds = np.append(steps, steps[-1] + 1)
-        return bounds[np.searchsorted(self.places(table), marks, side="left")]
+        return edges_of(table["step"].astype(np.int64), self.places(table), marks)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tdbg.compare.axis import Axis
 from tdbg.errors import ConfigurationError
+from tdbg.modes import ModeKeys
 from tdbg.trial import Envelope, Trial
 
 __all__ = ["Divergence", "DivergencePoint", "divergence"]
@@ -47,7 +48,7 @@ class Divergence:
         points: One for each tensor or scalar that differs, the earliest first; those at
             one place are in the order of a step of the first run.
         n_names: Number of tensors and scalars that were compared.
-        n_places: Number of places that both runs recorded.
+        n_places: Number of places that both runs recorded, in the mode with the most.
     """
 
     points: tuple[DivergencePoint, ...]
@@ -72,7 +73,7 @@ def divergence(
     Args:
         first: A run.
         second: Another one.
-        axis: ``Axis.STEP`` or ``Axis.TRAINING``.
+        axis: ``Axis.STEP`` or ``Axis.GLOBAL``.
         tolerance: The relative difference to ignore: 0.01 for 1 %.
         check: Called between parts, as by ``Trial.envelope``.
 
@@ -86,33 +87,40 @@ def divergence(
             print("the runs diverge at step", found.points[0].place)
     """
     if axis is Axis.TIME:
-        msg = "runs diverge at a step: align them by step or training, not by time"
+        msg = "runs diverge at a step: align them by step, not by time"
         raise ConfigurationError(msg)
     if not tolerance >= 0:
         msg = f"a tolerance must be 0 or more, not {tolerance!r}"
         raise ConfigurationError(msg)
     with first.no_refresh(), second.no_refresh():
-        pair = _Pair(first, second, axis)
-    found = {
-        **_of_tensors(pair, tolerance, check),
-        **_of_scalars(pair, tolerance),
-    }
+        modes = [mode for mode in first.modes() if mode in second.modes()]
+        # A step of training is not compared with one of evaluation at its place.
+        pairs = [_Pair(first, second, axis, mode) for mode in modes]
+    found: dict[str, DivergencePoint] = {}
+    for pair in pairs:
+        of_mode = _of_tensors(pair, tolerance, check) | _of_scalars(pair, tolerance)
+        for name, point in of_mode.items():
+            if name not in found or point.place < found[name].place:
+                found[name] = point
     points = sorted(
-        found.values(), key=lambda each: (each.place, pair.position(each.name))
+        found.values(), key=lambda each: (each.place, _position(first, each.name))
     )
-    return Divergence(
-        tuple(points), len(pair.names) + len(pair.scalars), len(pair.places)
-    )
+    names = {name for pair in pairs for name in (*pair.names, *pair.scalars)}
+    n_places = max((len(pair.places) for pair in pairs), default=0)
+    return Divergence(tuple(points), len(names), n_places)
 
 
 class _Pair:
-    """Two runs, and what both of them have."""
+    """Two runs, and what both of them have in a mode."""
 
-    def __init__(self, first: Trial, second: Trial, axis: Axis) -> None:
+    def __init__(self, first: Trial, second: Trial, axis: Axis, mode: ModeKeys) -> None:
         self.trials = first, second
-        self.axis = axis
-        self.tables = first.step_table(), second.step_table()
-        one, other = self.tables
+        self.axis, self.mode = axis, mode
+        one, other = (
+            table[table["mode"] == mode.value]
+            for table in (first.step_table(), second.step_table())
+        )
+        self.tables = one, other
         self.places = np.intersect1d(axis.places(one), axis.places(other))
         self.series = first.scalars(), second.scalars()
         self.scalars = sorted(self.series[0].keys() & self.series[1])
@@ -120,16 +128,16 @@ class _Pair:
         shared = set(first.tensor_names()) & set(second.tensor_names())
         self.names = sorted(shared - self.series[0].keys() - self.series[1].keys())
 
-    def position(self, name: str) -> tuple[int, str]:
-        """Where a step has the tensor; scalars come first: they may be causes."""
-        trial = self.trials[0]
-        return (trial.tensor(name).position if trial.has_tensor(name) else -1), name
-
     def parts(self) -> Iterator[NDArray[np.int64]]:
         """The shared places, some at a time."""
         size = max(16, PART_CELLS // max(1, len(self.names)))
         for i in range(0, len(self.places), size):
             yield self.places[i : i + size]
+
+
+def _position(trial: Trial, name: str) -> tuple[int, str]:
+    """Where a step has the tensor; scalars come first: they may be causes."""
+    return (trial.tensor(name).position if trial.has_tensor(name) else -1), name
 
 
 def _of_tensors(
@@ -144,7 +152,11 @@ def _of_tensors(
         marks = np.ravel(np.column_stack((places, places + 1)))
         read = [
             trial.envelope(
-                names, edges=pair.axis.edges(table, marks), fields=FIELDS, check=check
+                names,
+                mode=pair.mode,
+                edges=pair.axis.edges(table, marks),
+                fields=FIELDS,
+                check=check,
             )
             for trial, table in zip(pair.trials, pair.tables, strict=True)
         ]

@@ -20,12 +20,13 @@ from tdbg.stats.row_fields import COUNTS
 from tdbg.stats.rows import REDUCTIONS
 from tdbg.trial import Statistics, Trial
 
-__all__ = ["ExportPlan", "ExportReport", "Selection", "statistic_column"]
+__all__ = ["STEPS", "ExportPlan", "ExportReport", "Selection", "statistic_column"]
 
 
 _STATISTICS = (*REDUCTIONS, *(f"abs_{name}" for name in REDUCTIONS), *COUNTS)
 _HISTOGRAMS = ("all", "stored", "none")
-_STEPS = ("global", "mode")
+# Their column of the step table.
+STEPS = {"training": "training_step", "mode": "mode_step", "global": "step"}
 # Roles that are exported as numbers, or not at all.
 _NO_TENSORS = frozenset({Role.LOSS, Role.SCALAR, Role.UNIT_SUMMARY, Role.SPAN})
 # Collections of other names hold their tensors by name.
@@ -51,7 +52,8 @@ class Selection:
             absolute values; count, nan, positive_infinity, negative_infinity and zero.
         histograms: "all": stored histograms, and histograms of raw values; "stored";
             or "none".
-        steps: Whether steps have their "global" number or that of their "mode".
+        steps: Which number steps have: where they stand in the "training", their number
+            in their "mode", or their "global" number.
 
     Raises:
         ConfigurationError: If a value can never work.
@@ -61,7 +63,7 @@ class Selection:
     collection: str | None = None
     statistics: Iterable[str] = ()
     histograms: str = "all"
-    steps: str = "global"
+    steps: str = "training"
 
     def __post_init__(self) -> None:
         """Check what does not need the run."""
@@ -80,7 +82,7 @@ class Selection:
         for text in (self.regex,) if isinstance(self.regex, str) else self.regex or ():
             NamePattern.of_setting("regex", text)
         check_choice("histograms", self.histograms, _HISTOGRAMS)
-        check_choice("steps", self.steps, _STEPS)
+        check_choice("steps", self.steps, STEPS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,14 @@ from numpy.typing import NDArray
 from tdbg import _core
 from tdbg.errors import QueryError, StorageError
 from tdbg.export.event_files import ExportFolder, Messages, record
-from tdbg.export.selection import ExportPlan, ExportReport, Selection, statistic_column
-from tdbg.modes import ModeKeys
+from tdbg.export.selection import (
+    STEPS,
+    ExportPlan,
+    ExportReport,
+    Selection,
+    statistic_column,
+)
+from tdbg.modes import GLOBAL, ModeKeys
 from tdbg.stats.histogram import Histogram
 from tdbg.trial import Statistics, Trial
 
@@ -106,10 +112,10 @@ def _histogram_steps(
     trial: Trial, name: str, with_values: bool, start: int, stop: int
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     tensor = trial.tensor(name)
-    stored = np.array(tensor.steps(what="histograms"), np.int64)
+    stored = np.array(tensor.steps(GLOBAL, "histograms"), np.int64)
     steps = stored
     if with_values:
-        steps = np.union1d(stored, np.array(tensor.steps(what="values"), np.int64))
+        steps = np.union1d(stored, np.array(tensor.steps(GLOBAL, "values"), np.int64))
     low, high = np.searchsorted(steps, (start, stop))
     steps = steps[low:high]
     return steps, np.isin(steps, stored, assume_unique=True)
@@ -298,7 +304,7 @@ class Writing:
     def _write_step(self, found: Pass, window: StepWindow, row: np.void) -> None:
         step, wall = int(row["step"]), float(row["wall_ns"]) / 1e9
         mode = _MODES.get(int(row["mode"]), ModeKeys.GLOBAL.name)
-        shown = step if self._selection.steps == "global" else int(row["mode_step"])
+        shown = int(row[STEPS[self._selection.steps]])
         make = self._messages
         for name, value, when in found.scalars_of(step):
             self._put(mode, make.scalars(shown, when, [(name, value)]))
@@ -323,11 +329,12 @@ class Writing:
         tensor = self._trial.tensor(name)
         try:
             if not is_stored:
-                value = tensor.value(step)
+                value = tensor.value(step, GLOBAL)
                 return Histogram.of(value), _moments(value)
-            histogram, moments = tensor.histogram(step), window.moments(step, name)
+            histogram = tensor.histogram(step, GLOBAL)
+            moments = window.moments(step, name)
             if moments is None:
-                row = tensor.stats(step)
+                row = tensor.stats(step, GLOBAL)
                 moments = float(row.min), float(row.max), row.mean, row.l2
         except (QueryError, StorageError):
             self._n_unreadable += 1

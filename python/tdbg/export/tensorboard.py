@@ -41,7 +41,7 @@ def export_tensorboard(
     collection: str | None = None,
     statistics: Iterable[str] = (),
     histograms: str = "all",
-    steps: str = "global",
+    steps: str = "training",
     timeout: float | None = None,
     progress: Progress | None = None,
     beside: bool = False,
@@ -59,7 +59,8 @@ def export_tensorboard(
         statistics: Statistics of tensors to export as numbers: see ``Selection``.
         histograms: "all": also histograms of raw values, where none were stored;
             "stored"; or "none".
-        steps: Whether steps have their "global" number or that of their "mode".
+        steps: Which number steps have: where they stand in the "training", their number
+            in their "mode", or their "global" number.
         timeout: Seconds after which the export ends with the steps that it has; also
             the seconds to wait for another export into the folder.  None: it exports
             everything, and does not wait.

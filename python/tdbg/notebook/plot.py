@@ -85,8 +85,8 @@ class Plots:
                 has one element, and rms of everything else.
             ax: Where to draw; None: on axes of a new figure.
             mode: Only steps of this mode.
-            start: First global step.
-            stop: Global step before which to end.
+            start: First training step.
+            stop: Training step before which to end.
             log: Whether the axis of values is logarithmic; None: where the greatest
                 value is 50 times the least.
             label: What the legend says; None: the name.
@@ -123,7 +123,7 @@ class Plots:
         if log is not None:
             ax.set_yscale("log" if log else "linear")
         _draw_series(ax, found, color, _text(name if label is None else label))
-        ax.set_xlabel("global step")
+        ax.set_xlabel("step")
         if not drawn:
             what = "value" if is_number(self._trial, name) and field is None else ""
             words = what or WORDS[field or "rms"]
@@ -155,8 +155,8 @@ class Plots:
             field: l2, rms, std, abs_max or zero_share.
             ax: Where to draw; None: on axes of a new figure.
             mode: Only steps of this mode.
-            start: First global step.
-            stop: Global step before which to end.
+            start: First training step.
+            stop: Training step before which to end.
             rows: At most so many rows: neighbours of more tensors share one.
             columns: At most so many columns of steps.
             colorbar: Whether the figure gets a bar that says what colours are.
@@ -201,7 +201,7 @@ class Plots:
         names = [_text(cells.names[i], 40) for i in shown]
         ax.set_yticks([i + 0.5 for i in shown], names)
         ax.tick_params(axis="y", length=0)
-        ax.set_xlabel("global step")
+        ax.set_xlabel("step")
         if colorbar:
             ax.figure.colorbar(mesh, ax=ax, label=what)
         else:
@@ -228,8 +228,8 @@ class Plots:
         Args:
             name: The tensor; its histograms, or else its values, were saved.
             ax: Where to draw; None: on axes of a new figure.
-            start: First global step.
-            stop: Global step before which to end.
+            start: First training step.
+            stop: Training step before which to end.
             most: At most so many curves.
 
         Raises:
@@ -278,7 +278,7 @@ class Plots:
         ax.tick_params(axis="y", length=0)
         ax.set_ylim(len(found) - 0.7, -OVERLAP)
         ax.set_xlim(edges[0], edges[-1])
-        ax.set_ylabel("global step")
+        ax.set_ylabel("step")
         ax.set_xlabel(f"value of {_text(name)}")
         for side in ("left", "right", "top"):
             ax.spines[side].set_visible(False)

@@ -53,9 +53,9 @@ class Subject:
 
     @property
     def span(self) -> tuple[int, int]:
-        """First and last recorded step; (0, 0) without any."""
-        steps = self.table["step"]
-        return (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
+        """First and last training step recorded; (0, 0) without any."""
+        steps = self.table["training_step"]
+        return (int(steps[0]), int(steps.max())) if len(steps) else (0, 0)
 
     @cached_property
     def modes(self) -> list[ModeKeys]:
@@ -166,6 +166,7 @@ class Subject:
             mode=mode,
             columns=columns,
             fields=field,
+            by="training",
         )
         if envelope is None:
             return []

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.errors import QueryError, StorageError, TensorUnavailable
+from tdbg.modes import GLOBAL
 
 if TYPE_CHECKING:
     from tdbg.stats.histogram import Histogram
@@ -96,7 +97,7 @@ class ValueCache:
             return self._read(key, lambda: values[step], None)
         if self._has_many_steps and not self._has("values", name, step):
             return None
-        return self._read(key, lambda: self._tensor(name).value(step), None)
+        return self._read(key, lambda: self._tensor(name).value(step, GLOBAL), None)
 
     def new_values(self, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield step and value for the new steps that have one.
@@ -114,7 +115,7 @@ class ValueCache:
             return None
         return self._read(
             ("histograms", name, step),
-            lambda: self._tensor(name).histogram(step),
+            lambda: self._tensor(name).histogram(step, GLOBAL),
             None,
         )
 
@@ -133,7 +134,7 @@ class ValueCache:
         found = self._steps.get((what, name))
         if found is None:
             try:
-                known = self._tensor(name).steps(what=what)
+                known = self._tensor(name).steps(GLOBAL, what)
             except (QueryError, StorageError):
                 known = []
             found = np.array(known, dtype=np.int64)
@@ -168,7 +169,8 @@ class ValueCache:
     def _rows(self, name: str, step: int) -> Mapping[str, TensorStatistics]:
         tensor = self._tensor(name)
         return {
-            worker: tensor.stats(step, worker=worker) for worker in tensor.workers(step)
+            worker: tensor.stats(step, GLOBAL, worker)
+            for worker in tensor.workers(step, GLOBAL)
         }
 
     def _read(self, key: Hashable, read: Callable[[], Found], missing: Any) -> Found:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 from tdbg.modes import ModeKeys
@@ -17,6 +17,9 @@ from tdbg.run.json_values import is_integer
 from tdbg.shown import Shown
 
 __all__ = ["Cause", "Evidence", "Finding", "Phase", "Severity", "Stage", "Statistic"]
+
+# Where global steps stand in the training.
+StepsAt = Callable[[Sequence[int]], Sequence[int]]
 
 Phase = Literal["begin", "worse", "end"]
 # Those of an envelope, which can be drawn, and the mean of |x| over what is not zero,
@@ -89,11 +92,25 @@ class Stage(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The finding that brought another one about: its rule, tensor and first step."""
+    """The finding that brought another one about: its rule, tensor and first step.
+
+    Attributes:
+        rule: Name of its rule.
+        tensor: Name of its tensor.
+        first_step: Its ``first_step``.
+        first_global_step: Its ``first_global_step``.
+    """
 
     rule: str
     tensor: str
     first_step: int
+    first_global_step: int | None = None
+
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """The ``identity`` of the finding."""
+        first = self.first_global_step
+        return self.rule, self.tensor, self.first_step if first is None else first
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +133,14 @@ class Evidence:
 class Finding(Shown):
     """One problem of one tensor, over a stretch of steps.
 
+    Steps are training steps, as the training's own loop counts them; a step of
+    evaluation is the number of training steps before it.  Their global numbers, which
+    count evaluation, too, are beside them.
+
     Attributes:
         rule: Name of the rule.
         severity: How bad the problem is.
-        step: Global step at which the rule noticed the problem.
+        step: Step at which the rule noticed the problem.
         mode: Mode of that step.
         tensor: Name of the tensor.
         message: What is wrong, with the measured numbers.
@@ -129,6 +150,10 @@ class Finding(Shown):
         first_step: First step of the stretch at which the rule's condition held.
         last_step: Last such step so far.
         n_steps: Number of judged steps of the stretch at which the condition held.
+        global_step: Global number of ``step``; None in what a rule makes, whose steps
+            are global ones.
+        first_global_step: That of ``first_step``.
+        last_global_step: That of ``last_step``.
         phase: "begin" when the rule first saw the problem, "worse" when the severity
             has risen, "end" when the problem has gone, and all that follows from it.
         stage: Where the problem stands in the chain from causes to consequences;
@@ -149,6 +174,9 @@ class Finding(Shown):
     first_step: int
     last_step: int
     n_steps: int = 1
+    global_step: int | None = None
+    first_global_step: int | None = None
+    last_global_step: int | None = None
     phase: Phase = "begin"
     stage: Stage | None = None
     cause: Cause | None = None
@@ -159,6 +187,53 @@ class Finding(Shown):
         """Whether the problem has gone."""
         return self.phase == "end"
 
+    @property
+    def identity(self) -> tuple[str, str, int]:
+        """Rule, tensor and first global step, which tell it from others."""
+        first = self.first_global_step
+        return self.rule, self.tensor, self.first_step if first is None else first
+
+    def in_training(self, training_steps: StepsAt) -> Finding:
+        """Return a finding of a rule, whose steps are global, by training steps.
+
+        Args:
+            training_steps: ``Trial.training_steps_at`` of its run.
+        """
+        cause = self.cause
+        given = [self.step, self.first_step, self.last_step]
+        if cause is not None:
+            given.append(cause.first_step)
+        step, first, last, *of_cause = training_steps(given)
+        return replace(
+            self,
+            step=step,
+            first_step=first,
+            last_step=last,
+            global_step=self.step,
+            first_global_step=self.first_step,
+            last_global_step=self.last_step,
+            cause=cause
+            and Cause(cause.rule, cause.tensor, of_cause[0], cause.first_step),
+        )
+
+    def in_global_steps(self) -> Finding:
+        """Return the finding as a rule made it, and as a run holds it."""
+        if self.global_step is None:
+            return self
+        cause, steps = self.cause, (self.first_global_step, self.last_global_step)
+        if cause is not None and cause.first_global_step is not None:
+            cause = Cause(cause.rule, cause.tensor, cause.first_global_step)
+        return replace(
+            self,
+            step=self.global_step,
+            first_step=self.first_step if steps[0] is None else steps[0],
+            last_step=self.last_step if steps[1] is None else steps[1],
+            global_step=None,
+            first_global_step=None,
+            last_global_step=None,
+            cause=cause,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary for JSON; numbers that are not finite become None."""
         document = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -166,6 +241,10 @@ class Finding(Shown):
         document["mode"] = self.mode.name
         document["stage"] = None if self.stage is None else self.stage.label
         document["cause"] = None if self.cause is None else asdict(self.cause)
+        for each in (document, document["cause"] or {}):
+            unknown = [name for name in _GLOBAL if each.get(name, 0) is None]
+            for name in unknown:
+                del each[name]
         evidence = self.evidence
         document["evidence"] = None if evidence is None else asdict(evidence)
         if evidence is not None and not _is_finite(evidence.limit):
@@ -205,6 +284,10 @@ class Finding(Shown):
         return found
 
 
+# Left out of a document where they are None.
+_GLOBAL = ("global_step", "first_global_step", "last_global_step")
+
+
 def _is_finite(value: float | None) -> bool:
     return value is None or math.isfinite(value)
 
@@ -234,16 +317,24 @@ def _is_number_or_none(value: object) -> bool:
     return value is None or _is_number(value)
 
 
+def _is_integer_or_none(value: object) -> bool:
+    return value is None or is_integer(value)
+
+
 def _is_cause(value: object) -> bool:
     if not isinstance(value, Cause):
         return False
     texts = value.rule, value.tensor
-    return all(isinstance(t, str) for t in texts) and is_integer(value.first_step)
+    steps = is_integer(value.first_step) and _is_integer_or_none(
+        value.first_global_step
+    )
+    return steps and all(isinstance(text, str) for text in texts)
 
 
 # What a field of a document may hold, by the field's type.
 _FITS: dict[str, Callable[[object], bool]] = {
     "int": is_integer,
+    "int | None": _is_integer_or_none,
     "str": lambda value: isinstance(value, str),
     "float | None": _is_number_or_none,
     "Phase": lambda value: value in get_args(Phase),

@@ -16,6 +16,7 @@ from tdbg.trial.series import SERIES_COLUMNS, Series
 from tdbg.trial.statistics import Statistics
 from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
 from tdbg.trial.tensor import TensorHandle, TensorStatistics
+from tdbg.trial.training_steps import edges_of
 from tdbg.trial.trial import Trial, create_trial, default_mapping
 from tdbg.trial.values import Call
 from tdbg.trial.writers import Attempt, EventRecord, FileProblem
@@ -46,6 +47,7 @@ __all__ = [
     "WriterLostRecords",
     "create_trial",
     "default_mapping",
+    "edges_of",
     "hidden_steps",
     "lost_by_writer",
     "mode_key",

@@ -56,8 +56,9 @@ class Envelope:
 
     Attributes:
         names: Name of each row of the arrays.
-        edges: int64 (columns + 1,): column ``j`` covers the global steps
-            ``edges[j] <= step < edges[j + 1]``.
+        edges: int64 (columns + 1,): column ``j`` covers the steps
+            ``edges[j] <= step < edges[j + 1]``; global ones, or training steps where
+            these were asked for.
         low: By field, float32 (names, columns): the least value of the rows; NaN where
             there are none with a finite element.  What is beyond float32 is its
             largest number.

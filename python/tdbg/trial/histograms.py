@@ -14,10 +14,12 @@ from tdbg.stats.histogram import Histogram, has_edge_values
 from tdbg.trial import values
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import (
+    Count,
     StepState,
+    count_of,
     global_step_of,
+    in_words,
     missing_step,
-    mode_key,
     state_of,
     steps_of,
 )
@@ -45,7 +47,7 @@ class HistogramQueries:
     def histogram(
         self,
         step: int,
-        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        mode: ModeKeys | str | None = None,
         worker: str | None = None,
         *,
         call: int | None = None,
@@ -67,8 +69,8 @@ class HistogramQueries:
             StorageError: If it cannot be read.
             CorruptionError: If its checksum does not match.
         """
-        key = mode_key(mode)
         with self._run.fresh() as run:
+            key = count_of(run, self.name, mode)
             at = global_step_of(run, step, key)
             if at is not None:
                 found = _merged(run, self.name, at, worker, call, micro_batch)
@@ -77,22 +79,22 @@ class HistogramQueries:
             raise self._no_histogram(run, step, key, at)
 
     def histograms(
-        self, mode: ModeKeys | str = ModeKeys.GLOBAL, worker: str | None = None
+        self, mode: ModeKeys | str | None = None, worker: str | None = None
     ) -> dict[int, Histogram]:
-        """All histograms by step."""
-        key = mode_key(mode)
+        """Return all histograms by step: of training, unless a mode is given."""
         with self._run.fresh() as run, run.frozen():
+            key = count_of(run, self.name, mode)
             steps = steps_of(run, self.name, key, "histograms", False, worker)
             return {step: self.histogram(step, key, worker) for step in steps}
 
     def _no_histogram(
-        self, run: RunState, step: int, mode: ModeKeys, at: int | None
+        self, run: RunState, step: int, mode: Count, at: int | None
     ) -> QueryError:
         """The error for a histogram that is not there."""
         waiting = state_of(run, step, mode) is StepState.NOT_YET_AVAILABLE
         if at is None or waiting or not run.has_data(at):
             return missing_step(run, step, mode)
-        msg = f"{self.name!r} has no histogram at step {step} (mode {mode.name})"
+        msg = f"{self.name!r} has no histogram at step {step}{in_words(mode)}"
         near = steps_of(run, self.name, mode, "histograms")
         if near:
             nearest = min(near, key=lambda found: abs(found - step))

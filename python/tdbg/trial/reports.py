@@ -102,7 +102,7 @@ def n_trained(table: NDArray[np.void]) -> int:
 
 
 def findings(run: RunState) -> list[Finding]:
-    """Findings of all engines, by step; what two of them found is there once."""
+    """Return all engines' findings, by step; what two of them found is there once."""
     found: dict[tuple[str, str, int, str], Finding] = {}
     for event in events(run, "finding"):
         try:
@@ -111,7 +111,8 @@ def findings(run: RunState) -> list[Finding]:
             continue  # A later tdbg's; the event itself is in events().
         key = (finding.rule, finding.tensor, finding.step, finding.phase)
         found[key] = finding
-    return sorted(found.values(), key=lambda finding: finding.step)
+    in_order = sorted(found.values(), key=lambda finding: finding.step)
+    return [each.in_training(run.training_steps_at) for each in in_order]
 
 
 def rule_statuses(run: RunState) -> dict[str, dict[str, Any]]:

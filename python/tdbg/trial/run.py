@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from tdbg.config.collections import Role
 from tdbg.errors import InvalidWorker, StorageError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import open_run, writer_directories
+from tdbg.run.json_values import mapping_of
 from tdbg.run.schema import stored_name
 from tdbg.trial import writers
 from tdbg.trial.rivals import CONCURRENT, HiddenSteps, hidden_steps
 from tdbg.trial.shards import role_of
 from tdbg.trial.steps import StepTable
+from tdbg.trial.training_steps import OF_ROUNDS, training_steps_at
 from tdbg.trial.writers import NO_END, Attempt, FileProblem, Source, WriterReader
 
 __all__ = ["RunState"]
@@ -67,6 +69,8 @@ class RunState:
         self._sizes: list[int] = []
         self._table_is_due = False
         self._hidden: tuple[HiddenSteps, ...] | None = None
+        # In which count steps of a tensor are given: kept by ``selection.count_of``.
+        self.counts: dict[str | None, ModeKeys | None] = {}
         self.version = 0  # Grows with every change.
         self.poll()
         if attempt is not None:
@@ -158,14 +162,34 @@ class RunState:
         ]
         self._table_is_due = True
         self._hidden = None
+        self.counts.clear()
 
     @property
     def table(self) -> StepTable:
         """The steps of all workers; put together when it is asked for."""
         if self._table_is_due:
             self._table_is_due = False
-            self._table.update(self.sources, self._sizes)
+            rounds = self.counts_rounds
+            self._table.update(self.sources, self._sizes, in_rounds=rounds)
         return self._table
+
+    @property
+    def counts_rounds(self) -> bool:
+        """Whether the training is one of boosted trees, whose steps are rounds."""
+        for writer in self.newest:
+            for event in writer.events:
+                if event.kind == "configuration":
+                    framework = mapping_of(event.data.get("framework"))
+                    if framework:
+                        return framework.get("name") in OF_ROUNDS
+        return False
+
+    def training_steps_at(self, steps: Sequence[int]) -> list[int]:
+        """Where global steps stand in the training, recorded or not; -1 stays -1."""
+        table, asked = self.table, np.asarray(steps, np.int64)
+        found = training_steps_at(asked, table.steps, table.training_steps)
+        placed: list[int] = found.tolist()
+        return placed
 
     @property
     def epoch(self) -> int:

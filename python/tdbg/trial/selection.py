@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.collections import Role
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import (
     ConfigurationError,
@@ -24,10 +25,14 @@ from tdbg.errors import (
 from tdbg.modes import ModeKeys
 from tdbg.trial import values
 from tdbg.trial.run import RunState
+from tdbg.trial.training_steps import is_training
 
 __all__ = [
+    "Count",
     "StepState",
+    "count_of",
     "global_step_of",
+    "in_words",
     "matching",
     "missing_step",
     "mode_key",
@@ -41,12 +46,58 @@ __all__ = [
 
 WHAT = ("any", "values", "statistics", "tensors", "histograms")
 
+# What is recorded beside the tensors that the schedule is about.
+LIGHT_ROLES = frozenset({Role.LOSS, Role.SCALAR, Role.UNIT_SUMMARY, Role.SPAN})
+
+#: A mode, or None: training, that is modes TRAIN and GLOBAL counted together.
+Count = ModeKeys | None
+
+
+def count_of(run: RunState, name: str | None, mode: ModeKeys | str | None) -> Count:
+    """In which count steps are given that belong to a tensor, or to the run.
+
+    Without a mode it is that of training steps; of what was recorded in evaluation
+    alone, that of evaluation.
+
+    Args:
+        run: The run.
+        name: The tensor; None: the run.
+        mode: The mode that a caller gives, or None.
+
+    Raises:
+        QueryError: If there is no such mode.
+    """
+    if mode is not None:
+        return mode_key(mode)
+    if name not in run.counts:
+        run.counts[name] = _usual_count(run, name)
+    return run.counts[name]
+
+
+def _usual_count(run: RunState, name: str | None) -> Count:
+    modes = run.table.column("mode")
+    evaluated = ~is_training(modes)
+    if not evaluated.any():
+        return None
+    if name is not None:
+        saved = values.saved_steps(run, name, "any")
+        evaluated = evaluated[np.isin(run.table.steps, saved, assume_unique=True)]
+        modes = modes[np.isin(run.table.steps, saved, assume_unique=True)]
+    if not len(modes) or not evaluated.all():
+        return None
+    return ModeKeys.EVAL if (modes == ModeKeys.EVAL.value).any() else ModeKeys.PREDICT
+
+
+def in_words(mode: Count) -> str:
+    """Return the count of a step as errors name it, in brackets."""
+    return "" if mode is None else f" (mode {mode.name})"
+
 
 def steps_of(
     run: RunState,
     name: str | None,
-    mode: ModeKeys,
-    what: str = "any",
+    mode: Count,
+    what: str | None = "any",
     show_incomplete_steps: bool = False,
     worker: str | None = None,
 ) -> list[int]:
@@ -64,16 +115,50 @@ def steps_of(
 def saved_in(
     run: RunState,
     name: str | None,
-    mode: ModeKeys,
-    what: str = "any",
+    mode: Count,
+    what: str | None = "any",
     show_incomplete_steps: bool = False,
     worker: str | None = None,
 ) -> NDArray[np.int64]:
-    """Return the saved steps of a tensor in a mode, as an array."""
+    """Return the saved steps of a tensor in a mode, as an array.
+
+    Args:
+        run: The run.
+        name: The tensor; None: any.
+        mode: Whose steps they are.
+        what: As of ``Trial.steps``.
+        show_incomplete_steps: Also those for which more may come.
+        worker: Only what this worker saved.
+    """
+    if what is None:
+        return _of_tensors(run, mode, show_incomplete_steps)
     if what not in WHAT:
         msg = f"what must be one of {', '.join(WHAT)}, not {what!r}"
         raise ConfigurationError(msg)
     saved = values.saved_steps(run, name, what, worker)
+    return _in_count(run, saved, mode, show_incomplete_steps)
+
+
+def _of_tensors(
+    run: RunState, mode: Count, show_incomplete_steps: bool
+) -> NDArray[np.int64]:
+    """Return the steps of raw values, or else of statistics, or else all.
+
+    Losses and scalars, which are recorded more often than tensors, count last.
+    """
+    for what in ("values", "statistics"):
+        saved = values.saved_steps(run, None, what, but=LIGHT_ROLES)
+        found = _in_count(run, saved, mode, show_incomplete_steps)
+        if len(found):
+            return found
+    saved = values.saved_steps(run, None, "any")
+    return _in_count(run, saved, mode, show_incomplete_steps)
+
+
+def _in_count(
+    run: RunState, saved: NDArray[np.int64], mode: Count, show_incomplete_steps: bool
+) -> NDArray[np.int64]:
+    """Return those of some global steps that belong to a count, as it numbers them."""
     if mode is ModeKeys.GLOBAL:
         if not show_incomplete_steps:
             saved = _settled(run, saved)
@@ -94,7 +179,7 @@ def _settled(run: RunState, saved: NDArray[np.int64]) -> NDArray[np.int64]:
     return found
 
 
-def global_step_of(run: RunState, step: int, mode: ModeKeys) -> int | None:
+def global_step_of(run: RunState, step: int, mode: Count) -> int | None:
     """The global step that *step* of *mode* is, or None where it is not recorded."""
     if mode is ModeKeys.GLOBAL:
         return step
@@ -105,7 +190,7 @@ def global_step_of(run: RunState, step: int, mode: ModeKeys) -> int | None:
     return int(run.table.steps[at[i]])
 
 
-def saved_near(run: RunState, name: str, step: int, mode: ModeKeys) -> int | None:
+def saved_near(run: RunState, name: str, step: int, mode: Count) -> int | None:
     """The step nearest to *step* at which *name* has a raw value."""
     steps = steps_of(run, name, mode, "values")
     return min(steps, key=lambda found: abs(found - step), default=None)
@@ -164,7 +249,7 @@ def mode_key(mode: ModeKeys | str | None) -> ModeKeys:
     return ModeKeys[name]
 
 
-def state_of(run: RunState, step: int, mode: ModeKeys) -> StepState:
+def state_of(run: RunState, step: int, mode: Count) -> StepState:
     """The state of *step*, in the count of *mode*."""
     steps = run.table.numbers(mode)
     i = int(np.searchsorted(steps, step))
@@ -184,9 +269,9 @@ def state_of(run: RunState, step: int, mode: ModeKeys) -> StepState:
     return StepState.NOT_YET_AVAILABLE
 
 
-def missing_step(run: RunState, step: int, mode: ModeKeys) -> QueryError:
+def missing_step(run: RunState, step: int, mode: Count) -> QueryError:
     """The error for a step at which nothing can be read."""
-    where = f"step {step} (mode {mode.name})"
+    where = f"step {step}{in_words(mode)}"
     steps = run.table.numbers(mode)
     last = int(steps[-1]) if len(steps) else -1
     if state_of(run, step, mode) is StepState.NOT_YET_AVAILABLE:
@@ -199,7 +284,7 @@ def missing_step(run: RunState, step: int, mode: ModeKeys) -> QueryError:
 
 
 def wait(
-    run: RunState, required: Iterable[int], mode: ModeKeys, timeout: float | None
+    run: RunState, required: Iterable[int], mode: Count, timeout: float | None
 ) -> None:
     """Return when all *required* steps are available.
 
@@ -223,7 +308,7 @@ def wait(
                     raise missing_step(run, step, mode)
             left = np.inf if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                msg = f"step {step} (mode {mode.name}) did not come in {timeout:g} s"
+                msg = f"step {step}{in_words(mode)} did not come in {timeout:g} s"
                 raise StepNotYetAvailable(msg)
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_WAIT)

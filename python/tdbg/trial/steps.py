@@ -29,6 +29,7 @@ from tdbg.run.json_values import is_integer, list_of
 from tdbg.run.schema import GapContent, StepFlag
 from tdbg.trial.compact_table import CompactTable
 from tdbg.trial.row_index import Growable, step_records
+from tdbg.trial.training_steps import is_training, training_steps
 from tdbg.trial.writers import Source
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ STEP_TABLE_DTYPE = np.dtype(
         ("micro_batches", "u4"),
         ("workers", "u4"),
         ("generation", "u4"),
+        # Derived from the others, and so filled in where rows are read.
+        ("training_step", "i8"),
     ]
 )
 _SUMS = ("duration_ns", "capture_ns", "offered", "written", "dropped", "failed")
@@ -107,9 +110,13 @@ class StepTable:
         self._n_settled = 0
         self._seen: dict[str, int] = {}
         self._shape: list[tuple[str, int, int, int, int, int]] = []
-        self._by_mode: dict[ModeKeys, tuple[NDArray[np.int64], NDArray[np.intp]]] = {}
+        self._by_mode: dict[
+            ModeKeys | None, tuple[NDArray[np.int64], NDArray[np.intp]]
+        ] = {}
         self._broken: dict[str, _BrokenSteps] = {}
         self._late: set[str] = set()
+        self._in_rounds = False
+        self._training: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -124,23 +131,48 @@ class StepTable:
         """Bytes of the steps that are held."""
         return self._table.nbytes + self._steps.nbytes
 
+    @property
+    def training_steps(self) -> NDArray[np.int64]:
+        """Where each step stands in the training; to be read before the next update."""
+        if self._training is None:
+            modes, mode_steps = self.column("mode"), self.column("mode_step")
+            self._training = training_steps(
+                self.steps, modes, mode_steps, in_rounds=self._in_rounds
+            )
+        return self._training
+
     def column(self, name: str) -> NDArray[Any]:
         """Copy of one field of all steps."""
         return self._table.column(name)
 
     def rows(self, start: int = 0, stop: int | None = None) -> NDArray[np.void]:
         """Copy of the rows ``start <= i < stop``."""
-        return self._table.rows(start, stop)
+        rows = self._table.rows(start, stop)
+        rows["training_step"] = self.training_steps[start : start + len(rows)]
+        return rows
 
     def row(self, i: int) -> np.void:
         """Copy of one row."""
-        row: np.void = self._table.rows(i, i + 1)[0]
+        row: np.void = self.rows(i, i + 1)[0]
         return row
 
-    def update(self, sources: Sequence[Source], world_sizes: Sequence[int]) -> None:
-        """Bring the table up to the writers' records."""
+    def update(
+        self,
+        sources: Sequence[Source],
+        world_sizes: Sequence[int],
+        *,
+        in_rounds: bool = False,
+    ) -> None:
+        """Bring the table up to the writers' records.
+
+        Args:
+            sources: What counts of each writer.
+            world_sizes: Number of ranks of each attempt.
+            in_rounds: As of ``training_steps``.
+        """
         start = self._first_change(sources)
-        self._by_mode = {}
+        self._by_mode, self._training = {}, None
+        self._in_rounds = in_rounds
         keep = int(np.searchsorted(self.steps, start))
         self._table.truncate(keep)
         self._steps.truncate(keep)
@@ -243,17 +275,27 @@ class StepTable:
         found = at < len(self.steps) and self.steps[at] == step
         return at if found else None
 
-    def numbers(self, mode: ModeKeys) -> NDArray[np.int64]:
+    def numbers(self, mode: ModeKeys | None) -> NDArray[np.int64]:
         """Steps in the count of *mode*, ascending."""
         return self.steps if mode is ModeKeys.GLOBAL else self.of_mode(mode)[0]
 
-    def of_mode(self, mode: ModeKeys) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """Steps in the count of *mode*, ascending, and where they stand."""
+    def of_mode(
+        self, mode: ModeKeys | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+        """Steps in the count of *mode*, ascending, and where they stand.
+
+        None stands for training: modes TRAIN and GLOBAL, counted together.
+        """
         if mode is ModeKeys.GLOBAL:
             return self.steps, np.arange(len(self.steps), dtype=np.intp)
         if mode not in self._by_mode:
-            at = np.flatnonzero(self.column("mode") == mode.value)
-            mode_steps = self.column("mode_step")[at]
+            modes = self.column("mode")
+            if mode is None:
+                at = np.flatnonzero(is_training(modes))
+                mode_steps = self.training_steps[at]
+            else:
+                at = np.flatnonzero(modes == mode.value)
+                mode_steps = self.column("mode_step")[at]
             # Of a mode step that was counted twice, the later counts.
             unique, last = np.unique(mode_steps[::-1], return_index=True)
             self._by_mode[mode] = unique, at[len(at) - 1 - last]

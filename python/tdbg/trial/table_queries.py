@@ -6,6 +6,8 @@ Thread safety: may be used from any thread; the trial's lock is held inside.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +27,7 @@ from tdbg.trial.overview import TensorDescription, TensorOverview
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import mode_key
 from tdbg.trial.statistics import ColumnReader, Columns, Statistics
+from tdbg.trial.training_steps import edges_of
 from tdbg.trial.writers import NO_END
 
 __all__ = ["TableQueries"]
@@ -33,6 +36,21 @@ __all__ = ["TableQueries"]
 # steps, however many the tensors.
 PART_ENTRIES = 1 << 17
 LEAST_STEPS = 64
+
+
+By = Literal["global", "training"]
+
+
+class Grid(NamedTuple):
+    """The columns of an envelope: global steps, and the places that they stand for."""
+
+    edges: NDArray[np.int64]
+    marks: NDArray[np.int64]
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The first global step, and that before which to end."""
+        return int(self.edges[0]), int(self.edges[-1])
 
 
 class TableQueries:
@@ -81,6 +99,7 @@ class TableQueries:
         fields: str | Sequence[str] = ("l2",),
         quick: bool = False,
         worker: str | None = None,
+        by: By = "global",
         check: Callable[[], None] | None = None,
     ) -> Envelope:
         """Least, greatest and mean of statistics over stretches of steps: to be drawn.
@@ -96,9 +115,9 @@ class TableQueries:
 
         Args:
             names: Tensors; None: all that have statistics in the range, by name.
-            mode: Only steps of this mode; the columns are global steps all the same.
-            start: First global step; None: the first that was recorded.
-            stop: Global step before which to end; None: behind the last one.
+            mode: Only steps of this mode; the columns are as without one.
+            start: First step, as *by* counts; None: the first that was recorded.
+            stop: Step before which to end; None: behind the last one.
             columns: How many columns at most.  All but the outer ones are equally
                 wide, and the inner bounds are multiples of the width, so that they stay
                 where they are while a run grows.
@@ -111,6 +130,8 @@ class TableQueries:
             quick: Whether columns are at least as wide as buckets, so that no rows are
                 read where there are cells: for a first picture of many tensors.
             worker: Only rows of this worker.
+            by: What *start*, *stop* and the columns are: "global" steps, or "training"
+                steps, at which evaluation stands as ``training_steps_at`` says.
             check: Called between parts of some ten milliseconds; what it raises ends
                 the question.
 
@@ -133,17 +154,18 @@ class TableQueries:
         _check_columns(columns)
         with self._run.fresh() as run:
             if bounds is None:
-                first, end = _range(self._recorded(run, key), start, stop)
-                sources = run.sources_of(None)
-                bounds = column_edges(sources, first, end, columns, quick=quick)
+                span = start, stop
+                grid = self._grid(run, key, span, columns, by=by, quick=quick)
             else:
-                first, end = int(bounds[0]), int(bounds[-1])
+                grid = Grid(bounds, bounds)
+            first, end = grid.ends
             layout = self._layout(run, names, first, end)
             questions = envelope.ask(layout, first, end)
             if worker is not None:
                 ranks = {each.writer.rank for each in run.sources_of(worker)}
                 questions = [each for each in questions if each.rank in ranks]
-        return envelope.fill(questions, layout.names, bounds, chosen, key, check)
+        found = envelope.fill(questions, layout.names, grid.edges, chosen, key, check)
+        return self._placed(found, grid)
 
     def worker_envelope(
         self,
@@ -154,6 +176,7 @@ class TableQueries:
         stop: int | None = None,
         columns: int = 1000,
         fields: str | Sequence[str] = ("l2",),
+        by: By = "global",
         check: Callable[[], None] | None = None,
     ) -> Envelope:
         """The envelope of one tensor for each worker by itself: which one differs.
@@ -161,10 +184,11 @@ class TableQueries:
         Args:
             name: The tensor.
             mode: As of ``envelope``, like all that follow.
-            start: First global step.
-            stop: Global step before which to end.
+            start: First step.
+            stop: Step before which to end.
             columns: How many columns at most.
             fields: The statistics.
+            by: What steps are.
             check: What ends the question.
 
         Returns:
@@ -182,13 +206,12 @@ class TableQueries:
         chosen, key = envelope_fields(fields), mode_key(mode)
         _check_columns(columns)
         with self._run.fresh() as run:
-            first, end = _range(self._recorded(run, key), start, stop)
-            layout = self._layout(run, [name], first, end)
+            grid = self._grid(run, key, (start, stop), columns, by=by)
+            layout = self._layout(run, [name], *grid.ends)
             workers = run.workers
-            sources = run.sources_of(None)
-            edges = column_edges(sources, first, end, columns, quick=False)
-            questions = envelope.ask(layout, first, end, workers)
-        return envelope.fill(questions, workers, edges, chosen, key, check)
+            questions = envelope.ask(layout, *grid.ends, workers)
+        found = envelope.fill(questions, workers, grid.edges, chosen, key, check)
+        return self._placed(found, grid)
 
     def worker_durations(
         self,
@@ -197,15 +220,17 @@ class TableQueries:
         start: int | None = None,
         stop: int | None = None,
         columns: int = 1000,
+        by: By = "global",
         check: Callable[[], None] | None = None,
     ) -> Envelope:
         """How long steps took on each worker: which rank the others wait for.
 
         Args:
             mode: As of ``envelope``, like all that follow.
-            start: First global step.
-            stop: Global step before which to end.
+            start: First step.
+            stop: Step before which to end.
             columns: How many columns at most.
+            by: What steps are.
             check: What ends the question.
 
         Returns:
@@ -222,10 +247,10 @@ class TableQueries:
         key = mode_key(mode)
         _check_columns(columns)
         with self._run.fresh() as run:
-            first, end = _range(self._recorded(run, key), start, stop)
+            grid = self._grid(run, key, (start, stop), columns, by=by)
             sources, workers = run.sources_of(None), run.workers
-            edges = column_edges(sources, first, end, columns, quick=False)
-        return duration_envelope(sources, workers, edges, key, check)
+        found = duration_envelope(sources, workers, grid.edges, key, check)
+        return self._placed(found, grid)
 
     def statistics_in_parts(
         self,
@@ -266,6 +291,41 @@ class TableQueries:
                 run.sources_of(None), sorted(run.names()), first, stop
             )
         return self._layouts.find(run, names)
+
+    def _grid(
+        self,
+        run: RunState,
+        mode: ModeKeys,
+        span: tuple[int | None, int | None],
+        columns: int,
+        *,
+        by: By,
+        quick: bool = False,
+    ) -> Grid:
+        """Return the columns of an envelope, as ``envelope`` has its arguments."""
+        if by not in get_args(By):
+            msg = f"by must be one of {', '.join(get_args(By))}, not {by!r}"
+            raise ConfigurationError(msg)
+        recorded, sources = self._recorded(run, mode), run.sources_of(None)
+        table = run.table
+        if by == "training":
+            at = np.searchsorted(table.steps, recorded)
+            places = np.maximum.accumulate(table.training_steps[at])
+            if not np.array_equal(places, recorded):
+                first, end = _range(places, *span)
+                marks = column_edges((), first, end, columns, quick=False)
+                return Grid(edges_of(recorded, places, marks), marks)
+        first, end = _range(recorded, *span)
+        edges = column_edges(sources, first, end, columns, quick=quick)
+        return Grid(edges, edges)
+
+    def _placed(self, found: Envelope, grid: Grid) -> Envelope:
+        """Return an envelope with the places of its columns for their edges."""
+        if grid.marks is grid.edges:
+            return found
+        with self._run.lock:
+            bad = self._run.training_steps_at(found.first_bad.tolist())
+        return replace(found, edges=grid.marks, first_bad=np.array(bad, np.int64))
 
     def _recorded(self, run: RunState, mode: ModeKeys) -> NDArray[np.int64]:
         """The recorded steps of a mode, ascending."""

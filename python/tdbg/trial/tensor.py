@@ -1,7 +1,8 @@
 """One tensor of a run: its values and statistics by step.
 
-Steps are global steps with ``mode=GLOBAL`` (the default), and that mode's own count
-with any other.
+Steps are training steps, as the training's own loop counts them; of a tensor that was
+recorded in evaluation alone, they are steps of evaluation.  With a mode, they are that
+mode's own count, and global steps with ``mode="GLOBAL"``.
 
 Thread safety: may be used from any thread; the trial's lock is held inside.
 """
@@ -33,10 +34,12 @@ from tdbg.trial.envelope import Envelope
 from tdbg.trial.histograms import HistogramQueries
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import (
+    Count,
     StepState,
+    count_of,
     global_step_of,
+    in_words,
     missing_step,
-    mode_key,
     saved_near,
     state_of,
     steps_of,
@@ -166,7 +169,7 @@ class TensorHandle(HistogramQueries, Shown):
 
     def steps(
         self,
-        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        mode: ModeKeys | str | None = None,
         what: str = "any",
         show_incomplete_steps: bool = False,
         worker: str | None = None,
@@ -174,7 +177,8 @@ class TensorHandle(HistogramQueries, Shown):
         """Steps at which it was saved, ascending.
 
         Args:
-            mode: In the count of this mode; GLOBAL: all, as global steps.
+            mode: In the count of this mode; None: steps of training; GLOBAL: those of
+                all modes, as global steps.
             what: "values" for raw values and scalars, "statistics" for rows, "any" for
                 both, "tensors" for both without scalars, "histograms".
             show_incomplete_steps: Also those for which more may come.
@@ -184,46 +188,57 @@ class TensorHandle(HistogramQueries, Shown):
             ConfigurationError: If *what* is none of these.
             InvalidWorker: If there is no such worker.
         """
-        key = mode_key(mode)
         with self._run.fresh() as run:
+            key = count_of(run, self.name, mode)
             return steps_of(run, self.name, key, what, show_incomplete_steps, worker)
+
+    def global_step(self, step: int, mode: ModeKeys | str | None = None) -> int | None:
+        """Return the global number of one of its steps; None if it was not recorded.
+
+        Args:
+            step: The step.
+            mode: Whose count it is in, as of ``steps``.
+        """
+        with self._run.fresh() as run:
+            return global_step_of(run, step, count_of(run, self.name, mode))
 
     def prev_steps(
         self,
         step: int,
         n: int | None = None,
-        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        mode: ModeKeys | str | None = None,
     ) -> list[int]:
         """The last *n* (None: all) of its steps up to *step*, itself included."""
         before = [s for s in self.steps(mode) if s <= step]
         return before if n is None else before[max(0, len(before) - max(0, n)) :]
 
-    def workers(self, step: int, mode: ModeKeys | str = ModeKeys.GLOBAL) -> list[str]:
+    def workers(self, step: int, mode: ModeKeys | str | None = None) -> list[str]:
         """Names of the workers that saved it at *step*.
 
         Raises:
             TensorUnavailableForStep: If there is none.
         """
         with self._run.fresh() as run:
-            at = self._global_step(step, mode_key(mode))
+            key = count_of(run, self.name, mode)
+            at = self._global_step(step, key)
             found = {
                 entry.source.worker for entry in values.entries(run, self.name, at)
             }
             rows = values.row_entries(run, self.name, at)
             found |= {entry.source.worker for entry in rows}
             if not found:
-                raise self._unavailable(step, mode_key(mode))
+                raise self._unavailable(step, key)
             return [worker for worker in run.workers if worker in found]
 
     def calls(
         self,
         step: int,
-        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        mode: ModeKeys | str | None = None,
         worker: str | None = None,
     ) -> list[Call]:
         """The (micro_batch, call) pairs that were saved at *step*, in order."""
         with self._run.fresh() as run:
-            at = self._global_step(step, mode_key(mode))
+            at = self._global_step(step, count_of(run, self.name, mode))
             found = {e.call for e in values.entries(run, self.name, at, worker)}
             for entry in values.row_entries(run, self.name, at, worker):
                 found.update(values.calls_of(entry))
@@ -232,7 +247,7 @@ class TensorHandle(HistogramQueries, Shown):
     def value(
         self,
         step: int,
-        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        mode: ModeKeys | str | None = None,
         worker: str | None = None,
         *,
         call: int | None = None,
@@ -253,8 +268,8 @@ class TensorHandle(HistogramQueries, Shown):
             InvalidWorker: If there is no such worker.
             StorageError: If the value cannot be read.
         """
-        key = mode_key(mode)
         with self._run.fresh() as run:
+            key = count_of(run, self.name, mode)
             at = self._global_step(step, key)
             found = values.entries(run, self.name, at, worker)
             found = [e for e in found if values.is_call(e.call, call, micro_batch)]
@@ -272,18 +287,18 @@ class TensorHandle(HistogramQueries, Shown):
             return ValuesOfSteps(run, self.name, found)
 
     def values(
-        self, mode: ModeKeys | str = ModeKeys.GLOBAL, worker: str | None = None
+        self, mode: ModeKeys | str | None = None, worker: str | None = None
     ) -> dict[int, NDArray[Any]]:
-        """All raw values by step."""
-        key = mode_key(mode)
+        """Return all raw values by step: those of training, unless a mode is given."""
         with self._run.fresh() as run, run.frozen():
+            key = count_of(run, self.name, mode)
             steps = steps_of(run, self.name, key, "values", False, worker)
             return {step: self.value(step, key, worker) for step in steps}
 
     def stats(
         self,
         step: int,
-        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        mode: ModeKeys | str | None = None,
         worker: str | None = None,
         *,
         call: int | None = None,
@@ -298,7 +313,7 @@ class TensorHandle(HistogramQueries, Shown):
         Raises:
             QueryError: As ``value`` does.
         """
-        row, number = self._row(step, mode_key(mode), worker, call, micro_batch)
+        row, number = self._row(step, mode, worker, call, micro_batch)
         return TensorStatistics.of(row, number)
 
     def envelope(
@@ -331,7 +346,7 @@ class TensorHandle(HistogramQueries, Shown):
         self,
         step: int,
         reduction_name: str,
-        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        mode: ModeKeys | str | None = None,
         worker: str | None = None,
         abs: bool = False,  # noqa: A002 - smdebug's name
     ) -> float:
@@ -352,24 +367,24 @@ class TensorHandle(HistogramQueries, Shown):
             valid = ", ".join(rows.REDUCTIONS)
             msg = f"unknown reduction {reduction_name!r}: use one of {valid}"
             raise ConfigurationError(msg)
-        row, number = self._row(step, mode_key(mode), worker, None, None)
+        row, number = self._row(step, mode, worker, None, None)
         extremes = extremes_of(row, number)
         return rows.reduction_value(row, reduction_name, abs, extremes=extremes)
 
     def reduction_values(
         self,
         step: int,
-        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        mode: ModeKeys | str | None = None,
         worker: str | None = None,
     ) -> dict[tuple[str, bool], float]:
         """All reductions by (name, of absolute values)."""
-        row, number = self._row(step, mode_key(mode), worker, None, None)
+        row, number = self._row(step, mode, worker, None, None)
         return rows.reduction_values(row, extremes=extremes_of(row, number))
 
     def shape(
         self,
         step: int,
-        mode: ModeKeys | str = ModeKeys.GLOBAL,
+        mode: ModeKeys | str | None = None,
         worker: str | None = None,
     ) -> tuple[int, ...]:
         """Its shape at *step*, on the first worker that saved it.
@@ -381,7 +396,7 @@ class TensorHandle(HistogramQueries, Shown):
             InvalidWorker: If there is no such worker.
         """
         with self._run.fresh() as run:
-            key = mode_key(mode)
+            key = count_of(run, self.name, mode)
             try:
                 at = self._global_step(step, key)
             except QueryError as error:
@@ -393,7 +408,7 @@ class TensorHandle(HistogramQueries, Shown):
                 return _shape_of(definition, worker)
             for raw in values.entries(run, self.name, at, worker):
                 return _shape_of(raw.definition, worker)
-            msg = f"{self.name!r} has no shape at step {step} (mode {key.name})"
+            msg = f"{self.name!r} has no shape at step {step}{in_words(key)}"
             raise ShapeUnavailableForStep(msg)
 
     # --- Inside -------------------------------------------------------------
@@ -402,7 +417,7 @@ class TensorHandle(HistogramQueries, Shown):
         with self._run.lock:
             return self._run.definition(self.name)
 
-    def _global_step(self, step: int, mode: ModeKeys) -> int:
+    def _global_step(self, step: int, mode: Count) -> int:
         """The global step that *step* is; raises where nothing can be there."""
         run = self._run
         found = global_step_of(run, step, mode)
@@ -413,14 +428,15 @@ class TensorHandle(HistogramQueries, Shown):
     def _row(
         self,
         step: int,
-        mode: ModeKeys,
+        mode: ModeKeys | str | None,
         worker: str | None,
         call: int | None,
         micro_batch: int | None,
     ) -> tuple[np.void, int]:
         """The row at *step*, and the class that its extremes are of."""
         with self._run.fresh() as run:
-            at = self._global_step(step, mode)
+            key = count_of(run, self.name, mode)
+            at = self._global_step(step, key)
             found = values.row_entries(run, self.name, at, worker)
             found = [values.of_call(entry, call, micro_batch) for entry in found]
             found = [entry for entry in found if len(entry.rows)]
@@ -440,7 +456,7 @@ class TensorHandle(HistogramQueries, Shown):
                     msg = f"{self.name!r}: {dtype} has no statistics"
                     raise TensorUnavailableForStep(msg)
             if not found:
-                raise self._unavailable(step, mode, worker, call, micro_batch)
+                raise self._unavailable(step, key, worker, call, micro_batch)
             definitions = found[0].source.writer.definitions
             row = found[0].rows[0]
             definition = definitions[int(row["definition"])]
@@ -455,7 +471,7 @@ class TensorHandle(HistogramQueries, Shown):
     def _unavailable(
         self,
         step: int,
-        mode: ModeKeys,
+        mode: Count,
         worker: str | None = None,
         call: int | None = None,
         micro_batch: int | None = None,
@@ -464,7 +480,7 @@ class TensorHandle(HistogramQueries, Shown):
         run = self._run
         if state_of(run, step, mode) is StepState.NOT_YET_AVAILABLE:
             return missing_step(run, step, mode)
-        msg = f"{self.name!r} has no value at step {step} (mode {mode.name})"
+        msg = f"{self.name!r} has no value at step {step}{in_words(mode)}"
         if worker is not None:
             msg += f" of {worker}"
         if call is not None or micro_batch is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -207,20 +207,32 @@ class Trial(TableQueries, Shown):
     def steps(
         self,
         mode: ModeKeys | str | None = None,
-        what: str = "any",
+        what: str | None = None,
         show_incomplete_steps: bool = False,
     ) -> list[int]:
-        """Steps at which something was saved, ascending; a scalar is enough.
+        """Return the steps at which something was saved, ascending.
+
+        Without arguments these are the training steps at which tensors were saved: with
+        raw values or, in a run without raw values, with statistics.  Losses and
+        scalars, which are recorded more often, then count only where there is nothing
+        else.  With a mode, they count.
 
         Args:
-            mode: In the count of this mode; GLOBAL or None: all, as global steps.
+            mode: In the count of this mode; None: steps of training, or of evaluation
+                if nothing was trained; GLOBAL: those of all modes, as global steps.
             what: "values" for raw values and scalars, "statistics" for rows, "any" for
-                both, "tensors" for both without scalars, "histograms".
+                both, "tensors" for both without scalars, "histograms"; None: "any" with
+                a mode, and without one as above.
             show_incomplete_steps: Also those for which more may come.
+
+        Example:
+            for step in trial.steps():
+                print(step, trial.tensor("fc.weight").value(step).mean())
         """
         with self._run.fresh() as run:
-            key = mode_key(mode)
-            return selection.steps_of(run, None, key, what, show_incomplete_steps)
+            key = selection.count_of(run, None, mode)
+            chosen = "any" if what is None and mode is not None else what
+            return selection.steps_of(run, None, key, chosen, show_incomplete_steps)
 
     def count_steps(
         self,
@@ -228,9 +240,9 @@ class Trial(TableQueries, Shown):
         what: str = "any",
         show_incomplete_steps: bool = False,
     ) -> int:
-        """How many steps ``steps`` would list."""
+        """How many steps ``steps`` would list: by default, those with anything."""
         with self._run.fresh() as run:
-            key = mode_key(mode)
+            key = selection.count_of(run, None, mode)
             found = selection.saved_in(run, None, key, what, show_incomplete_steps)
             return len(found)
 
@@ -259,17 +271,58 @@ class Trial(TableQueries, Shown):
             known = {mode.value: mode for mode in ModeKeys}
             return known.get(int(row["mode"])), int(row["mode_step"])
 
-    def global_step(self, mode: ModeKeys | str, mode_step: int) -> int | None:
-        """The global step of a step of *mode*; None if it was not recorded."""
+    def training_steps_at(self, global_steps: Sequence[int]) -> list[int]:
+        """Return where global steps stand in the training, recorded or not.
+
+        A training step stands at its number among those, counted from 0, and a step of
+        evaluation at the number of training steps before it.
+
+        Example:
+            >>> trial.training_steps_at([1718])  # 17 steps of evaluation came before
+            [1701]
+        """
         with self._run.fresh() as run:
-            return selection.global_step_of(run, mode_step, mode_key(mode))
+            return run.training_steps_at(global_steps)
+
+    def global_step(self, mode: ModeKeys | str | None, mode_step: int) -> int | None:
+        """The global step of a step of *mode*; None if it was not recorded.
+
+        Args:
+            mode: The mode; None: as of ``steps``.
+            mode_step: The step, in the count of the mode.
+        """
+        with self._run.fresh() as run:
+            key = selection.count_of(run, None, mode)
+            return selection.global_step_of(run, mode_step, key)
+
+    def step_numbers(self, global_step: int) -> dict[str, Any]:
+        """Return all numbers of a recorded step, as documents of tdbg name them.
+
+        Returns:
+            ``step``: where it stands in the training, as of ``training_steps_at``;
+            ``mode``; ``mode_step``: its number in that mode; ``global_step``.
+        """
+        with self._run.fresh() as run:
+            (step,) = run.training_steps_at([global_step])
+            mode, mode_step = self.mode_modestep(global_step)
+            return {
+                "step": step,
+                "mode": None if mode is None else mode.name,
+                "mode_step": mode_step,
+                "global_step": global_step,
+            }
 
     def has_passed_step(
         self, step: int, mode: ModeKeys | str | None = None
     ) -> StepState:
-        """Whether *step* is there, may still come, or never will."""
+        """Whether *step* is there, may still come, or never will.
+
+        Args:
+            step: The step.
+            mode: Whose count it is in, as of ``steps``.
+        """
         with self._run.fresh() as run:
-            return state_of(run, step, mode_key(mode))
+            return state_of(run, step, selection.count_of(run, None, mode))
 
     def wait_for_steps(
         self,
@@ -279,12 +332,19 @@ class Trial(TableQueries, Shown):
     ) -> None:
         """Block until all *required_steps* are available.
 
+        Args:
+            required_steps: The steps.
+            mode: Whose count they are in, as of ``steps``.
+            timeout: How many seconds to wait.
+
         Raises:
             StepUnavailable: If one of them was not saved and never will be.
             NoMoreData: If the training ended before one of them.
             StepNotYetAvailable: If *timeout* seconds (None: no limit) have passed.
         """
-        wait(self._run, required_steps, mode_key(mode), timeout)
+        with self._run.fresh() as run:
+            key = selection.count_of(run, None, mode)
+        wait(self._run, required_steps, key, timeout)
 
     def step_table(
         self, start: int | None = None, *, limit: int | None = None
@@ -293,9 +353,10 @@ class Trial(TableQueries, Shown):
 
         Args:
             start: First global step; None: from the beginning.
-            limit: How many rows at most; a row takes 101 bytes.
+            limit: How many rows at most; a row takes 109 bytes.
 
-        Fields: step, mode, mode_step, wall_ns, complete (all workers have it),
+        Fields: step (the global one), mode, mode_step, training_step (see
+        ``training_steps_at``), wall_ns, complete (all workers have it),
         lossless (and nothing of it was lost but values that were left out on
         purpose, overflow="sample"), settled (nothing more will come),
         skipped, duration_ns, capture_ns, offered, written, dropped, failed,
@@ -320,7 +381,7 @@ class Trial(TableQueries, Shown):
         """Names of tensors and scalars, sorted; all conditions given must hold.
 
         Args:
-            step: Saved at this step, in the count of *mode*.
+            step: Saved at this step, in the count of *mode*, as of ``steps``.
             mode: Saved in this mode.
             regex: One of these expressions is found in the name.
             collection: In this collection of the run, or of the caller. Of a caller's
@@ -334,7 +395,8 @@ class Trial(TableQueries, Shown):
         with self._run.fresh() as run:
             key = mode_key(mode)
             if step is not None:
-                at = selection.global_step_of(run, step, key)
+                count = selection.count_of(run, None, mode)
+                at = selection.global_step_of(run, step, count)
                 names = set() if at is None else run.names_at(at)
             elif key is not ModeKeys.GLOBAL:
                 names = run.names_of_mode(key)

@@ -22,7 +22,7 @@ from tdbg.config.collections import Role
 from tdbg.errors import CorruptionError, TensorUnavailableForStep
 from tdbg.trial.run import RunState
 from tdbg.trial.shards import assemble, element_type, is_shard, role_of, tell_missing
-from tdbg.trial.writers import Source
+from tdbg.trial.writers import Source, WriterReader
 
 __all__ = [
     "Call",
@@ -214,8 +214,25 @@ KINDS = {
 }
 
 
+def _ids(
+    writer: WriterReader, name: str | None, but: frozenset[Role]
+) -> Sequence[int] | None:
+    """Return the definitions of a tensor, or of all; None: whatever there is."""
+    if name is not None:
+        return writer.ids.get(name, [])
+    if not but:
+        return None
+    known = writer.definitions.items()
+    return [number for number, each in known if role_of(each) not in but]
+
+
 def saved_steps(
-    run: RunState, name: str | None, what: str, worker: str | None = None
+    run: RunState,
+    name: str | None,
+    what: str,
+    worker: str | None = None,
+    *,
+    but: frozenset[Role] = frozenset(),
 ) -> NDArray[np.int64]:
     """Global steps at which something of *name* (None: of anything) was saved.
 
@@ -225,10 +242,11 @@ def saved_steps(
         what: "values", "statistics", "any" of both, "tensors" for both without scalars,
             or "histograms".
         worker: Only what this worker saved.
+        but: Roles of tensors that do not count.
     """
     parts: list[NDArray[np.int64]] = []
     for source in run.sources_of(worker):
-        ids = None if name is None else source.writer.ids.get(name, [])
+        ids = _ids(source.writer, name, but)
         if ids is not None and not ids:
             continue
         if what == "histograms":

@@ -88,14 +88,15 @@ def answer_of(trial: Trial, request: str) -> dict[str, Any]:
             return {
                 "state": str(event.data.get("state", "")),
                 "reason": str(event.data.get("reason") or ""),
-                "step": event.step,
+                "step": trial.training_steps_at([event.step])[0],
                 "until": event.data.get("until"),
             }
         if event.kind == "status" and event.data.get("training") == "stopped":
             stop = event
     if stop is not None:
         reason = str(stop.data.get("reason") or "")
-        return {"state": "stopped", "reason": reason, "step": stop.step}
+        (step,) = trial.training_steps_at([stop.step])
+        return {"state": "stopped", "reason": reason, "step": step}
     state = "ended" if trial.status in ENDED else "asked"
     return {"state": state, "reason": "", "step": None}
 

@@ -140,7 +140,8 @@ def _changes(trial: Trial) -> list[dict[str, Any]]:
     """Return the requests to capture more, and what became of each."""
     return [
         {
-            "step": event.step,
+            "step": trial.training_steps_at([event.step])[0],
+            "global_step": event.step,
             "state": str(event.data.get("state", "")),
             "request": str(event.data.get("request", "")),
             "reason": str(event.data.get("reason") or ""),

@@ -76,7 +76,7 @@ def values(trial: Trial, name: str, at: int, worker: str | None = None) -> bytes
     Args:
         trial: The run.
         name: The tensor.
-        at: A global step: the newest saved values up to there are shown, or, where
+        at: A training step: the newest saved values up to there are shown, or, where
             there are none, the first ones.
         worker: Those of this worker; None: of the first that saved them, or of the
             parts of all of them.

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
+from tdbg.modes import TRAINING
 from tdbg.rules import Engine
 from tdbg.run.directory import find_runs, fingerprint, local_path, open_run
 from tdbg.trial import Trial, create_trial
@@ -56,6 +57,15 @@ class Judging:
         return {"state": self.state, "reason": self.reason}
 
 
+def _complete_to(trial: Trial) -> int:
+    """Return the training step up to which nothing more comes, in any mode."""
+    with trial.no_refresh():
+        last = trial.last_complete_step
+        (step,) = trial.training_steps_at([last])
+        # More evaluation may come at the same place, and the step of training itself.
+        return step if trial.mode(last) in TRAINING else step - 1
+
+
 class OpenRun:
     """A run that is read.
 
@@ -63,7 +73,8 @@ class OpenRun:
         id: What pages call it.
         trial: The run.
         judging: How far it is where this server judges it; None: nobody asked.
-        last_step: The step up to which it was complete when it was last looked at.
+        last_step: The training step up to which it was complete, evaluation included,
+            when it was last looked at.
         epoch: ``Trial.epoch`` then.
     """
 
@@ -93,7 +104,7 @@ class OpenRun:
                 if now >= self._next_status:
                     self._next_status = now + STATUS_SECONDS
                     self._status = self.trial.status
-                self.last_step = self.trial.last_complete_step
+                self.last_step = _complete_to(self.trial)
                 with self.trial.no_refresh() as trial:
                     self.epoch, n_bytes = trial.epoch, trial.n_bytes
                 seen = n_bytes, self.last_step, self.epoch, self._status, self.judging

@@ -13,14 +13,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.compare import Axis
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
-from tdbg.modes import ModeKeys
+from tdbg.modes import GLOBAL, ModeKeys
 from tdbg.stats.histogram import Histogram
 from tdbg.stats.row_fields import EXTREMES, MOMENTS
 from tdbg.trial import Envelope, Trial
@@ -64,8 +64,8 @@ class Curve:
     """A loss or scalar over columns of steps.
 
     Attributes:
-        edges: float64 (columns + 1,): column j covers the global steps
-            ``edges[j] <= step < edges[j + 1]``.
+        edges: float64 (columns + 1,): column j covers the places
+            ``edges[j] <= place < edges[j + 1]`` of the axis.
         low: float32 (columns,): the least finite value; NaN where there is none.
         high: The greatest.
         mean: The mean.
@@ -149,7 +149,8 @@ def curve(
             found.rows[0],
             found.bad[0],
         )
-    return _scalar_curve(trial, name, mode, marks, found.edges)
+    edges = axis.edges(trial.step_table(), marks.astype(np.int64))
+    return _scalar_curve(trial, name, mode, marks, edges)
 
 
 def _is_scalar(trial: Trial, name: str) -> bool:
@@ -256,7 +257,7 @@ def ranks(
         TensorUnavailable: If the name is unknown.
     """
     check_cells(len(trial.workers()), columns)
-    if axis is not Axis.STEP:
+    if axis is Axis.TIME:
         msg = f"workers are shown by step, not by {axis}"
         raise ConfigurationError(msg)
     marks = marks_of(axis, trial.step_table(), start, stop, columns)
@@ -265,6 +266,7 @@ def ranks(
         "start": int(marks[0]),
         "stop": int(marks[-1]),
         "columns": columns,
+        "by": _BY[axis],
         "check": check,
     }
     if name is None:
@@ -300,6 +302,13 @@ def check_cells(n_names: int, columns: int) -> None:
         raise ConfigurationError(msg)
 
 
+# What steps are on an axis of steps.
+_BY: dict[Axis, Literal["training", "global"]] = {
+    Axis.STEP: "training",
+    Axis.GLOBAL: "global",
+}
+
+
 def _on_axis(
     trial: Trial,
     names: Sequence[str],
@@ -314,7 +323,7 @@ def _on_axis(
     """The envelope of columns of an axis, and where on it these begin and end."""
     table = trial.step_table()
     marks = marks_of(axis, table, *place, columns)
-    if axis is Axis.STEP:
+    if axis is not Axis.TIME:
         # Bounds that suit what was recorded: whole cells are read in milliseconds.
         first, end = int(marks[0]), int(marks[-1])
         found = trial.envelope(
@@ -325,6 +334,7 @@ def _on_axis(
             columns=columns,
             fields=field,
             worker=worker,
+            by=_BY[axis],
             check=check,
         )
         return found.edges.astype(np.float64), found
@@ -373,15 +383,16 @@ def rows(
     worker: str | None = None,
     around: int | None = None,
 ) -> dict[str, Any]:
-    """Exact rows of a tensor at the steps in ``start <= step < stop``.
+    """Exact rows of a tensor at the training steps in ``start <= step < stop``.
 
-    Of several workers they are merged, unless one is asked for.
+    Evaluation stands where it ran.  Of several workers rows are merged, unless one is
+    asked for.
 
     Args:
         trial: The run.
         name: The tensor.
-        start: The first step.
-        stop: The step after the last one.
+        start: The first training step.
+        stop: The training step after the last one.
         worker: Of this one alone.
         around: Only the recorded steps next to this one, on both sides of it, however
             far away they are.
@@ -391,28 +402,27 @@ def rows(
         InvalidWorker: If there is no such worker.
     """
     tensor = trial.tensor(name)
-    saved = tensor.steps(what="any", worker=worker)
-    steps = [step for step in saved if start <= step < stop]
+    saved = tensor.steps(GLOBAL, "any", worker=worker)
+    placed = trial.training_steps_at(saved)
+    steps = [s for s, at in zip(saved, placed, strict=True) if start <= at < stop]
     first, most = 0, MAX_ROWS
     if around is not None:
-        place = bisect_right(steps, around)
+        place = bisect_right([at for at in placed if start <= at < stop], around)
         # As many as there are, where one side has fewer.
         first = max(0, min(place - 1 - ROWS_AROUND // 2, len(steps) - ROWS_AROUND))
         most = ROWS_AROUND
     found = []
     for step in steps[first : first + most]:
         try:
-            stats = tensor.stats(step, worker=worker)
+            stats = tensor.stats(step, GLOBAL, worker)
         except QueryError:
             continue  # No row and no value that has one: a part is missing.
         row = {**asdict(stats), "std": stats.std, "rms": stats.rms}
         if not stats.finite:
             row |= dict.fromkeys(OF_FINITE)
-        mode = trial.mode(step)
         found.append(
             {
-                "step": step,
-                "mode": None if mode is None else mode.name,
+                **trial.step_numbers(step),
                 **{key: _number(value) for key, value in row.items()},
             }
         )

@@ -38,8 +38,10 @@ class LastLoss:
     Attributes:
         name: Name of its tensor.
         mode: The mode that it was measured in: training, if any loss was.
-        step: The global step of the value.
+        step: The training step of the value; of evaluation, the number of training
+            steps before it.
         mode_step: The same step in the count of the mode.
+        global_step: The same step among those of all modes.
         value: The mean of its elements; NaN if one is not finite.
     """
 
@@ -47,6 +49,7 @@ class LastLoss:
     mode: ModeKeys
     step: int
     mode_step: int
+    global_step: int
     value: float
 
     @property
@@ -61,6 +64,7 @@ class LastLoss:
             "mode": self.mode.name,
             "step": self.step,
             "mode_step": self.mode_step,
+            "global_step": self.global_step,
             "value": self.value if math.isfinite(self.value) else None,
             "text": self.text,
         }
@@ -120,10 +124,10 @@ def last_value(
             at = int(there[-1])
             bad = sum(float(rows.column(each)[0, at]) for each in NOT_FINITE)
             value = math.nan if bad else float(rows.column("mean")[0, at])
-            step = table[of_mode[at]]
-            return LastLoss(
-                name, mode, int(step["step"]), int(step["mode_step"]), value
-            )
+            row = table[of_mode[at]]
+            numbers = ("training_step", "mode_step", "step")
+            step, own, of_all = (int(row[each]) for each in numbers)
+            return LastLoss(name, mode, step, own, of_all, value)
         stop, width = start, width * 16
     return None
 
@@ -144,7 +148,7 @@ def series_of(
     stop: int | None = None,
     columns: int,
 ) -> Series:
-    """A statistic of a tensor, or a scalar, over global steps.
+    """Return a statistic of a tensor, or a scalar, over training steps.
 
     Args:
         trial: The run.
@@ -152,8 +156,8 @@ def series_of(
         field: A field of ``Trial.envelope``; None: the value of what has one element,
             and ``rms`` of everything else.
         mode: Only steps of this mode.
-        start: First global step.
-        stop: Global step before which to end.
+        start: First training step.
+        stop: Training step before which to end.
         columns: At most so many columns; none of the rows is left out.
 
     Raises:
@@ -163,7 +167,7 @@ def series_of(
     tensor = trial.tensor(name)
     chosen = field or ("mean" if is_number(trial, name) else "rms")
     if tensor.role == "scalar":
-        found = trial.scalars(start=start, end=stop)
+        found = trial.scalars()
         if name in found:
             steps, values = found[name].steps, found[name].values
             if mode is not None:
@@ -171,9 +175,21 @@ def series_of(
                 of_mode = table["step"][table["mode"] == mode_key(mode).value]
                 keep = np.isin(steps, of_mode)
                 steps, values = steps[keep], values[keep]
-            return Series.of_points(name, steps, values, columns)
+            steps = np.array(trial.training_steps_at(steps.tolist()), np.int64)
+            keep = np.full(len(steps), True)
+            if start is not None:
+                keep &= steps >= start
+            if stop is not None:
+                keep &= steps < stop
+            return Series.of_points(name, steps[keep], values[keep], columns)
     envelope = trial.envelope(
-        [tensor.name], mode=mode, start=start, stop=stop, columns=columns, fields=chosen
+        [tensor.name],
+        mode=mode,
+        start=start,
+        stop=stop,
+        columns=columns,
+        fields=chosen,
+        by="training",
     )
     return envelope.series(0, chosen, name)
 

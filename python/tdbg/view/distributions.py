@@ -61,7 +61,8 @@ class Histograms:
         with_values: Whether values count where no histogram was saved.
 
     Attributes:
-        steps: The global steps that have one, ascending.
+        steps: The training steps that have one, ascending; of a tensor that was
+            recorded in evaluation alone, those of evaluation.
 
     Raises:
         TensorUnavailable: If the name is unknown.
@@ -112,8 +113,8 @@ class Histograms:
 
         Args:
             most: How many, at least 1.
-            start: First global step; None: from the first on.
-            stop: Global step before which to end; None: up to the last.
+            start: First training step; None: from the first on.
+            stop: Training step before which to end; None: up to the last.
         """
         first, last = self._places(start, stop)
         steps = np.array(self.steps[first:last], np.int64)
@@ -148,8 +149,8 @@ class Histograms:
         a multiple of it: while a run grows, only its last column is read again.
 
         Args:
-            start: First global step.
-            stop: Global step before which to end.
+            start: First training step.
+            stop: Training step before which to end.
             columns: At most so many columns.
             bins: Number of bins.
             check: Called before each read; may raise to give up.

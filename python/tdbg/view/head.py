@@ -36,8 +36,12 @@ class Head:
         evaluated: Steps of evaluation and prediction, counted likewise.
         step_word: "step", or "round" of boosted trees.
         recorded: Recorded steps of all modes.
-        first_step: Global number of the first recorded step; None if there is none.
-        last_step: Global number of the last one.
+        first_step: Where the first recorded step stands in the training; None if there
+            is none.
+        last_step: Where the last one stands.
+        first_global_step: Global number of the first recorded step, which counts
+            evaluation, too.
+        last_global_step: That of the last one.
         wall: Time of the last recorded step, in seconds since 1970 UTC, or None.
         rate: Training steps per second among the newest ones, or None.
         stopped: Why somebody stopped the training, or None.
@@ -60,6 +64,8 @@ class Head:
     recorded: int
     first_step: int | None
     last_step: int | None
+    first_global_step: int | None
+    last_global_step: int | None
     wall: float | None
     rate: float | None
     stopped: str | None
@@ -145,7 +151,8 @@ def head_of(trial: Trial, table: NDArray[np.void] | None = None) -> Head:
     with trial.no_refresh():
         table = trial.step_table() if table is None else table
         tensors, overhead = tensors_in(trial), trial.overhead()
-        steps, wall = table["step"], table["wall_ns"]
+        steps, training = table["step"], table["training_step"]
+        wall = table["wall_ns"]
         state = trial.status
         is_over = state == "closed"
         newest = trial.attempts()[-1:]
@@ -156,8 +163,10 @@ def head_of(trial: Trial, table: NDArray[np.void] | None = None) -> Head:
             evaluated=steps_of_modes(table, EVALUATION),
             step_word="round" if tensors.are_trees else "step",
             recorded=len(table),
-            first_step=int(steps[0]) if len(steps) else None,
-            last_step=int(steps[-1]) if len(steps) else None,
+            first_step=int(training[0]) if len(steps) else None,
+            last_step=int(training.max()) if len(steps) else None,
+            first_global_step=int(steps[0]) if len(steps) else None,
+            last_global_step=int(steps[-1]) if len(steps) else None,
             wall=float(wall[-1]) / 1e9 if len(wall) else None,
             rate=_rate(table),
             stopped=stop_reason(trial.events("status")),

@@ -31,7 +31,7 @@ class Cells:
 
     Attributes:
         names: Name of each row.
-        edges: Bounds of the columns in steps.  Shape (columns + 1,).
+        edges: Bounds of the columns in training steps.  Shape (columns + 1,).
         values: float64 (rows, columns): positive numbers; NaN where there is none.
         bad: bool (rows, columns): where there is a NaN or an infinity.
     """
@@ -77,7 +77,7 @@ def layer_cells(
     rows: int,
     columns: int,
 ) -> Cells:
-    """The map of tensors over steps: in each cell the greatest value of its rows.
+    """Return the map of tensors over training steps: the greatest value in each cell.
 
     A cell without rows has the colour of the one before it, up to the usual distance of
     recorded steps: where every tenth step is captured that is no gap.
@@ -87,8 +87,8 @@ def layer_cells(
         tensors: A collection, or names.
         field: A field of ``Trial.envelope``.
         mode: Only steps of this mode.
-        start: First global step.
-        stop: Global step before which to end.
+        start: First training step.
+        stop: Training step before which to end.
         rows: At most so many rows: neighbours of more tensors share one.
         columns: At most so many columns.
 
@@ -104,7 +104,13 @@ def layer_cells(
         names, what = list(tensors), "of these names"
     names = in_forward_order(trial, names)
     found = trial.envelope(
-        names, mode=mode, start=start, stop=stop, columns=columns, fields=field
+        names,
+        mode=mode,
+        start=start,
+        stop=stop,
+        columns=columns,
+        fields=field,
+        by="training",
     )
     recorded = [i for i in range(len(found.names)) if found.rows[i].any()]
     if not recorded:

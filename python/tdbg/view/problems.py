@@ -35,7 +35,7 @@ class Episode:
     Attributes:
         newest: Its last state.
         worst: The gravest severity that it ever had.
-        noticed: The global step at which a rule first noticed it.
+        noticed: The training step at which a rule first noticed it.
         n_consequences: Number of other episodes that follow from it.
     """
 
@@ -46,8 +46,8 @@ class Episode:
 
     @property
     def key(self) -> _Key:
-        """Rule, tensor and first step, which tell it from others."""
-        return _key(self.newest)
+        """Rule, tensor and first global step, which tell it from others."""
+        return self.newest.identity
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
@@ -228,12 +228,12 @@ def diagnosis_of(
     """Return the diagnosis of findings, as a run or an engine holds them."""
     states: dict[_Key, list[Finding]] = {}
     for each in findings:
-        states.setdefault(_key(each), []).append(each)
+        states.setdefault(each.identity, []).append(each)
     newest = [told[-1] for told in states.values()]
     followers: dict[_Key, int] = {}
     for each in newest:
         if each.cause is not None:
-            cause = (each.cause.rule, each.cause.tensor, each.cause.first_step)
+            cause = each.cause.identity
             followers[cause] = followers.get(cause, 0) + 1
     groups: dict[tuple[str, bool], list[Episode]] = {}
     for key, told in states.items():
@@ -273,10 +273,6 @@ def accused_tensors(problems: Sequence[Problem], most: int) -> list[str]:
     for each in problems:
         names.update(dict.fromkeys(finding.tensor for finding in each.findings[:most]))
     return list(names)
-
-
-def _key(finding: Finding) -> _Key:
-    return finding.rule, finding.tensor, finding.first_step
 
 
 def _episode_place(episode: Episode) -> tuple[Any, ...]:

@@ -87,7 +87,7 @@ def test_a_healthy_training_keeps_its_output_and_exit_code(
     run = started(tmp_path, environment, *option, program=program)
     out, err = run.communicate(timeout=100)
     assert (run.returncode, out) == (7, "trained 29\n")
-    assert "30 steps judged by rules: no finding" in err
+    assert "30 recorded steps judged by rules: no finding" in err
     assert not marker.exists()
 
 

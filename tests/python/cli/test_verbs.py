@@ -140,11 +140,12 @@ def test_show_tells_modes_apart_and_with_a_mode_all_of_it(tmp_path: Path) -> Non
             builder.step(step, {"fc.weight": x}, mode=mode)
     tensors = call_json("show", tmp_path)["tensors"]
     assert {t["mode"]: (t["mean"], t["steps"]) for t in tensors} == {
-        "TRAIN": (1.0, [0, 1, 3]),
+        "TRAIN": (1.0, [0, 1, 2]),
         "EVAL": (10.0, [2]),
     }
     (merged,) = call_json("show", tmp_path, "--mode", "GLOBAL")["tensors"]
-    assert (merged["mode"], merged["steps"]) == ("GLOBAL", [0, 1, 2, 3])
+    assert (merged["mode"], merged["steps"]) == ("GLOBAL", [0, 1, 2, 2])
+    assert merged["global_steps"] == [0, 1, 2, 3]
     output = call("show", tmp_path).output.splitlines()
     assert [line for line in output if "step" in line and "," in line][:2] == [
         "TRAIN, 3 steps",
@@ -155,8 +156,9 @@ def test_show_tells_modes_apart_and_with_a_mode_all_of_it(tmp_path: Path) -> Non
         (0, "TRAIN"),
         (1, "TRAIN"),
         (2, "EVAL"),
-        (3, "TRAIN"),
+        (2, "TRAIN"),
     ]
+    assert [row["global_step"] for row in history] == [0, 1, 2, 3]
     lines = call("show", tmp_path, "fc.weight").output.splitlines()
     assert {"TRAIN", "EVAL"} <= set(lines)
 
@@ -222,6 +224,7 @@ def test_what_follows_from_a_finding_is_folded_under_it_but_with_all(
         "rule": "ExplodingTensor",
         "tensor": "Net_input_0",
         "first_step": 3,
+        "first_global_step": 3,
     }
 
 
@@ -267,7 +270,7 @@ def test_a_terminal_sees_how_far_a_check_has_come(run: Path) -> None:
         assert engine.on_window is not None
         engine.on_window()
         deadline = time.monotonic() + 60
-        while ": 5 steps" not in shown.getvalue():  # It is drawn by a thread.
+        while ": 5 recorded steps" not in shown.getvalue():  # It is drawn by a thread.
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert "judging" in shown.getvalue()

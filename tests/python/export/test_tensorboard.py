@@ -64,6 +64,8 @@ def test_numbers_are_those_of_the_trial_by_mode_and_step(
     assert report.complete
     trial = create_trial(run)
     table = {int(row["step"]): row for row in trial.step_table()}
+    # Evaluation stands at its training step.
+    at = {step: int(row["training_step"]) for step, row in table.items()}
     for mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
         board = KeyValueStore(tmp_path / "tb" / mode.name)
         steps = [step for step in range(12) if trial.mode(step) is mode]
@@ -75,14 +77,17 @@ def test_numbers_are_those_of_the_trial_by_mode_and_step(
         }
         loss = trial.tensor("loss_output_0")
         assert board.scalars("loss_output_0") == {
-            step: np.float32(loss.reduction_value(step, "mean")) for step in steps
+            at[step]: np.float32(loss.reduction_value(step, "mean", "global"))
+            for step in steps
         }
         assert board.scalars("scalar/lr") == {
-            step: np.float32(0.1 * step) for step in steps
+            at[step]: np.float32(0.1 * step) for step in steps
         }
         weight = trial.tensor("fc.weight")
         assert board.scalars("weights/fc.weight/abs_mean") == {
-            step: np.float32(weight.reduction_value(step, "mean", abs=True))
+            at[step]: np.float32(
+                weight.reduction_value(step, "mean", "global", abs=True)
+            )
             for step in steps
         }
         assert set(board.scalars("biases/fc.bias/zero").values()) == {0.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -222,6 +222,9 @@ class FakeRun:
     @contextlib.contextmanager
     def no_refresh(self) -> Iterator[FakeRun]:
         yield self
+
+    def training_steps_at(self, global_steps: Sequence[int]) -> list[int]:
+        return list(global_steps)
 
     def configuration(self) -> dict[str, Any]:
         return {}

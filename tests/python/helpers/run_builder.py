@@ -129,9 +129,10 @@ class RunBuilder:
         mode_step: int | None = None,
         **options: Any,
     ) -> None:
-        """End the step; mode steps count up from 0 unless given."""
+        """End the step; all steps below it are of its mode unless others were ended."""
         if mode_step is None:
-            mode_step = self._mode_steps[mode]
+            others = sum(n for other, n in self._mode_steps.items() if other != mode)
+            mode_step = max(step - others, 0)
         self._mode_steps[mode] = mode_step + 1
         self.capture.end_step(step, mode.value, mode_step, **options)
 

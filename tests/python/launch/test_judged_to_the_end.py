@@ -107,7 +107,7 @@ def test_a_program_that_ends_during_the_first_look_is_judged(
         judged.finish()
     told = capfd.readouterr().err
     assert "Foreign at step 3" in told
-    assert "4 steps judged by rules: 1 finding" in told
+    assert "4 recorded steps judged by rules: 1 finding" in told
     (finding,) = create_trial(healthy_then_sick).findings()
     assert finding.rule == "Foreign"
 

@@ -48,12 +48,14 @@ def test_a_histogram_comes_back_as_it_was_counted(run_dir: Path) -> None:
     trial = create_trial(run_dir)
     w = trial.tensor("w")
     assert w.histogram(2) == Histogram.of((x + 2)[::2])
-    assert w.steps(what="histograms") == [0, 2, 3]
+    assert w.steps(what="histograms") == [0, 2]
+    assert w.steps("global", what="histograms") == [0, 2, 3]
     assert w.steps(ModeKeys.EVAL, what="histograms") == [0]
-    assert trial.steps(what="histograms") == [0, 2, 3]
+    assert trial.steps("global", what="histograms") == [0, 2, 3]
     assert trial.tensor("other").steps(what="histograms") == []
     assert w.histogram(0, mode="EVAL") == Histogram.of(x[::2])
-    assert list(w.histograms()) == [0, 2, 3]
+    assert list(w.histograms()) == [0, 2]
+    assert list(w.histograms("global")) == [0, 2, 3]
     assert w.histograms(ModeKeys.TRAIN)[2] == w.histogram(2)
     with pytest.raises(ConfigurationError, match="histograms"):
         w.steps(what="quantiles")

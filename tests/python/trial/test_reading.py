@@ -56,7 +56,7 @@ def test_names_are_sorted_and_filtered_by_step_mode_regex_and_collection(
     trial = create_trial(mixed_run)
     everything = ["fc.weight", "net_output_0", "scalar/lr"]
     assert trial.tensor_names() == everything
-    assert trial.tensor_names(step=2) == ["net_output_0"]
+    assert trial.tensor_names(step=2, mode="global") == ["net_output_0"]
     assert trial.tensor_names(step=99) == []
     assert trial.tensor_names(step=1, mode=ModeKeys.EVAL) == ["net_output_0"]
     assert trial.tensor_names(mode=ModeKeys.EVAL) == ["net_output_0"]
@@ -73,19 +73,21 @@ def test_names_are_sorted_and_filtered_by_step_mode_regex_and_collection(
 
 def test_values_come_back_bit_by_bit_and_read_only(mixed_run: Path) -> None:
     tensor = create_trial(mixed_run).tensor("fc.weight")
-    value = tensor.value(4)
+    value = tensor.value(3)
+    np.testing.assert_array_equal(tensor.value(4, "global"), value)
     np.testing.assert_array_equal(value, np.full((2, 3), 5, np.float32))
     assert value.dtype == np.float32
     assert not value.flags.writeable
-    assert list(tensor.values()) == [0, 4]
-    assert tensor.shape(4) == (2, 3)
+    assert list(tensor.values()) == [0, 3]
+    assert list(tensor.values("global")) == [0, 4]
+    assert tensor.shape(3) == (2, 3)
     assert (tensor.role, tensor.dtype) == ("weight", "float32")
 
 
 def test_a_scalar_reads_as_a_tensor_and_as_a_series(mixed_run: Path) -> None:
     trial = create_trial(mixed_run)
-    assert float(trial.tensor("scalar/lr").value(3)) == pytest.approx(0.3)
-    assert trial.tensor("scalar/lr").reduction_value(3, "mean") == pytest.approx(0.3)
+    assert float(trial.tensor("scalar/lr").value(2)) == pytest.approx(0.3)
+    assert trial.tensor("scalar/lr").reduction_value(2, "mean") == pytest.approx(0.3)
     series = trial.scalars()["scalar/lr"]
     assert series.steps.tolist() == [0, 1, 3, 4]
     np.testing.assert_allclose(series.values, [0, 0.1, 0.3, 0.4])
@@ -98,8 +100,9 @@ def test_a_scalar_reads_as_a_tensor_and_as_a_series(mixed_run: Path) -> None:
 
 def test_mode_steps_and_global_steps_convert_into_each_other(mixed_run: Path) -> None:
     trial = create_trial(mixed_run)
-    assert trial.steps() == [0, 1, 2, 3, 4, 5]
-    assert trial.steps(ModeKeys.TRAIN) == [0, 1, 2, 3]
+    assert trial.steps(what="any") == [0, 1, 2, 3]
+    assert trial.steps(ModeKeys.GLOBAL, "any") == [0, 1, 2, 3, 4, 5]
+    assert trial.steps(ModeKeys.TRAIN, "any") == [0, 1, 2, 3]
     assert trial.steps(ModeKeys.EVAL) == [0, 1]
     assert trial.steps(ModeKeys.PREDICT) == []
     assert trial.modes() == [ModeKeys.TRAIN, ModeKeys.EVAL]
@@ -108,6 +111,9 @@ def test_mode_steps_and_global_steps_convert_into_each_other(mixed_run: Path) ->
     assert trial.global_step(ModeKeys.GLOBAL, 77) == 77
     assert trial.mode_modestep(4) == (ModeKeys.TRAIN, 3)
     assert trial.mode(2) is ModeKeys.EVAL
+    # Evaluation stands at the number of training steps before it.
+    assert trial.training_steps_at(range(6)) == [0, 1, 2, 2, 3, 4]
+    assert trial.step_table()["training_step"].tolist() == [0, 1, 2, 2, 3, 4]
     assert trial.mode_step(5) == 1
     assert trial.mode_modestep(6) == (None, None)
     output = trial.tensor("net_output_0")
@@ -119,10 +125,12 @@ def test_mode_steps_and_global_steps_convert_into_each_other(mixed_run: Path) ->
 def test_values_and_statistics_have_steps_of_their_own(mixed_run: Path) -> None:
     trial = create_trial(mixed_run)
     output = trial.tensor("net_output_0")
-    assert output.steps(what="values") == [2, 5]
-    assert output.steps(what="statistics") == [0, 1, 2, 3, 4, 5]
+    assert output.steps("global", what="values") == [2, 5]
+    assert output.steps("global", what="statistics") == [0, 1, 2, 3, 4, 5]
+    assert output.steps(what="statistics") == [0, 1, 2, 3]
     assert output.steps(ModeKeys.TRAIN, what="values") == []
-    assert trial.steps(what="values") == [0, 1, 2, 3, 4, 5]  # The scalar is one.
+    # The scalar is a value.
+    assert trial.steps("global", what="values") == [0, 1, 2, 3, 4, 5]
     assert trial.tensor("scalar/lr").steps(what="statistics") == []
     assert output.prev_steps(3) == [0, 1, 2, 3]
     assert output.prev_steps(3, 2) == [2, 3]
@@ -250,12 +258,12 @@ def test_a_shape_may_change_from_step_to_step(run_dir: Path) -> None:
 
 def test_a_range_hides_all_other_steps(mixed_run: Path) -> None:
     trial = create_trial(mixed_run, range_steps=(2, 4))
-    assert trial.steps() == [2, 3]
+    assert trial.steps("global", "any") == [2, 3]
     assert trial.tensor_names() == ["net_output_0", "scalar/lr"]
     assert not create_trial(mixed_run, range_steps=(2, 3)).tensor_names(regex="lr")
     assert trial.statistics().steps.tolist() == [2, 3]
     assert trial.step_table()["step"].tolist() == [2, 3]
-    assert create_trial(mixed_run, range_steps=(4, None)).steps() == [4, 5]
+    assert create_trial(mixed_run, range_steps=(4, None)).steps("global") == [4, 5]
 
 
 # --- Errors ---------------------------------------------------------------

@@ -54,8 +54,8 @@ def test_a_step_is_there_or_never_will_be_or_may_come(
     assert trial.has_passed_step(10) is AVAILABLE
     assert trial.has_passed_step(11) is UNAVAILABLE
     assert trial.has_passed_step(21) is NOT_YET
-    assert trial.has_passed_step(1, ModeKeys.TRAIN) is AVAILABLE
-    assert trial.has_passed_step(3, ModeKeys.TRAIN) is NOT_YET
+    assert trial.has_passed_step(10, ModeKeys.TRAIN) is AVAILABLE
+    assert trial.has_passed_step(30, ModeKeys.TRAIN) is NOT_YET
     assert trial.has_passed_step(0, ModeKeys.EVAL) is NOT_YET
     assert (trial.status, trial.loaded_all_steps) == ("running", False)
     assert trial.last_complete_step == 20
@@ -87,10 +87,11 @@ def test_a_step_that_has_not_ended_is_incomplete(
     live.flush()
     trial = create_trial(run_dir)
     assert trial.steps() == [0, 10, 20]
-    assert trial.steps(show_incomplete_steps=True) == [0, 10, 20, 30]
-    assert trial.tensor("w").steps(show_incomplete_steps=True) == [0, 10, 20, 30]
+    assert trial.steps("global", show_incomplete_steps=True) == [0, 10, 20, 30]
+    known = trial.tensor("w").steps("global", show_incomplete_steps=True)
+    assert known == [0, 10, 20, 30]
     assert trial.has_passed_step(30) is NOT_YET
-    np.testing.assert_array_equal(trial.tensor("w").value(30), ONES)
+    np.testing.assert_array_equal(trial.tensor("w").value(30, "global"), ONES)
     live.end_step(30)
     live.flush()
     assert trial.steps() == [0, 10, 20, 30]
@@ -107,7 +108,7 @@ def test_errors_tell_never_from_not_yet_and_no_more(
     with pytest.raises(StepNotYetAvailable, match="the last is 20"):
         tensor.value(30)
     with pytest.raises(StepNotYetAvailable):
-        tensor.stats(5, mode=ModeKeys.TRAIN)
+        tensor.stats(50, mode=ModeKeys.TRAIN)
     live.step(30, {"v": ONES})
     live.close()
     with pytest.raises(TensorUnavailableForStep):
@@ -199,7 +200,7 @@ def test_waiting_returns_when_the_step_is_there(
     trial.wait_for_steps([0, 30], timeout=120.0)
     assert is_written.is_set()
     thread.join()
-    trial.wait_for_steps([3], mode=ModeKeys.TRAIN, timeout=0.0)
+    trial.wait_for_steps([30], mode=ModeKeys.TRAIN, timeout=0.0)
 
 
 def test_waiting_ends_at_its_timeout(run_dir: Path, live: RunBuilder) -> None:

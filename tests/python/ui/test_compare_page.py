@@ -122,13 +122,13 @@ def test_the_screen_says_at_which_step_runs_part_and_in_what_first(
 def test_runs_that_are_the_same_part_nowhere(
     browser: Browser, served: Dashboard
 ) -> None:
-    with new_page(browser, at(served, "base", "evaluated", by="training")) as watched:
+    with new_page(browser, at(served, "base", "evaluated")) as watched:
         page = watched.page
         expect(page.locator(".divergence")).to_contain_text("Nowhere: 9 tensors and")
-        page.get_by_role("button", name="step", exact=True).click()
+        page.get_by_role("button", name="step with evaluation").click()
         # Evaluation shifts the count of steps: what is compared is not the same.
         expect(page.locator(".divergence")).to_contain_text("At step 11, first in")
-        page.get_by_role("button", name="training step").click()
+        page.get_by_role("button", name="step", exact=True).click()
         expect(page.locator(".divergence")).to_contain_text("Nowhere")
 
 
@@ -307,7 +307,7 @@ def test_a_ratio_is_that_of_the_runs(served: Dashboard, runs: Path) -> None:
     assert (answer.arrays["edges"][0], answer.arrays["edges"][-1]) == (0, STEPS)
 
 
-@pytest.mark.parametrize("by", ["step", "training", "time"])
+@pytest.mark.parametrize("by", ["step", "global", "time"])
 def test_a_curve_on_an_axis_has_every_value_once(served: Dashboard, by: str) -> None:
     id_ = served.run_id("evaluated")
     end = served.ask(f"/api/run?run={id_}").json["ends"][by]
@@ -343,7 +343,7 @@ def test_what_can_never_be_compared_is_refused(
 
 def test_the_largest_range_and_columns_are_answered(served: Dashboard) -> None:
     query = f"run={served.run_id('base')}&other={served.run_id('hot')}&role=gradient"
-    for by in ("step", "training", "time"):
+    for by in ("step", "global", "time"):
         for more in (
             "columns=999999999",
             f"start={(1 << 63) - 1}",

@@ -37,6 +37,8 @@ def head(**changes: object) -> Head:
         recorded=1263,
         first_step=0,
         last_step=1262,
+        first_global_step=0,
+        last_global_step=1262,
         wall=None,
         rate=None,
         stopped=None,

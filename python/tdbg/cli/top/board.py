@@ -77,7 +77,7 @@ class WatchedRun:
         state: Of the training, as ``Trial.status``; or ``unreadable``.
         error: Why it cannot be read.
         n_steps: Training steps, recorded or not.
-        last_step: The newest global step; -1 if there is none.
+        last_step: The newest training step; -1 if there is none.
         rate: Recent training steps per second; None: unknown.
         view: How it is; None until it was read once.
     """
@@ -172,7 +172,7 @@ class WatchedRun:
 
         Args:
             columns: How many columns their envelopes have, at most.
-            start: First global step; None: the first.
+            start: First training step; None: the first.
         """
         trial = self._trial
         if trial is None:
@@ -227,7 +227,7 @@ class WatchedRun:
         if kept is not None and now < kept[0]:
             return kept[1]
         envelope = trial.envelope(
-            names, mode=mode, start=start, columns=columns, fields=field
+            names, mode=mode, start=start, columns=columns, fields=field, by="training"
         )
         if len(self._envelopes) > 100:
             self._envelopes.clear()

@@ -76,7 +76,7 @@ def report_html(report: Report) -> str:
     verdict = verdict_of_rules(diagnosis)
     rows: list[tuple[str, Child]] = [
         ("run", tag("code", report.run)),
-        ("judged", f"{plural(report.n_steps, 'step')}, up to {report.last_step:,}"),
+        ("judged", f"{report.judged}, up to step {report.last_step:,}"),
         ("verdict", toned(verdict.tone, verdict.sentence)),
         ("rules", str(len(report.statuses))),
     ]

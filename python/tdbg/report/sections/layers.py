@@ -284,7 +284,7 @@ def gradient_flow(subject: Subject) -> Section | None:
 
 
 def _steps_with(subject: Subject, names: Sequence[str]) -> list[int]:
-    """The first, middle and last step at which one of the tensors has a row."""
+    """Return the first, middle and last global step with a row of the tensors."""
     for name in (*names[:1], *names[-1:]):
         steps = subject.trial.tensor(name).steps(ModeKeys.GLOBAL, what="statistics")
         if steps:
@@ -305,4 +305,5 @@ def _dots(subject: Subject, names: Sequence[str], step: int) -> Dots | None:
     finite = found.finite[:, 0].astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = np.where(finite > 0, found.l2[:, 0] / np.sqrt(finite), np.nan)
-    return Dots(f"step {step:,}", values, found.count[:, 0] != found.finite[:, 0])
+    (shown,) = subject.trial.training_steps_at([step])
+    return Dots(f"step {shown:,}", values, found.count[:, 0] != found.finite[:, 0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -108,8 +108,13 @@ def loss_curves(subject: Subject) -> list[DrawnLoss]:
 
 
 def scalars_of(subject: Subject) -> dict[str, ScalarSeries]:
-    """The scalars by name."""
-    return subject.read("scalars", subject.trial.scalars) or {}
+    """Return the scalars by name, over training steps."""
+    found = subject.read("scalars", subject.trial.scalars) or {}
+    at = subject.trial.training_steps_at
+    return {
+        name: replace(each, steps=np.array(at(each.steps.tolist()), np.int64))
+        for name, each in found.items()
+    }
 
 
 def scalar_series(scalars: Mapping[str, ScalarSeries]) -> dict[str, Series]:

@@ -218,14 +218,15 @@ def _hardware(subject: Subject) -> str:
 
 
 def _attempts(subject: Subject) -> Child:
-    attempts = subject.trial.attempts()
+    attempts = subject.trial.attempts()[:MOST_PROBLEMS]
     if not attempts:
         return "none"
     lines: list[Child] = []
-    for each in attempts[:MOST_PROBLEMS]:
+    for each in attempts:
         started = f", started {utc(each.started_ns)}" if each.started_ns > 0 else ""
         lines += [tag("br")] if lines else []
-        lines.append(f"{each.number}: from step {each.first_step}{started}")
+        (first,) = subject.trial.training_steps_at([each.first_step or 0])
+        lines.append(f"{each.number}: from step {first:,}{started}")
     return join(lines)
 
 

@@ -71,7 +71,7 @@ def _capture_time(subject: Subject) -> Series:
 
 def _times(subject: Subject, field: str, label: str) -> Series:
     rows = _timed(subject)
-    return Series.of_points(label, rows["step"], _milliseconds(rows, field))
+    return Series.of_points(label, rows["training_step"], _milliseconds(rows, field))
 
 
 def median_step_time(subject: Subject) -> float:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg import actions as named_actions
 from tdbg.actions import Action, close_all, trouble_of
+from tdbg.config.quantities import plural
 from tdbg.errors import ConfigurationError
 from tdbg.rules.causes import Causes, cause_of, with_causes
 from tdbg.rules.engine.feed import Feed
@@ -65,8 +66,10 @@ class Report(Shown):
         findings: One finding for every episode, in its last state; sorted by first
             step, the worst first where steps are equal.
         statuses: One for every rule, in the order in which the rules were given.
-        n_steps: How many recorded steps were judged.
-        last_step: The last of them, or -1.
+        n_steps: How many recorded steps of training were judged.
+        n_evaluated: How many steps of evaluation and prediction.
+        last_step: The last step that was judged, as a training step, or -1.
+        last_global_step: Its global number, or -1.
         notes: Errors of recording and of actions, as text.
     """
 
@@ -75,6 +78,8 @@ class Report(Shown):
     statuses: tuple[RuleStatus, ...]
     n_steps: int
     last_step: int
+    n_evaluated: int = 0
+    last_global_step: int = -1
     notes: tuple[str, ...] = ()
 
     @property
@@ -88,6 +93,16 @@ class Report(Shown):
         failed = any(status.status is Status.ERROR for status in self.statuses)
         return not self.accuses and not failed
 
+    @property
+    def judged(self) -> str:
+        """How many steps were judged, in words, evaluation apart."""
+        trained = plural(self.n_steps, "recorded step")
+        if not self.n_evaluated:
+            return trained
+        if not self.n_steps:
+            return f"{plural(self.n_evaluated, 'recorded step')} of evaluation"
+        return f"{trained} of training and {self.n_evaluated:,} of evaluation"
+
     def to_json(self) -> dict[str, Any]:
         """Return the report as a dictionary that JSON can hold."""
         return {
@@ -95,7 +110,9 @@ class Report(Shown):
             "findings": [finding.to_json() for finding in self.findings],
             "statuses": [status.to_json() for status in self.statuses],
             "n_steps": self.n_steps,
+            "n_evaluated": self.n_evaluated,
             "last_step": self.last_step,
+            "last_global_step": self.last_global_step,
             "notes": list(self.notes),
         }
 
@@ -144,7 +161,7 @@ class Engine:
         self._causes = Causes()
         # Ends of findings from which others follow that go on.
         self._ends: dict[Cause, Finding] = {}
-        self._n_steps = 0
+        self._n_steps = self._n_evaluated = 0
         self.is_stopped = False
         # Wakes ``follow``; a signal may come while its lock is held, as an event's.
         self._wake = queue.SimpleQueue[None]()
@@ -287,19 +304,32 @@ class Engine:
         return {runner.rule.name: runner.n_judged for runner in self._runners}
 
     def episodes(self) -> list[Finding]:
-        """Return one finding for every episode, in its current state, by rule."""
+        """Return one finding for every episode, in its current state, by rule.
+
+        Its steps are global ones.
+        """
         return [finding for runner in self._runners for finding in runner.findings]
 
     def report(self) -> Report:
         """Return the report as of now."""
+        found, last = with_causes(self.episodes()), self._feed.next_step - 1
         return Report(
             run=self.run,
-            findings=tuple(sorted(with_causes(self.episodes()), key=_first_and_worst)),
+            findings=tuple(self._in_training(sorted(found, key=_first_and_worst))),
             statuses=tuple(runner.status for runner in self._runners),
             n_steps=self._n_steps,
-            last_step=self._feed.next_step - 1,
+            n_evaluated=self._n_evaluated,
+            last_step=self._trial.training_steps_at([last])[0],
+            last_global_step=last,
             notes=tuple(self._notes),
         )
+
+    def _in_training(self, findings: Iterable[Finding]) -> list[Finding]:
+        """Return findings of rules by training steps."""
+        with self._trial.no_refresh():
+            return [
+                each.in_training(self._trial.training_steps_at) for each in findings
+            ]
 
     def _runner(self, rule: Rule, *, isolate: bool) -> LocalRunner | SandboxedRule:
         if not is_foreign(rule) or not isolate:
@@ -350,6 +380,7 @@ class Engine:
 
     def _judge_window(self) -> list[Finding]:
         self._n_steps += self._feed.n_new
+        self._n_evaluated += self._feed.n_evaluated
         if self.on_window is not None:
             self.on_window()
         found: list[Finding] = []
@@ -415,13 +446,14 @@ class Engine:
         # A stable sort: findings of equal keys stay in the order of causes, rules and
         # tensors.
         found.sort(key=lambda finding: (finding.step, -finding.severity))
-        for finding in found:
+        shown = self._in_training(found)
+        for finding, as_shown in zip(found, shown, strict=True):
             if self._writer is not None:
                 self._writer.write_finding(finding)
-            self._act(finding)
+            self._act(as_shown)
         if found and self._writer is not None:
             self._writer.flush()
-        return found
+        return shown
 
     def _act(self, finding: Finding) -> None:
         for action in self._actions:

@@ -86,7 +86,7 @@ class Feed:
         # New steps that were read and are in no window yet, of one poll.
         self._ahead = NO_STEPS
         self._window = (-1, -1)
-        self._n_new = 0
+        self._n_new = self._n_evaluated = 0
         self._waiting_since: float | None = None
         self._infos: dict[str, TensorInfo] = {}
         self._position: dict[str, int] = {}
@@ -108,8 +108,13 @@ class Feed:
 
     @property
     def n_new(self) -> int:
-        """How many new steps the current window has."""
+        """How many new steps of training the current window has."""
         return self._n_new
+
+    @property
+    def n_evaluated(self) -> int:
+        """How many new steps of evaluation and prediction it has."""
+        return self._n_evaluated
 
     def blind(self) -> list[bool]:
         """Return for each rule whether it selected no tensor."""
@@ -144,7 +149,8 @@ class Feed:
             history.append(blocks)
         self._units.append(new, self._unit_tensors, self._values.new_values)
         self._window = (first, last)
-        self._n_new = len(new)
+        self._n_evaluated = int(np.isin(new.modes, EVALUATION).sum())
+        self._n_new = len(new) - self._n_evaluated
         self._next_step = last + 1
         return True
 

@@ -75,7 +75,9 @@ def serve(task: dict[str, Any], lines: Any, answers: _Answers) -> None:
             answers.send(status="Error", message=status.message[:MAX_TEXT])
         (judged,) = engine.judged().values()
         answers.send(
-            done=report.last_step, judged=judged, missing=status.message[:MAX_TEXT]
+            done=report.last_global_step,
+            judged=judged,
+            missing=status.message[:MAX_TEXT],
         )
 
 
@@ -90,7 +92,7 @@ def _send_episodes(
 
 
 def _short(finding: Finding) -> dict[str, Any]:
-    document = finding.to_json()
+    document = finding.in_global_steps().to_json()
     return {
         key: value[:MAX_TEXT] if isinstance(value, str) else value
         for key, value in document.items()

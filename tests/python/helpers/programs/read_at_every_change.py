@@ -109,7 +109,7 @@ class Readers:
         assert find_runs(self.run.parent) == [self.run]
         trial = create_trial(self.run)
         assert trial.problems() == []
-        last = max(trial.steps(), default=-1)
+        last = max(trial.steps("global"), default=-1)
         assert last >= self._last_step, "a step is there no more"
         self._last_step = last
         for name in trial.tensor_names():

@@ -30,10 +30,11 @@ export interface Head {
   evaluated: number;
   step_word: "step" | "round";
   recorded: number;
+  /** Training steps: evaluation stands at the number of training steps before it. */
   first_step: number | null;
   last_step: number | null;
   /** The place after its last step, on each axis that runs are compared on. */
-  ends: Record<"step" | "training" | "time", number>;
+  ends: Record<"step" | "global" | "time", number>;
   wall: number | null;
   rate: number | null;
   cost: { share: number; is_telling: boolean };
@@ -120,8 +121,11 @@ export type Field = "rms" | "l2" | "abs_max" | "std" | "mean" | "zero_share";
 export type RankField = Field | "seconds";
 
 export interface Row {
+  /** The training step; of evaluation, the number of training steps before it. */
   step: number;
   mode: string | null;
+  mode_step: number | null;
+  global_step: number;
   [statistic: string]: number | string | null;
 }
 

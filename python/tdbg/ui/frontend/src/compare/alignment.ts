@@ -2,11 +2,11 @@
 import { count } from "../format";
 import type { Run } from "../types";
 
-export const AXES = ["step", "training", "time"] as const;
+export const AXES = ["step", "global", "time"] as const;
 export type By = (typeof AXES)[number];
 export const AXIS_NAMES: Record<By, string> = {
   step: "step",
-  training: "training step",
+  global: "step with evaluation",
   time: "time",
 };
 

@@ -69,7 +69,7 @@ export function DivergencePoints({
 
 /** Where two runs diverge first, and where next. */
 function Answer({ data, by, percentage }: { data: Divergence; by: By; percentage: string }) {
-  const word = data.by === "training" ? "training step" : "step";
+  const word = data.by === "global" ? "recorded step" : "step";
   const first = data.points[0];
   if (!data.n_places || !data.n_names)
     return <p>They have {data.n_names ? `no ${word}` : "no tensor and no scalar"} in common.</p>;

@@ -420,7 +420,11 @@ function Rows({
           </thead>
           <tbody>
             {rows.map((row) => (
-              <tr key={row.step} class={row.step === at ? "current" : ""}>
+              <tr
+                key={row.global_step}
+                class={row.step === at ? "current" : ""}
+                title={`${row.mode} step ${count(row.mode_step ?? 0)}, step ${count(row.global_step)} of all modes`}
+              >
                 <td>{count(row.step)}</td>
                 {COLUMNS.map((each) => (
                   <td key={each} class={each === "nan" && Number(row.nan) > 0 ? "bad" : ""}>
