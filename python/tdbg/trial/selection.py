@@ -167,7 +167,13 @@ def _in_count(
     if not show_incomplete_steps:
         settled = run.table.column("settled")[at]
         steps, at = steps[settled], at[settled]
-    return steps[np.isin(run.table.steps[at], saved, assume_unique=True)]
+    found = steps[np.isin(run.table.steps[at], saved, assume_unique=True)]
+    if mode is None and show_incomplete_steps:
+        # Of a step that has not ended nobody knows the mode; mostly it trains.
+        still_open = saved[saved > run.table.steps.max(initial=-1)]
+        more = np.array(run.training_steps_at(still_open.tolist()), np.int64)
+        found = np.concatenate((found, more))
+    return found
 
 
 def _settled(run: RunState, saved: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -185,9 +191,25 @@ def global_step_of(run: RunState, step: int, mode: Count) -> int | None:
         return step
     steps, at = run.table.of_mode(mode)
     i = int(np.searchsorted(steps, step))
-    if i == len(steps) or steps[i] != step:
-        return None
-    return int(run.table.steps[at[i]])
+    if i < len(steps) and steps[i] == step:
+        return int(run.table.steps[at[i]])
+    if mode is None and i == len(steps):
+        return _still_open(run, step)
+    return None
+
+
+def _still_open(run: RunState, step: int) -> int | None:
+    """The global step that a training step will be if it is open, or None."""
+    table = run.table
+    last, trained = (
+        int(each[-1]) if len(each) else -1
+        for each in (table.steps, table.of_mode(None)[0])
+    )
+    (at_last,) = run.training_steps_at([last])
+    if at_last > trained:  # The last one was of evaluation, before this one.
+        at_last -= 1
+    found = last + step - at_last
+    return found if found > last and run.has_data(found) else None
 
 
 def saved_near(run: RunState, name: str, step: int, mode: Count) -> int | None:

@@ -110,7 +110,7 @@ def test_histograms_have_every_element_and_the_moments_of_the_trial(
     for tag in board.histogram_tags:
         tensor = trial.tensor(tag.partition("/")[2])
         found = board.histograms(tag)
-        assert list(found) == [0, 1, 2, 4, 5, 6, 8, 9, 10]
+        assert list(found) == list(range(9))
         for step, histogram in found.items():
             stats = tensor.stats(step)
             assert sum(histogram.bucket) == histogram.num == stats.count

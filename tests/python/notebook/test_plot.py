@@ -56,7 +56,7 @@ def test_a_spike_of_one_step_is_in_the_envelope_of_few_columns(trial: Trial) -> 
     assert abs(high[0] - SPIKE) <= 32
     assert ax.get_yscale() == "log"
     assert ax.get_ylabel() == "value of loss_output_0"
-    assert ax.get_xlabel() == "global step"
+    assert ax.get_xlabel() == "step"
 
 
 def test_what_is_not_finite_has_a_mark_above_the_axes(trial: Trial) -> None:

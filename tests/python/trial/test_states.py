@@ -87,11 +87,10 @@ def test_a_step_that_has_not_ended_is_incomplete(
     live.flush()
     trial = create_trial(run_dir)
     assert trial.steps() == [0, 10, 20]
-    assert trial.steps("global", show_incomplete_steps=True) == [0, 10, 20, 30]
-    known = trial.tensor("w").steps("global", show_incomplete_steps=True)
-    assert known == [0, 10, 20, 30]
+    assert trial.steps(show_incomplete_steps=True) == [0, 10, 20, 30]
+    assert trial.tensor("w").steps(show_incomplete_steps=True) == [0, 10, 20, 30]
     assert trial.has_passed_step(30) is NOT_YET
-    np.testing.assert_array_equal(trial.tensor("w").value(30, "global"), ONES)
+    np.testing.assert_array_equal(trial.tensor("w").value(30), ONES)
     live.end_step(30)
     live.flush()
     assert trial.steps() == [0, 10, 20, 30]
