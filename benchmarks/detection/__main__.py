@@ -4,6 +4,7 @@ python -m benchmarks.detection verify --seeds 1         predicates only, no rule
 python -m benchmarks.detection --jobs 2                 record, judge, print tables
 python -m benchmarks.detection --only raw,dead --json   some cases, as JSON
 python -m benchmarks.detection --origin third fourth    of the later collections
+python -m benchmarks.detection advice --seeds 1        follow the first advice
 python -m benchmarks.detection --set DeadRelu.threshold_layer=80
 python -m benchmarks.detection --corpus mine.py         other cases
 """
@@ -24,6 +25,7 @@ from rich.progress import track
 
 from benchmarks._harness.machine import ROOT
 from benchmarks.detection import table
+from benchmarks.detection.advice import advice_table, follow_advice, not_mended
 from benchmarks.detection.judge import Judged, judge
 from benchmarks.detection.kit.case import HALVES, ORIGINS, Case, cases, load
 from benchmarks.detection.record import Recording, record
@@ -45,6 +47,9 @@ def main() -> None:
         return
     if given.verb == "verify":
         verify_all(given, chosen)
+        return
+    if given.verb == "advice":
+        try_advice(given, chosen)
         return
     recordings = recorded(given, chosen)
     if given.verb == "record":
@@ -77,7 +82,7 @@ def options() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = ["judge", "record", "sweep", "verify", "list"]
+    verbs = ["judge", "record", "sweep", "verify", "list", "advice"]
     parser.add_argument("verb", nargs="?", default="judge", choices=verbs)
     parser.add_argument("--only", default="", help="beginnings of names, with commas")
     parser.add_argument("--half", choices=HALVES)
@@ -124,6 +129,20 @@ def verify_all(given: argparse.Namespace, chosen: list[Case]) -> None:
         print(verdict.line, flush=True)
         troubles += bool(verdict.trouble)
     sys.exit(f"{troubles} in trouble" if troubles else 0)
+
+
+def try_advice(given: argparse.Namespace, chosen: list[Case]) -> None:
+    """Follow the advice that is told first of each sick training, and print."""
+    sick = [one for one in chosen if one.is_sick]
+    work = follow_advice(sick, range(given.seeds), given.jobs, given.corpus)
+    tried = []
+    for one in progress(work, len(sick) * given.seeds, "following"):
+        tried.append(one)
+        print(json.dumps(asdict(one)), file=sys.stderr, flush=True)
+    for shown in (advice_table(tried), not_mended(tried)):
+        print(shown.text(), end="\n\n")
+    if given.write is not None:
+        table.write(given.write, [advice_table(tried)], "advice")
 
 
 def recorded(given: argparse.Namespace, chosen: list[Case]) -> list[Recording]:
