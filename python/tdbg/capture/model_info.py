@@ -11,7 +11,7 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from tdbg.capture.session import Session
@@ -75,6 +75,9 @@ class ModelInfoWriter:
         source: Describes the model.
         stands_still: Returns whether parameters are what they were when it was called
             first; None: nobody knows.
+        new_optimizer: Asked before a model that has not trained is evaluated: is there
+            an optimizer that has never stepped?  Returns the samples and batch size of
+            a loader without a batch, nothing if there is none, or None: no optimizer.
     """
 
     def __init__(
@@ -82,10 +85,14 @@ class ModelInfoWriter:
         session: Session,
         source: ModelSource,
         stands_still: Callable[[], bool] | None = None,
+        new_optimizer: Callable[[], Sequence[int] | None] | None = None,
     ) -> None:
         self._session = session
         self._source = source
         self._stands_still = stands_still
+        self._new_optimizer = new_optimizer
+        # What it returned.
+        self._waiting: Sequence[int] | None = None
         self._countdown = 1
         self._n_forwards = 0
         # Forwards in training since an optimizer has stepped; the most before, and all.
@@ -110,6 +117,8 @@ class ModelInfoWriter:
     def evaluation_begins(self) -> None:
         """Write what is known, if nothing was written: it is evaluated first."""
         if self._written is None:
+            if self._new_optimizer is not None:
+                self._waiting = self._new_optimizer()
             self.evaluation_changed()
 
     def optimizer_stepped(self) -> None:
@@ -166,6 +175,14 @@ class ModelInfoWriter:
             self._stop()
         elif self._n_forwards and self._written is None:
             self._update()
+        elif not self._n_forwards and self._waiting is not None and self._written:
+            self._write(
+                dataclasses.replace(
+                    self._written,
+                    never_trained=True,
+                    empty_loader=tuple(self._waiting),
+                )
+            )
 
     def _stop(self) -> None:
         """Write that the optimizers have stopped."""
@@ -207,6 +224,9 @@ class ModelInfoWriter:
         )
         written = self._written
         if written is None or info != dataclasses.replace(written, step=info.step):
-            self._written = info
-            for document in info.parts():
-                self._session.write_event(EventKind.CONFIGURATION, document, info.step)
+            self._write(info)
+
+    def _write(self, info: ModelInfo) -> None:
+        self._written = info
+        for document in info.parts():
+            self._session.write_event(EventKind.CONFIGURATION, document, info.step)

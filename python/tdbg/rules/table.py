@@ -254,6 +254,11 @@ class Table:
         """Return the steps of this table, old and new, at which a tensor has values."""
         return self._steps_of(name, "values")
 
+    def first_value_step(self, name: str) -> int | None:
+        """Return the first step of the run at which a tensor has values, or None."""
+        found = self._values.steps(name, "values")
+        return int(found[0]) if len(found) else None
+
     def histogram_steps(self, name: str) -> NDArray[np.int64]:
         """Return the steps of this table at which a tensor has a histogram."""
         return self._steps_of(name, "histograms")

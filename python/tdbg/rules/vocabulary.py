@@ -57,10 +57,31 @@ class Vocabulary:
     normal_default: str  # Sentence: which deviation a normal distribution has.
     # Runs.
     reproducing: str
+    # What a model that learns badly needs.
+    not_learning: str = (  # Sentences.
+        "The model does not learn. Try a learning rate 10 times as high and one 10 "
+        "times as low. Check that labels belong to their inputs and that the optimizer "
+        "holds the parameters. Check whether the model can overfit a single batch."
+    )
+    underfitting: str = (  # Sentences.
+        "Check that labels belong to their inputs, and whether the model can overfit a "
+        "single batch. If it can, use more layers or units, better features, less "
+        "weight decay and dropout, or a higher learning rate."
+    )
+    overfitting: str = (  # Sentences.
+        "Go back to the checkpoint with the best validation loss. Then use more data "
+        "or augmentation, weight decay, dropout, a smaller model, or early stopping. "
+        "Check that the validation data resemble the training data."
+    )
+    stopping_early: str = (  # Sentence.
+        "Stop the training and keep the checkpoint with the best validation loss; or "
+        "lower the learning rate, if you never have."
+    )
     # Trees.
     simpler_trees: str = (
         "set max_depth to {} or less, or raise min_child_weight or gamma"
     )
+    allowing_splits: str = "lower min_child_weight and gamma, and check max_depth"
     column_sampling: str = "colsample_bytree"
 
 
@@ -206,23 +227,61 @@ _MXNET: Final = replace(
     reproducing="the seeds (mx.random.seed, numpy.random.seed, workers)",
 )
 
+
+def _of_trees(
+    allowing_splits: str, simpler: str, early: str, sampling: str
+) -> Vocabulary:
+    """Return the vocabulary of boosted trees.
+
+    Args:
+        allowing_splits: How to allow more splits: a verb and its objects.
+        simpler: How to get simpler trees, with ``{}`` for a depth.
+        early: The setting that stops early.
+        sampling: The setting that leaves out features.
+    """
+    return replace(
+        _PYTORCH,
+        not_learning="The trees do not fit the labels. Check that labels belong to "
+        f"their rows. Raise learning_rate, or {allowing_splits}.",
+        underfitting="Check that labels belong to their rows. If they do, use more "
+        f"rounds, a higher learning_rate, deeper trees, or better features; or "
+        f"{allowing_splits}.",
+        overfitting="Use the round with the best validation loss "
+        f"({early}). Then {simpler.format(6)}, use {sampling} below 1, lower "
+        "learning_rate with more rounds, or get more data. Check that the validation "
+        "data resemble the training data.",
+        stopping_early="Use the round with the best validation loss, and stop there "
+        f"({early}).",
+        simpler_trees=simpler,
+        allowing_splits=allowing_splits,
+        column_sampling=sampling,
+    )
+
+
 VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
     "pytorch": _PYTORCH,
     "keras": _KERAS,
     "tensorflow": _KERAS,
     "jax": _JAX,
     "mxnet": _MXNET,
-    "xgboost": _PYTORCH,
-    "lightgbm": replace(
-        _PYTORCH,
-        simpler_trees="set max_depth to {} or less, lower num_leaves, or raise "
-        "min_data_in_leaf or min_gain_to_split",
-        column_sampling="feature_fraction",
+    "xgboost": _of_trees(
+        _PYTORCH.allowing_splits,
+        _PYTORCH.simpler_trees,
+        "early_stopping_rounds",
+        "colsample_bytree",
     ),
-    "catboost": replace(
-        _PYTORCH,
-        simpler_trees="set max_depth (depth) to {} or less, or raise l2_leaf_reg",
-        column_sampling="rsm",
+    "lightgbm": _of_trees(
+        "lower min_data_in_leaf, min_sum_hessian_in_leaf and min_gain_to_split",
+        "set max_depth to {} or less, lower num_leaves, or raise min_data_in_leaf or "
+        "min_gain_to_split",
+        "lightgbm.early_stopping",
+        "feature_fraction",
+    ),
+    "catboost": _of_trees(
+        "lower min_data_in_leaf and l2_leaf_reg, and raise depth",
+        "set max_depth (depth) to {} or less, or raise l2_leaf_reg",
+        "early_stopping_rounds",
+        "rsm",
     ),
 }
 """Vocabularies by the name that the adapter of a framework gives."""

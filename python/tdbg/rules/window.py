@@ -176,6 +176,7 @@ class Idle:
         alive: Whether the training's process exists; None: unknown, for example
             because it runs on another machine.
         ended: Whether the training has ended normally, so that no step will follow.
+        model_info: What was last known of the model, if it has ended.
     """
 
     seconds: float
@@ -183,6 +184,7 @@ class Idle:
     mode: ModeKeys | None
     alive: bool | None
     ended: bool
+    model_info: ModelInfo | None = None
 
     def judge(
         self,

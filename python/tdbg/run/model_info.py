@@ -122,6 +122,10 @@ class ModelInfo:
         evaluates: Of losses that other data than those of training have under names of
             their own, the loss of training that each is compared with, by name.
             Where both have one name, the mode says which is which.
+        never_trained: Whether an optimizer was made, and the model was only evaluated
+            until the end.
+        empty_loader: The numbers of samples and of samples in a batch of a loader that
+            then had no batch, since it leaves out the last one; empty: there was none.
     """
 
     step: int
@@ -145,6 +149,8 @@ class ModelInfo:
     untrained: tuple[UntrainedParameter, ...] = ()
     made_inputs: tuple[str, ...] = ()
     evaluates: Mapping[str, str] = field(default_factory=dict)
+    never_trained: bool = False
+    empty_loader: tuple[int, ...] = ()
 
     @property
     def has_several_optimizers(self) -> bool:
@@ -267,6 +273,10 @@ class ModelInfo:
             untrained=_values(UntrainedParameter.from_json, document.get("untrained")),
             made_inputs=tuple(texts_of(document.get("made_inputs"))),
             evaluates=_texts(mapping_of(document.get("evaluates"))),
+            never_trained=document.get("never_trained") is True,
+            empty_loader=tuple(
+                filter(is_integer, list_of(document.get("empty_loader")))
+            ),
         )
 
     def parts(self, max_bytes: int = MAX_PART_BYTES) -> list[dict[str, Any]]:

@@ -324,6 +324,8 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         makes_targets=any(each.makes_targets for each in held),
         untrained=_union(each.untrained for each in held),
         made_inputs=_union(each.made_inputs for each in held),
+        never_trained=all(each.never_trained for each in held),
+        empty_loader=next((each.empty_loader for each in held), ()),
         evaluates={
             name: other for each in held for name, other in each.evaluates.items()
         },

@@ -299,8 +299,10 @@ def test_needs_of_the_hooks_own_rules_give_way_to_what_is_instead(
     train(*training, 5)
     assert hook.close()
     trial = create_trial(run_dir)
-    assert trial.tensor("gradient/fc1.weight").steps() == [2, 3, 4]
+    # Both rules need gradients; only the hook's own needs weights and updates.
+    assert trial.tensor("gradient/fc1.weight").steps() == [0, 1, 2, 3, 4, 5, 6]
     assert trial.tensor("fc1.weight").steps() == [0, 1, 5, 6]
+    assert trial.tensor("update/fc1.weight").steps() == [0, 1, 5, 6]
 
 
 def test_a_training_may_be_named_by_its_process(run_dir: Path, tmp_path: Path) -> None:

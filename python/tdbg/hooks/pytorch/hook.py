@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -46,6 +46,7 @@ from tdbg.hooks.pytorch.model.callbacks import leave_out_of_copies
 from tdbg.hooks.pytorch.model.kinds import loss_name
 from tdbg.hooks.pytorch.model.mode import TorchMode
 from tdbg.hooks.pytorch.model.module_tree import class_name, unwrapped
+from tdbg.hooks.pytorch.model.process_objects import empty_loader
 from tdbg.modes import ModeKeys
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
@@ -80,7 +81,10 @@ class Hook(FrameworkHook):
         self._functions: FunctionCalls | None = None
         self._model = TorchModel(self._module_captures, self._losses)
         self._model_info = ModelInfoWriter(
-            session, self._model, self._model.stands_still
+            session,
+            self._model,
+            self._model.stands_still,
+            self._new_optimizer,
         )
         self._watch: OptimizerWatch | None = None
         self._by_hand: UpdatesByHand | None = None
@@ -344,6 +348,17 @@ class Hook(FrameworkHook):
                     if table not in known
                 ]
                 self._watch_gradients()
+
+    def _new_optimizer(self) -> Sequence[int] | None:
+        """Look for an optimizer, and for a loader without a batch."""
+        if self._watch is None:
+            return None
+        self._watch.search_now()
+        optimizers = self._watch.optimizers()
+        # The state of one that has been loaded is there: a checkpoint is evaluated.
+        if not optimizers or any(each.state for each in optimizers):
+            return None
+        return empty_loader()
 
     def _training_forward_begins(self, context: StepContext) -> None:
         if self._watch is not None:

@@ -417,6 +417,7 @@ class Engine:
             starts = [attempt.started_ns for attempt in self._trial.attempts()]
             seconds = max(0.0, (time.time_ns() - max([wall_ns, *starts])) / 1e9)
         status = self._trial.status
+        infos = self._trial.model_info() if status == "closed" else ()
         alive = {"running": True, "stalled": True, "dead": False, "closed": False}
         return Idle(
             seconds=seconds,
@@ -424,6 +425,7 @@ class Engine:
             mode=mode,
             alive=alive.get(status),
             ended=status == "closed",
+            model_info=infos[-1] if infos else None,
         )
 
     def _publish(self, changes: list[Finding]) -> list[Finding]:

@@ -157,15 +157,19 @@ class OptimizerWatch:
         if self._searches == 0 or self._session.optimizers:
             return
         self._searches -= 1
-        for optimizer in living(Optimizer):
-            if self._holds_ours(optimizer):
-                self.add(optimizer)
+        self.search_now()
         if not (self._session.optimizers or self._custom):
             self._custom = [
                 (next(self._numbers), found)
                 for found in custom_optimizers()
                 if self._trains_ours(found())
             ]
+
+    def search_now(self) -> None:
+        """Look for optimizers of PyTorch, however often that was done."""
+        for optimizer in living(Optimizer):
+            if self._holds_ours(optimizer):
+                self.add(optimizer)
 
     def record_custom(self, context: StepContext) -> None:
         """Record the numbers of optimizers that are not PyTorch's.

@@ -15,8 +15,15 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
+from torch.utils.data import DataLoader
 
-__all__ = ["custom_optimizers", "held_ids", "living", "parameters_of"]
+__all__ = [
+    "custom_optimizers",
+    "empty_loader",
+    "held_ids",
+    "living",
+    "parameters_of",
+]
 
 
 def living(*classes: type) -> list[Any]:
@@ -61,6 +68,19 @@ def custom_optimizers() -> list[weakref.ref[Any]]:
                 if groups and all(map(_is_group, groups)):
                     found.append(weakref.ref(each))
     return found
+
+
+def empty_loader() -> tuple[int, ...]:
+    """Return the samples and the batch size of a loader without a batch; else nothing.
+
+    Only loaders of PyTorch that leave out the last batch count.
+    """
+    for each in living(DataLoader):
+        with contextlib.suppress(Exception):
+            size = each.batch_size
+            if each.drop_last and size and 0 < len(each.dataset) < size:
+                return len(each.dataset), size
+    return ()
 
 
 def _is_group(group: object) -> bool:

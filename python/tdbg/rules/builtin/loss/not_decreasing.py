@@ -216,14 +216,7 @@ class LossNotDecreasing(LossRule):
             value=change,
             threshold=requested,
             evidence=Evidence("mean", before - requested / 100.0 * abs(before)),
-            advice=(
-                _RISES
-                if has_risen
-                else "The model does not learn. Try a learning rate 10 times as high "
-                "and one 10 times as low. Check that labels belong to their inputs and "
-                "that the optimizer holds the parameters. Check whether the model can "
-                "overfit a single batch."
-            ),
+            advice=_RISES if has_risen else lambda words: words.not_learning,
         )
 
 

@@ -145,7 +145,7 @@ class Overfit(PassesRule):
                 value=(now - low) / abs(low) if low else now - low,
                 threshold=self.rise,
                 evidence=Evidence("mean", low + self.rise * abs(low)),
-                advice=_OVERFIT,
+                advice=lambda words: words.overfitting,
             )
         fell, held = passes.start - training, passes.start - now
         if not self._stays_behind(passes, len(passes.validation) - 1):
@@ -160,7 +160,7 @@ class Overfit(PassesRule):
                 value=now / passes.start,
                 threshold=self.left,
                 evidence=Evidence("mean", self.left * passes.start),
-                advice=_OVERFIT,
+                advice=lambda words: words.overfitting,
             )
         return Description(
             message=(
@@ -172,12 +172,5 @@ class Overfit(PassesRule):
             value=held / fell,
             threshold=self.carried_over,
             evidence=Evidence("mean", passes.start - self.carried_over * fell),
-            advice=_OVERFIT,
+            advice=lambda words: words.overfitting,
         )
-
-
-_OVERFIT = (
-    "Go back to the checkpoint with the best validation loss. Then use more data or "
-    "augmentation, weight decay, dropout, a smaller model, or early stopping. Check "
-    "that the validation data resemble the training data."
-)

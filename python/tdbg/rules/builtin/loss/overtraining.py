@@ -94,8 +94,5 @@ class Overtraining(PassesRule):
             ),
             value=float(ago),
             threshold=float(self.passes_validation),
-            advice=(
-                "Stop the training and keep the checkpoint with the best validation "
-                "loss; or lower the learning rate, if you never have."
-            ),
+            advice=lambda words: words.stopping_early,
         )

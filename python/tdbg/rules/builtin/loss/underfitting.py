@@ -173,12 +173,7 @@ class Underfitting(LossRule):
                 ),
                 value=float(learned),
                 threshold=self.learned_percent,
-                advice=(
-                    "Check that labels belong to their inputs, and whether the model "
-                    "can overfit a single batch. If it can, use more layers or units, "
-                    "better features, less weight decay and dropout, or a higher "
-                    "learning rate."
-                ),
+                advice=lambda words: words.underfitting,
             )
 
         return Evaluation.of_one(name, steps, mode, severities, describe)

@@ -1,4 +1,4 @@
-"""TreeDepth: boosted trees that are too deep."""
+"""TreeDepth: boosted trees that are too deep, or have no split at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tdbg.rules.window import (
     TensorInfo,
     Window,
 )
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 __all__ = ["TreeDepth"]
 
@@ -32,7 +32,9 @@ NODE, YES, NO, TREE = "trees/Node", "trees/Yes", "trees/No", "trees/Tree"
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeDepth(Rule):
-    """Report boosted trees that are too deep.
+    """Report boosted trees that are too deep, or that never split.
+
+    Trees without a split from the first round on predict one number for all samples.
 
     Args:
         depth: Largest number of levels of splits.
@@ -71,16 +73,20 @@ class TreeDepth(Rule):
         usable = table.usable[table.start :]
         levels = np.full(len(steps), UNKNOWN, dtype=np.int8)
         depths: dict[int, tuple[int, int]] = {}
+        never_split = self._first_trees_are_leaves(table)
         saved = np.searchsorted(steps, np.intersect1d(table.value_steps(NODE), steps))
         for j in saved[usable[saved]].tolist():
             depth = self._depth(table, int(steps[j]))
             if depth is not None:
                 depths[j] = depth
                 deep = depth[0] > self.depth and self._is_wide(depth[1])
-                levels[j] = Severity.WARNING if deep else OK
+                bad = deep or (depth[0] == 0 and never_split)
+                levels[j] = Severity.WARNING if bad else OK
 
         def describe(j: int) -> Description:
             depth, n_nodes = depths[j]
+            if depth == 0:
+                return _without_split()
             return Description(
                 message=(
                     f"A tree is {plural(depth, 'level')} deep, with "
@@ -96,6 +102,12 @@ class TreeDepth(Rule):
             )
 
         return table.judge_one(NODE, levels, describe)
+
+    def _first_trees_are_leaves(self, table: Table) -> bool:
+        """Return whether the first trees that were recorded have a single node each."""
+        first = table.first_value_step(NODE)
+        depth = None if first is None else self._depth(table, first)
+        return depth is not None and depth[0] == 0
 
     def _depth(self, table: Table, step: int) -> tuple[int, int] | None:
         """Return the levels of splits, and the nodes, of the deepest wide tree."""
@@ -123,6 +135,22 @@ class TreeDepth(Rule):
     def _is_wide(self, n_nodes: int) -> bool:
         """Return whether a tree of so many nodes has enough leaves to be judged."""
         return (n_nodes + 1) // 2 > self.leaves
+
+
+def _without_split() -> Description:
+    return Description(
+        message=(
+            "No tree has a split: each is a single leaf, so the model predicts the "
+            "same number for all samples."
+        ),
+        value=0.0,
+        threshold=1.0,
+        advice=lambda words: (
+            f"No split is allowed. To allow them, {words.allowing_splits}. Check that "
+            "features are not constant or missing."
+        ),
+        stage=Stage.SETUP,
+    )
 
 
 def _depth_of_heap(nodes: NDArray[np.int64]) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from run_builder import RunBuilder
 from tdbg.config import Role
 from tdbg.rules import FeatureImportance, TreeDepth, check
 from tdbg.rules.engine.missing_capture import NOTHING_KNOWN
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 
 NODE, YES, NO = "trees/Node", "trees/Yes", "trees/No"
 
@@ -42,6 +42,19 @@ def test_a_tree_is_as_deep_as_its_longest_path(run_dir: Path):
     assert finding.message == (
         "A tree is 11 levels deep, with 23 nodes; the limit is 10."
     )
+
+
+def test_trees_that_never_split_are_told_with_the_fix_of_their_framework(run_dir: Path):
+    grown(run_dir, [tree(0)] * 4)
+    (finding,) = check(run_dir, "TreeDepth", record=False).findings
+    assert (finding.step, finding.severity) == (0, Severity.WARNING)
+    assert finding.message.startswith("No tree has a split: each is a single leaf")
+    assert "lower min_child_weight and gamma" in finding.advice
+    assert finding.stage is Stage.SETUP
+    # Trees end in leaves where nothing is left to learn.
+    learned = run_dir.with_name("learned")
+    grown(learned, [tree(3), tree(1), tree(0), tree(0)])
+    assert check(learned, "TreeDepth", record=False).findings == ()
 
 
 def full(depth: int) -> dict[str, np.ndarray]:

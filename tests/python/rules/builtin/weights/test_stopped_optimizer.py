@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import tdbg
 import tdbg.pytorch as td
@@ -187,3 +188,47 @@ def never_stepped(training: Training) -> None:
 )
 def test_what_takes_long_or_is_no_training_is_silent(run_dir: Path, loop: Loop) -> None:
     assert judged(run_dir, loop) == []
+
+
+def only_evaluated(training: Training) -> None:
+    training.model.eval()
+    with torch.no_grad():
+        for _ in range(4):
+            training.loss()
+
+
+def an_epoch_without_a_batch(training: Training) -> None:
+    data = TensorDataset(*next(training.batches))
+    loader = DataLoader(data, batch_size=1 + len(data), drop_last=True)
+    for _ in loader:
+        training.steps(1)
+    only_evaluated(training)
+
+
+def a_checkpoint_is_evaluated(training: Training) -> None:
+    weight = training.model[0].weight
+    training.optimizer.state[weight] = {"momentum_buffer": torch.zeros_like(weight)}
+    only_evaluated(training)
+
+
+def evaluated_first(training: Training) -> None:
+    only_evaluated(training)
+    training.steps(4)
+
+
+@pytest.mark.parametrize(
+    ("loop", "severity", "advice"),
+    [
+        (an_epoch_without_a_batch, Severity.WARNING, "drop_last=False"),
+        (only_evaluated, Severity.INFO, "len(loader) > 0"),
+        (a_checkpoint_is_evaluated, None, ""),
+        (evaluated_first, None, ""),
+    ],
+)
+def test_an_optimizer_of_a_program_that_only_evaluated_is_named_with_the_empty_loader(
+    run_dir: Path, loop: Loop, severity: Severity | None, advice: str
+) -> None:
+    found = judged(run_dir, loop)
+    assert [each.severity for each in found] == ([severity] if severity else [])
+    assert all(advice in each.advice for each in found)
+    assert all("(SGD) has never stepped" in each.message for each in found)
