@@ -7,7 +7,8 @@ arguments is what it trains.  The search sees gradients when the program passes 
 optax, or else when ``jax.grad`` or a similar function returns them.  It leaves alone
 functions of the libraries and functions that are called within another one.
 
-Each function that trains has its own run.  A program with its own hook keeps it.
+Each function that trains has its own run, and each training that it makes
+(``lineage.py``).  A program with its own hook keeps it.
 
 Thread safety: the notes of a trace belong to the thread that traces.
 
@@ -24,7 +25,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdbg.capture.process import at_exit
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
@@ -36,6 +37,9 @@ from tdbg.launch.differentiation import (
     present_watch,
 )
 from tdbg.launch.family import open_hook
+
+if TYPE_CHECKING:
+    from tdbg.launch.lineage import Lineage
 
 __all__ = ["LIBRARIES", "MOST_TRAININGS", "StepSearch", "begin", "library_imported"]
 
@@ -113,16 +117,17 @@ class StepSearch:
         self._differentiation = Differentiation()
         self._replaced: list[tuple[Any, str, Any]] = []
         self._known: dict[Any, _Compiled] = {}
-        self._hooks: dict[Any, Any] = {}
-        self._paths: dict[Any, Path] = {}
+        # All trainings, and the latest one of each function.
+        self._trainings: list[_Training] = []
+        self._latest: dict[Any, _Training] = {}
         self._has_failed = False
 
     @property
     def runs(self) -> list[summary.CapturedRun]:
         """Return the runs of the trainings so far."""
         return [
-            summary.CapturedRun(path, self._hooks[key].n_steps)
-            for key, path in self._paths.items()
+            summary.CapturedRun(each.path, each.hook.n_steps)
+            for each in self._trainings
         ]
 
     def start(self) -> None:
@@ -172,8 +177,8 @@ class StepSearch:
         return family.appeared(Path(self._settings["out_dir"]), existing)
 
     def _close(self) -> None:
-        for hook in self._hooks.values():
-            hook.close()
+        for each in self._trainings:
+            each.hook.close()
 
     def _replace(self, owner: Any, entry: str, made: Any) -> None:
         self._replaced.append((owner, entry, getattr(owner, entry)))
@@ -224,7 +229,7 @@ class StepSearch:
         outputs: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-    ) -> Callable[..., Any] | None:
+    ) -> _Step | None:
         """Return the step of a hook for a function; None if it does not train.
 
         Args:
@@ -245,10 +250,10 @@ class StepSearch:
             if params is None and not self._knows(watch, args, kwargs):
                 self._facts.n_gradients += 1
                 return None
-            hook = self._hook_of(compiled.function)
-            if hook is None:
+            training = self.training_of(compiled.function, args, kwargs)
+            if training is None:
                 return None
-            step = hook.jit(
+            step = training.hook.jit(
                 self._differentiation.showing(
                     compiled.function,
                     at_update=bool(watch.n_updates),
@@ -263,12 +268,25 @@ class StepSearch:
             self._has_failed = True
             _log.warning("tdbg run captures nothing from this training", exc_info=True)
             return None
-        return step  # type: ignore[no-any-return]
+        return _Step(step, training.lineage)
+
+    def left_out(
+        self,
+        plain: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> _Step:
+        """Return a step of a training that is not captured."""
+        from tdbg.launch.lineage import Lineage
+
+        step = _Step(plain, Lineage())
+        step.lineage.goes_on(args, kwargs)
+        return step
 
     def _has_own(self) -> bool:
         """Return whether the program has made a hook itself."""
         current = self._face.get_hook()
-        ours = self._hooks.values()
+        ours = (each.hook for each in self._trainings)
         return current is not None and all(current is not each for each in ours)
 
     def _params(self, watch: Watch, args: tuple[Any, ...]) -> Callable[..., Any] | None:
@@ -294,21 +312,49 @@ class StepSearch:
         names = {each.name for each in found.parameters if not each.is_buffer}
         return not names.isdisjoint(watch.names)
 
-    def _hook_of(self, function: Callable[..., Any]) -> Any | None:
-        """Return the hook of a function; None if there are too many."""
-        key = _code_of(function)
-        hook = self._hooks.get(key)
-        if hook is not None:
-            return hook
-        if len(self._hooks) >= MOST_TRAININGS:
+    def training_of(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> _Training | None:
+        """Return the training that a call goes on with, or begins; None: too many."""
+        from tdbg.hooks.jax.jit import code_of
+        from tdbg.launch.lineage import Lineage
+
+        key = code_of(function)
+        latest = self._latest.get(key)
+        if latest is not None and latest.lineage.goes_on(args, kwargs):
+            return latest
+        if len(self._trainings) >= MOST_TRAININGS:
             self._facts.n_left_out += 1
             return None
+        if latest is not None:
+            latest.hook.close()
         hook, path = open_hook(
             self._face.Hook, self._settings, (), is_first=self._is_first
         )
         hook.watch_imported()
-        self._hooks[key], self._paths[key] = hook, path
-        return hook
+        training = _Training(hook, path, Lineage())
+        training.lineage.goes_on(args, kwargs)
+        self._trainings.append(training)
+        self._latest[key] = training
+        return training
+
+
+class _Training(NamedTuple):
+    """A training: its hook, the directory of its run, and what it goes on from."""
+
+    hook: Any
+    path: Path
+    lineage: Lineage
+
+
+class _Step(NamedTuple):
+    """A step of a training."""
+
+    call: Callable[..., Any]
+    lineage: Lineage
 
 
 class _Compiled:
@@ -335,7 +381,9 @@ class _Compiled:
         self.plain = plain
         self.options = options
         self._watch = Watch()
-        self._step: Any = None
+        self._step: _Step | None = None
+        # What the trace has shown that the function returns.
+        self._outputs: Any = None
         self._search = search
         self._call: Callable[..., Any] = self._first
 
@@ -375,14 +423,28 @@ class _Compiled:
         if step is None:
             self._call = self.plain
             return outputs if trace is None else self.plain(*args, **kwargs)
-        self._step = step
-        self._call = self._train
-        return outputs if trace is None else step(*args, **kwargs)
+        self._step, self._call = step, self._train
+        if trace is None:
+            return outputs
+        self._outputs = outputs
+        return self._run(step, args, kwargs)
 
     def _train(self, *args: Any, **kwargs: Any) -> Any:
         """Call a function that trains."""
-        call = self._step if is_outside() else self._inside
-        return call(*args, **kwargs)
+        step = self._step
+        if step is None or not is_outside():
+            return self._inside(*args, **kwargs)
+        if not step.lineage.goes_on(args, kwargs):
+            step = self._search.step_of(self, self._watch, self._outputs, args, kwargs)
+            if step is None:  # Too many: those that follow are counted.
+                step = self._search.left_out(self.plain, args, kwargs)
+            self._step = step
+        return self._run(step, args, kwargs)
+
+    def _run(self, step: _Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outputs = step.call(*args, **kwargs)
+        step.lineage.has_run(args, kwargs, outputs)
+        return outputs
 
     def _inside(self, *args: Any, **kwargs: Any) -> Any:
         """Call it within the trace of another function, which may be the step."""
@@ -404,14 +466,6 @@ def _may_train(function: Any) -> bool:
         return False
     module = getattr(function, "__module__", None) or type(function).__module__
     return module.partition(".")[0] not in _NO_STEPS
-
-
-def _code_of(function: Any) -> Any:
-    """Return a mark that a function keeps when the program makes it again."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = getattr(function, "__wrapped__", function)
-    return getattr(function, "__code__", function)
 
 
 def _has_loss(outputs: Any) -> bool:

@@ -7,6 +7,7 @@ The scripts have the shapes of examples of Flax, Equinox and Keras: a ``TrainSta
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -300,6 +301,78 @@ def test_steps_are_methods_loops_of_others_and_compiled_anew(tmp_path: Path):
     loops = trial(out, 2)
     assert n_steps(loops, "gradient/w@4") == n_steps(loops, "loss@4") == 2
     assert n_steps(trial(out, 3), "gradient/w") == 5
+
+
+TRAINED_AGAIN = f"""{DATA}
+import optax
+from flax import nnx
+
+def first(seed):
+    return {{"w": 0.1 * jax.random.normal(jax.random.key(seed), (64, 10))}}
+
+def loss_of(params, x, y):
+    return entropy(x @ params["w"], y)
+
+def made(optimizer):
+    @jax.jit
+    def step(params, state, x, y):
+        loss, grads = jax.value_and_grad(loss_of)(params, x, y)
+        updates, state = optimizer.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, loss
+    return step
+
+optimizer = optax.adam(1e-2)
+step = made(optimizer)
+
+def train(step, params, n, optimizer=optimizer, between=lambda params: params):
+    state = optimizer.init(params)
+    for i, (x, y) in enumerate(batches(n)):
+        params, state, _ = step(params, state, x, y)
+        if i % 5 == 4:
+            params = between(params)
+    return params
+
+# Folds; the same beginning again; a sweep that makes its step anew.
+for seed in (0, 1, 1):
+    train(step, first(seed), 12)
+for rate in (0.1, 0.2):
+    sgd = optax.sgd(rate)
+    trained = train(made(sgd), first(2), 13, sgd)
+# The latest one goes on: with a restarted optimizer, a step made anew, and clipped parameters.
+trained = train(step, trained, 14)
+sgd = optax.sgd(0.1)
+trained = train(made(sgd), trained, 14, sgd)
+clipped = lambda params: jax.tree.map(lambda w: jnp.clip(w, -0.2, 0.2), params)
+train(step, trained, 14, between=clipped)
+# Models that change themselves.
+@nnx.jit
+def change(model, optimizer, x, y):
+    loss, grads = nnx.value_and_grad(lambda model: entropy(model(x), y))(model)
+    optimizer.update(model, grads)
+    return loss
+
+for seed in (0, 1):
+    model = nnx.Linear(64, 10, rngs=nnx.Rngs(seed))
+    changed = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    for x, y in batches(15):
+        change(model, changed, x, y)
+
+# Steps from the same parameters, again and again.
+@jax.jit
+def inner(params, x, y):
+    return jax.tree.map(lambda w, g: w - g, params, jax.grad(loss_of)(params, x, y))
+
+for _ in range(4):
+    params = first(0)
+    for x, y in batches(4):
+        params = inner(params, x, y)
+"""
+
+
+def test_each_training_of_a_function_has_a_run(tmp_path: Path):
+    _, told, _out = launched(TRAINED_AGAIN, tmp_path)
+    steps = [int(each) for each in re.findall(r"\((\d+) steps\)", told)]
+    assert steps == [12, 12, 12, 13, 55, 15, 15, 16]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ variant with taps cannot be compiled, it is given up, and the plain one runs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ from tdbg.hooks.jax.primitive import when_done
 from tdbg.hooks.jax.step_capture import Execution, StepCapture
 from tdbg.modes import TRAIN, TRAINING, ModeKeys
 
-__all__ = ["JitStep"]
+__all__ = ["JitStep", "code_of"]
 
 # Arguments of jax.jit that number the arguments of the function.
 _POSITIONS = ("donate_argnums", "static_argnums")
@@ -78,6 +79,9 @@ class JitStep(CompiledFunction[_Tapped]):
         self._loss = loss
         self._reader = reader
         self._jit = jit
+        # A step that the program makes again goes on where the former one ended.
+        self._code = code_of(function)
+        self._key = id(self._code)
         # Of what is captured at a step whose arguments need not be looked at, and how
         # often the variant had been traced then: nothing is captured of them but what
         # the program shows.
@@ -94,7 +98,7 @@ class JitStep(CompiledFunction[_Tapped]):
         if not session.is_live:
             return self.plain(*args, **kwargs)
         mode = capture.mode() if self._mode is None else self._mode
-        context = session.run(session.forward_begins, id(self), mode)
+        context = session.run(session.forward_begins, self._key, mode)
         execution: Execution | None = None
         try:
             if context is not None and context.takes and capture.is_due(context):
@@ -116,7 +120,7 @@ class JitStep(CompiledFunction[_Tapped]):
         self._session.run(self._fail)
 
     def _fail(self) -> None:
-        self._session.forward_begins(id(self), TRAIN)
+        self._session.forward_begins(self._key, TRAIN)
         self._session.forward_lost()
 
     def _begin_light(self, outputs: Any) -> LightSteps | None:
@@ -131,8 +135,8 @@ class JitStep(CompiledFunction[_Tapped]):
             return None
         return LightSteps.begin(
             self._session,
-            id(self),
-            id(self),
+            self._key,
+            self._key,
             TRAIN,
             read=read,
             ended=capture.model_info.steps_ended,
@@ -224,9 +228,9 @@ class JitStep(CompiledFunction[_Tapped]):
             capture.record_loss(context, self._loss(outputs))
         session.forward_ends()
         if mode in TRAINING:
-            session.optimizer_begins(id(self), lambda: mode)
+            session.optimizer_begins(self._key, lambda: mode)
             capture.model_info.optimizer_stepped()
-            session.optimizer_ends(id(self))
+            session.optimizer_ends(self._key)
 
     # ---- the variant with taps ---------------------------------------------------
 
@@ -260,6 +264,15 @@ class JitStep(CompiledFunction[_Tapped]):
         captured.__name__ = getattr(function, "__name__", "step")
         options = _shifted(self._options, n_args)
         return _Tapped(self._jit(captured, **options), arguments)
+
+
+def code_of(function: Any) -> Any:
+    """Return a mark that a function keeps when the program makes it again."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    with contextlib.suppress(ValueError):  # It goes round in circles.
+        function = inspect.unwrap(function)
+    return getattr(function, "__code__", function)
 
 
 def _shifted(options: Mapping[str, Any], n_args: int) -> dict[str, Any]:
