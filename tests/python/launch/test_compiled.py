@@ -338,7 +338,7 @@ for seed in (0, 1, 1):
 for rate in (0.1, 0.2):
     sgd = optax.sgd(rate)
     trained = train(made(sgd), first(2), 13, sgd)
-# The latest one goes on: with a restarted optimizer, a step made anew, and clipped parameters.
+# The latest one goes on: restarted optimizer, step made anew, clipped parameters.
 trained = train(step, trained, 14)
 sgd = optax.sgd(0.1)
 trained = train(made(sgd), trained, 14, sgd)
