@@ -19,13 +19,16 @@ from typing import Any
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.session import Session
-from tdbg.config.options import is_disabled
+from tdbg.config import resolve
+from tdbg.config.options import AUTO, is_disabled
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.keras.adapter import KerasAdapter
 from tdbg.hooks.keras.backend import Backend, backend_of_keras
 from tdbg.hooks.tensorflow.loops import Loops
 from tdbg.modes import ModeKeys
+
+_WATCHED = ("weights", "biases", "gradients", "losses", "outputs", "scalars")
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook", "watch"]
 
@@ -163,28 +166,42 @@ def watch(
 
         hook = tdbg.tensorflow.watch(model, optimizer, loss=loss, out="runs/tape")
 
+    tdbg captures weights, biases, gradients and the outputs of all layers at every
+    tenth step, losses at every step, and the optimizer's numbers (learning rate, ...)
+    when they change, along with everything that your rules need.
+
     Args:
         model: The model of Keras; its variables and layers have names.
         optimizer: The optimizer of Keras that is given the gradients.
         loss: The loss object that is given labels and predictions; None: losses,
-            labels and predictions are not captured. A function is wrapped by
-            ``Hook.wrap_loss``.
+            labels and predictions are not captured, unless you register it later. A
+            function is wrapped by ``Hook.wrap_loss``.
         out: The run directory.
-        arguments: Those of ``Hook``, by default with weights, biases and gradients.
+        arguments: Those of ``Hook``. By default, *rules* are the default rules and
+            *budget* is ``"auto"``: 5 % over the first minute and from then on.
 
     Raises:
         ConfigurationError: If something asked for can never work.
         StorageError: If the run cannot be made or written.
     """
-    if not arguments.keys() & {"include_collections", "save_all", "rules"}:
-        arguments["include_collections"] = ["weights", "biases", "gradients"]
-    hook = Hook(out, **arguments)
+    hook = Hook._made(lambda: resolve({"out_dir": out, **arguments}, _of_watch()))
     try:
         hook.register(model, optimizer, loss=loss)
     except ConfigurationError:
         hook.close()
         raise
     return hook
+
+
+def _of_watch() -> dict[str, Any]:
+    """Return the defaults of ``watch``."""
+    from tdbg.rules import default_rules
+
+    return {
+        "include_collections": _WATCHED,
+        "rules": default_rules(),
+        "budget": AUTO,
+    }
 
 
 _process_hook = Hook.of_process()

@@ -8,13 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs
 from tdbg.config.quantities import number
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import LossRule, losses_of
 from tdbg.rules.builtin.loss.moving_goals import need_not_fall
 from tdbg.rules.builtin.weights.zero_learning_rate import RATE
-from tdbg.rules.columns import median, median_and_deviation, streak_of_known
+from tdbg.rules.columns import (
+    kind_of,
+    median,
+    median_and_deviation,
+    streak_of_known,
+)
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import (
@@ -33,6 +39,14 @@ __all__ = ["LossSpike"]
 
 # Rows whose median is the first loss.
 N_START = 10
+# Losses of 1 are large and of 100 absurd, whatever the model is.
+_ENTROPIES = {
+    Kind.CROSS_ENTROPY,
+    Kind.CROSS_ENTROPY_OF_PROBABILITIES,
+    Kind.BCE_WITH_LOGITS,
+    Kind.BCE,
+    Kind.NLL,
+}
 # The program searches for a learning rate if the rate is RANGE times the first one,
 # was EARLY times the first one LATEST rows ago, and has since grown faster than the
 # square of the steps: a warm-up is linear.
@@ -51,9 +65,10 @@ OF_SEARCH = (
 class LossSpike(LossRule):
     """Report losses that jump far above their recent level.
 
-    The level is the median of the last steps.  Where the learning rate grows faster
-    than in a warm-up, the finding is an info: a search for the highest rate ends that
-    way.
+    The level is the median of the last steps.  Before there are enough of them, a
+    cross-entropy has exploded that is far above all losses before.  Where the learning
+    rate grows faster than in a warm-up, the finding is an info: a search for the
+    highest rate ends that way.
 
     Args:
         num_steps: Number of previous recorded steps that make up the level.
@@ -66,6 +81,9 @@ class LossSpike(LossRule):
         patience: Consecutive recorded steps at which this must hold.
         at_once: One step is enough if the loss is this many times the highest previous
             and first losses.
+        exploded: Within the first ``num_steps`` recorded steps, a cross-entropy has
+            exploded if it is this many times the highest loss before, or 1 if that is
+            larger.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -81,6 +99,7 @@ class LossSpike(LossRule):
     of_tails: float = 5.0
     patience: int = 2
     at_once: float = 5.0
+    exploded: float = 100.0
 
     def __post_init__(self) -> None:
         # With fewer, the first verdicts would not know the first loss.
@@ -90,6 +109,7 @@ class LossSpike(LossRule):
         check_number(self, "of_level", least=0.0)
         check_number(self, "of_tails", least=0.0)
         check_number(self, "at_once", above=1.0)
+        check_number(self, "exploded", above=1.0)
         check_number(self, "patience", least=1, most=self.num_steps // 2, whole=True)
 
     @property
@@ -124,6 +144,7 @@ class LossSpike(LossRule):
             for i, role in enumerate(table.roles):
                 if role == "loss":
                     yield self._judge(window, table, i)
+                    yield self._judge_beginning(window, table, i)
 
     def _judge(self, window: Window, table: Table, i: int) -> Evaluation:
         rows = np.flatnonzero(table.known[i])
@@ -193,6 +214,44 @@ class LossSpike(LossRule):
                     "checkpoint and skip them, clip gradients, or lower the learning "
                     "rate or warm it up for longer. With Adam, lower beta2 (to 0.95) "
                     "or raise epsilon."
+                ),
+            )
+
+        return table.judge_one(table.names[i], severities[table.start :], describe)
+
+    def _judge_beginning(self, window: Window, table: Table, i: int) -> Evaluation:
+        """Judge a cross-entropy, whose scale is known, before there is a level."""
+        severities = np.full(len(table.steps), UNKNOWN, dtype=np.int8)
+        info = window.model_info_at(int(table.steps[-1]))
+        rows = np.flatnonzero(table.known[i] & (table.ordinal[i] <= self.num_steps))
+        loss = losses_of(table, i)[rows]
+        highest = np.maximum.accumulate(np.fmax(loss, 1.0))
+        if kind_of(info, table.names[i]) in _ENTROPIES and len(rows) > 1:
+            is_high = loss[1:] > self.exploded * highest[:-1]
+            severities[rows[1:][is_high]] = Severity.WARNING
+        searched = {
+            j: _searched_from(table, j)
+            for j in np.flatnonzero(severities > OK).tolist()
+        }
+        for j, rates in searched.items():
+            if rates is not None:
+                severities[j] = Severity.INFO
+
+        def describe(j: int) -> Description:
+            k = int(np.searchsorted(rows, j + table.start))
+            before, rates = float(highest[k - 1]), searched[j + table.start]
+            return Description(
+                message=(
+                    f"The loss has exploded: it is {number(loss[k], 4)}, and was at "
+                    f"most {number(np.nanmax(loss[:k]), 4)} before."
+                ),
+                value=float(loss[k]),
+                threshold=self.exploded * before,
+                evidence=Evidence("mean", self.exploded * before),
+                advice=OF_SEARCH.format(*(number(rate, 2) for rate in rates))
+                if rates is not None
+                else lambda words: (
+                    f"Lower the learning rate, warm it up, or use {words.clipping}."
                 ),
             )
 

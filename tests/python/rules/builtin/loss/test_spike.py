@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rules_fake import FakeRun, judge, judge_in_parts
+from tdbg.config.kinds import Kind
 from tdbg.rules import LossSpike
 from tdbg.run.findings import Severity
 from tdbg.run.model_info import ModelInfo
@@ -54,6 +55,31 @@ def test_single_samples_of_which_some_are_hard_are_silent():
     # Far above the hard ones it is a jump again.
     losses[400:410] = 3.0
     assert judge(run_of(losses), LossSpike())[0].step == 401
+
+
+@pytest.mark.parametrize(
+    ("losses", "kind", "step"),
+    [
+        ([2.3, 3.1, 4878.0, 5855.0, 3.0], Kind.CROSS_ENTROPY, 2),
+        ([0.01, 0.02, 101.0, 102.0], Kind.BCE, 2),
+        # Uncertain, a fine-tuned model, a sum over the batch, another scale.
+        ([2.3, 3.1, 220.0, 300.0, 3.0], Kind.CROSS_ENTROPY, None),
+        ([0.001, 0.001, 5.0, 4.0, 3.0], Kind.CROSS_ENTROPY, None),
+        ([7000.0, 7200.0, 12000.0, 300.0], Kind.NLL, None),
+        ([2.3, 3.1, 4878.0, 5855.0, 3.0], Kind.MSE, None),
+        ([4878.0, 2.3, 3.1, 2.3], Kind.CROSS_ENTROPY, None),
+    ],
+)
+def test_a_cross_entropy_that_explodes_at_the_beginning_is_found_by_its_row(
+    losses: list[float], kind: Kind, step: int | None
+):
+    run = run_of(np.array(losses))
+    run.known_facts = [ModelInfo(step=0, kinds={"CrossEntropyLoss": str(kind)})]
+    found = [each.step for each in judge(run, LossSpike()) if not each.is_over]
+    assert found == ([] if step is None else [step])
+    assert judge_in_parts(run, range(len(losses)), LossSpike()) == judge(
+        run, LossSpike()
+    )
 
 
 def test_the_cut_into_windows_changes_no_spike():
