@@ -351,6 +351,10 @@ class SessionSteps(SessionTensors):
         """Note an optimizer of the model's parameters, which may never have stepped."""
         self.machine.optimizer_found(key, defines_step=defines_step)
 
+    def optimizer_comes_last(self, key: Hashable) -> None:
+        """Let the last optimizer of a step define it, unless the user chose one."""
+        self.machine.optimizer_comes_last(key)
+
     def optimizer_gone(self, key: Hashable) -> None:
         """Forget an optimizer that no longer exists."""
         self.machine.optimizer_gone(key)

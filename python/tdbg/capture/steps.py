@@ -181,6 +181,11 @@ class StepMachine:
 
     # ---- optimizers ----------------------------------------------------------
 
+    def optimizer_comes_last(self, key: Hashable) -> None:
+        """Let the last optimizer of a step define it, unless the user chose one."""
+        if not self._is_explicit:
+            self._defining = key
+
     def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
         """Note an optimizer of the model's parameters, which may never have stepped."""
         self.optimizers.add(key)

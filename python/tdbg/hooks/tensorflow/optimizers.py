@@ -114,15 +114,15 @@ class OptimizerSteps:
 
     # ---- a step ----------------------------------------------------------------
 
-    def _begin(self, variables: Any) -> _Begun | None:
+    def _begin(self, variables: Any, *, begins_step: bool) -> _Begun | None:
         """The optimizer is about to step; None: it only adds up gradients."""
         self._mode.trains()
         watched = self.watched
         state = watched.backend.state_before(watched.model, ())
         if not watched.ends_step(TRAIN, state):
             return None
-        context = self._steps.training()
         stepping = self.stepping(variables)
+        context = self._steps.optimizer_begins(stepping.key, begins_step=begins_step)
         if context is not None:
             watched.rates.record(context, state, stepping.optimizer, self.number)
         return _Begun(context, stepping)
@@ -153,7 +153,6 @@ class OptimizerSteps:
         """The optimizer has stepped."""
         watched, stepping = self.watched, begun.stepping
         state = watched.backend.state_after(watched.model, None)
-        self._session.optimizer_begins(stepping.key, lambda: TRAIN)
         answer = Answer({}, replicas[0])
         watched.end_training(begun.context, answer, state, stepping)
         try:
@@ -178,7 +177,7 @@ class OptimizerSteps:
         self, grads: list[Any], variables: Any, taps: Taps
     ) -> _Begun | None:
         self._forwards.applied()
-        begun = self._begin(variables)
+        begun = self._begin(variables, begins_step=False)
         if begun is not None and level_of(begun.context) == ALL:
             self._hold_gradients(grads, variables, taps)
             self._capture(begun, [taps.tensors])
@@ -200,11 +199,15 @@ class OptimizerSteps:
 
     def _report(self, grads: list[Any], variables: Any) -> Any:
         """Put a report into the graph; return a tensor that the update waits for."""
+        graph = self._tf.compat.v1.get_default_graph()
+        is_first = self._steps.applied_in(graph, self.stepping(variables).key)
         held, waits_for = self._forwards.applied()
         taps = self._reports.make_taps()
         self._hold_gradients(grads, variables, taps)
         tensors = {**held, **taps.tensors}
-        take = functools.partial(self._gradients_came, variables, frozenset(held))
+        take = functools.partial(
+            self._gradients_came, variables, is_first, frozenset(held)
+        )
         with self._tf.control_dependencies(waits_for):
             return self._reports.report_gradients(tensors, take, (id(self), "begins"))
 
@@ -220,12 +223,13 @@ class OptimizerSteps:
     def _gradients_came(
         self,
         variables: Any,
+        is_first: bool,
         of_forward: frozenset[str],
         replicas: Sequence[Tensors],
         is_full: bool,
     ) -> bool:
         """A graph is about to apply gradients; return whether to report the update."""
-        begun = self._begin(variables)
+        begun = self._begin(variables, begins_step=is_first)
         if begun is not None:
             forward = [
                 {k: t for k, t in each.items() if k in of_forward} for each in replicas

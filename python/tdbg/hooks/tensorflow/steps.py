@@ -9,6 +9,7 @@ Thread safety: the training's thread, and threads of TensorFlow, one at a time.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Protocol
@@ -99,6 +100,10 @@ class LoopSteps:
         self.session = session
         self._models = models
         self._captured: dict[int, int] = {}
+        # The optimizers that each graph applies, in their order.
+        self._of_graphs: weakref.WeakKeyDictionary[Any, list[Hashable]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def revision(self) -> int:
@@ -111,10 +116,13 @@ class LoopSteps:
         context = session.forward_begins(id(self), mode, has_obeyed=True)
         session.forward_ends()
         if context is not None and mode is TRAIN:
-            for each in self._models:
-                each.model_info.forward_begins(has_optimizer=True, has_gradients=True)
-                break
+            self._forward_began()
         return context
+
+    def _forward_began(self) -> None:
+        for each in self._models:
+            each.model_info.forward_begins(has_optimizer=True, has_gradients=True)
+            break
 
     def begin_light(
         self, optimizer: Hashable, read: Callable[[Any], Numbers] | None
@@ -142,12 +150,47 @@ class LoopSteps:
         self.session.obey(mode)
 
     def training(self) -> StepContext | None:
-        """The step that an optimizer is about to end; one begins if none is open."""
+        """The step that is under way; one begins if none is."""
         step = self.session.training
         if step is None:
             return self.begin_forward(TRAIN)
         context: StepContext | None = step.context
         return context
+
+    def optimizer_begins(
+        self, optimizer: Hashable, *, begins_step: bool
+    ) -> StepContext | None:
+        """The step of which an optimizer makes a part.
+
+        Args:
+            optimizer: Its key.
+            begins_step: Whether it is the first one of its step; otherwise it may come
+                after the one that ended the step.
+        """
+        session = self.session
+        if begins_step and session.training is None:
+            self.begin_forward(TRAIN)
+        was_open = session.training is not None
+        context = session.optimizer_begins(optimizer, lambda: TRAIN)
+        if not was_open and session.training is not None:
+            self._forward_began()
+        return context
+
+    def applied_in(self, graph: Any, optimizer: Hashable) -> bool:
+        """A graph is traced in which an optimizer applies gradients.
+
+        What several optimizers do in one call of a graph is one step.
+
+        Returns:
+            Whether the optimizer is the first one of its step.
+        """
+        optimizers = self._of_graphs.setdefault(graph, [])
+        if optimizer in optimizers:
+            optimizers.clear()  # The graph makes several steps.
+        optimizers.append(optimizer)
+        if len(optimizers) > 1:
+            self.session.optimizer_comes_last(optimizer)
+        return len(optimizers) == 1
 
     def level(self, mode: ModeKeys) -> int:
         """How much the step under way, or else the next one, captures.

@@ -168,7 +168,9 @@ def watch(
 
     tdbg captures weights, biases, gradients and the outputs of all layers at every
     tenth step, losses at every step, and the optimizer's numbers (learning rate, ...)
-    when they change, along with everything that your rules need.
+    when they change, along with everything that the default rules need, and spends at
+    most 5 % of the training's time. What you ask for with *include_collections*,
+    *save_all* or *rules* is captured instead.
 
     Args:
         model: The model of Keras; its variables and layers have names.
@@ -177,14 +179,15 @@ def watch(
             labels and predictions are not captured, unless you register it later. A
             function is wrapped by ``Hook.wrap_loss``.
         out: The run directory.
-        arguments: Those of ``Hook``. By default, *rules* are the default rules and
-            *budget* is ``"auto"``: 5 % over the first minute and from then on.
+        arguments: Those of ``Hook``.
 
     Raises:
         ConfigurationError: If something asked for can never work.
         StorageError: If the run cannot be made or written.
     """
-    hook = Hook._made(lambda: resolve({"out_dir": out, **arguments}, _of_watch()))
+    given = {"out_dir": out, **arguments}
+    is_chosen = arguments.keys() & {"include_collections", "save_all", "rules"}
+    hook = Hook._made(lambda: resolve(given, {} if is_chosen else _of_watch()))
     try:
         hook.register(model, optimizer, loss=loss)
     except ConfigurationError:
