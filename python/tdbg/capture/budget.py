@@ -383,6 +383,11 @@ class Throttling:
         self.n_changes = 0
 
     @property
+    def has_overspent(self) -> bool:
+        """Whether the cost exceeds what the budget allows so far."""
+        return self._controller.has_overspent
+
+    @property
     def throttle(self) -> Throttle:
         """Return what capture leaves out now."""
         return self._at(self._controller.level)
@@ -488,7 +493,10 @@ class Throttling:
         if not self.is_auto:
             return throttle
         return throttle._replace(
-            beginning=self._keeps_beginning, histograms=True, values=True
+            beginning=self._keeps_beginning,
+            histograms=True,
+            values=True,
+            keeps_written=True,
         )
 
     def _differs(self, level: int) -> bool:

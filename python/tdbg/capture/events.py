@@ -372,19 +372,29 @@ class StepWriter:
     def conclude(self) -> None:
         """Write the events that are left: all steps have ended."""
         self._cost.conclude()
-        throttling = self._throttling
-        if throttling is not None and throttling.is_auto and throttling.left_out:
-            cost = self.meter.summary()
-            _log.warning(
-                "%s, to stay within %g %% of the training's time (tdbg spent %.1f s "
-                "beside %.1f s of training): budget='off' (or TDBG_BUDGET=off) turns "
-                "this off",
-                throttling.left_out,
-                100 * throttling.budget,
-                cost.capture_seconds,
-                cost.step_seconds - cost.capture_seconds,
-            )
+        self._tell_budget()
         self._collections.write(-1, time.perf_counter_ns(), at_once=True)
+
+    def _tell_budget(self) -> None:
+        """Log what the default budget left out, and what it could not."""
+        throttling = self._throttling
+        if throttling is None or not throttling.is_auto:
+            return
+        left_out = throttling.left_out
+        is_kept = throttling.has_overspent and self._policy.has_written_schedules
+        if not left_out and not is_kept:
+            return
+        cost = self.meter.summary()
+        _log.warning(
+            "%s, to stay within %g %% of the training's time (tdbg spent %.1f s "
+            "beside %.1f s of training%s): budget='off' (or TDBG_BUDGET=off) turns "
+            "this off",
+            left_out or "nothing left out beside the schedules that you wrote",
+            100 * throttling.budget,
+            cost.capture_seconds,
+            cost.step_seconds - cost.capture_seconds,
+            ", because your own schedules are kept" if is_kept else "",
+        )
 
     def close(self) -> None:
         """Log what was lost: the writer is closed."""

@@ -267,6 +267,17 @@ class Policy:
         """Whether all numbers of optimizers are due, or changed ones; None: none is."""
         return self.of_mode(mode).scalars_due(mode_step)
 
+    @property
+    def has_written_schedules(self) -> bool:
+        """Whether the user wrote an interval, for a collection or for all."""
+        configs = [item.save_config for item in self.registry.captured()]
+        return any(
+            each.of(mode).is_written
+            for each in (self.save_config, *configs)
+            for mode in ModeKeys
+            if each is not None
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return what the configuration event has of it."""
         return {
@@ -292,7 +303,9 @@ class Policy:
     def _compile(self, mode: ModeKeys) -> ModeSchedule:
         made = self._compiled[mode] = ModeSchedule(
             self._schedules_of(mode),
-            self._configs[mode].times(self.throttle.others),
+            self._configs[mode].times(
+                self.throttle.others, keeps_written=self.throttle.keeps_written
+            ),
             self.capture_classes,
             is_training=mode not in _EVALUATION,
             captures_scalars=self.may_capture(Role.SCALAR),
@@ -315,9 +328,9 @@ class Policy:
         self, item: Collection, hook: SaveConfigMode, mode: ModeKeys
     ) -> Schedule:
         reduction = item.reduction_config or self.reduction_config
-        saves_values = reduction.save_raw_tensor
         holds = bool(item.include_regex) or not ACTIVATIONS.isdisjoint(item.roles)
         config = hook if item.save_config is None else item.save_config.of(mode, hook)
+        saves_values = reduction.saves_values(config)
         counts = self.save_histogram
         if item.save_histogram is not None:
             counts = item.save_histogram

@@ -20,7 +20,7 @@ from tdbg.capture.schedule import (
 from tdbg.config.collections import BUILT_IN, CollectionRegistry, Role
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, every_need
-from tdbg.config.schedules import SaveConfigMode
+from tdbg.config.schedules import Default, SaveConfigMode
 
 __all__ = ["ACTIVATIONS", "RuleNeeds"]
 
@@ -105,8 +105,8 @@ class _NeedSchedule:
         if needs.interval is not None:
             config = dataclasses.replace(
                 hook,
-                save_interval=needs.interval,
-                statistics_interval=needs.interval,
+                save_interval=Default(needs.interval),
+                statistics_interval=Default(needs.interval),
                 save_steps=frozenset(),
             )
         return Schedule(

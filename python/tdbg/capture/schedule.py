@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tdbg.config.schedules import SaveConfigMode
+from tdbg.config.schedules import Default, SaveConfigMode
 
 if TYPE_CHECKING:
     from tdbg.capture.tensor_entry import TensorEntry
@@ -58,6 +58,7 @@ class Throttle(NamedTuple):
             scalars.
         steps: Of so many steps of training one has its losses and the numbers of
             optimizers; where nothing else is due, the others are only counted.
+        keeps_written: Whether intervals that the user wrote stay as they are.
     """
 
     beginning: bool = True
@@ -66,6 +67,7 @@ class Throttle(NamedTuple):
     activations: int = 1
     others: int = 1
     steps: int = 1
+    keeps_written: bool = False
 
     def text(self, interval: int) -> str:
         """Describe what is left out; empty if nothing is.
@@ -74,10 +76,10 @@ class Throttle(NamedTuple):
             interval: How often statistics are due where nothing is left out.
 
         Example:
-            >>> Throttle(activations=4, others=4).text(10)
+            >>> Throttle(activations=4, others=4).text(Default(10))
             'statistics every 40 steps instead of 10'
         """
-        parts = []
+        parts, is_default = [], isinstance(interval, Default)
         if not self.beginning:
             parts.append("the beginning no more often than the rest")
         if not self.histograms:
@@ -86,7 +88,10 @@ class Throttle(NamedTuple):
             parts.append("no raw values")
         factors = (self.activations, self.others)
         every, others = (f"every {factor * interval} steps" for factor in factors)
-        if factors != (1, 1):
+        if factors != (1, 1) and self.keeps_written and not is_default:
+            what = f"what rules need {max(factors)} times as rarely"
+            parts.append(f"{what}, your own schedules as you wrote them")
+        elif factors != (1, 1):
             what = "statistics " + every
             if every != others:
                 what = f"statistics of activations {every}, of the rest {others}"
@@ -281,12 +286,12 @@ class Schedule(NamedTuple):
             on_reduce &= ~HISTOGRAM
         factor = throttle.activations if self.may_hold_activations else throttle.others
         if factor > 1:
-            # Where values are due, statistics are: both intervals grow.
-            interval = config.statistics_interval
-            if self.on_save:
+            keeps, interval = throttle.keeps_written, config.statistics_interval
+            if self.on_save and not (keeps and config.asks_for_values):
+                # Where values are due, statistics are: both intervals grow.
                 interval = min(interval, config.save_interval)
             config = dataclasses.replace(config, statistics_interval=interval)
-            config = config.times(factor)
+            config = config.times(factor, keeps_written=keeps)
         if not throttle.values and on_save & (VALUES | LIMITED_VALUES):
             # Their statistics are captured instead.
             on_save &= ~(VALUES | LIMITED_VALUES)

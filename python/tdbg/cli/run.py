@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import difflib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import click
 
@@ -25,7 +26,8 @@ from tdbg.cli.rule_options import (
     print_findings,
 )
 from tdbg.config.collections import CollectionRegistry
-from tdbg.config.options import number_or_word, parse_budget
+from tdbg.config.files import resolve
+from tdbg.config.options import is_disabled, number_or_word, parse_budget
 from tdbg.config.quantities import plural
 from tdbg.errors import RunInUse, TdbgError
 from tdbg.launch import command_of, environment_of, family, reads_no_environment
@@ -196,7 +198,12 @@ EXIT_NOT_EXECUTABLE = 126
     "run",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.option("--out", type=click.Path(file_okay=False), help="The run directory.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    help="The run directory.  Default: that of TDBG_OUT or of the file of settings, "
+    "or one in runs/ named by the time.",
+)
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False),
@@ -220,13 +227,14 @@ EXIT_NOT_EXECUTABLE = 126
 @click.option(
     "--save-interval",
     type=click.IntRange(min=1),
-    help="Steps between the values of --include.",
+    help="Steps between raw values: of --include or, without it, of all collections.",
 )
 @click.option(
     "--budget",
     metavar="SHARE",
     help="Share of the training's time that capture may cost, such as 0.02, or 'off'; "
-    "default 'auto': 0.05, over the first minute and from then on.",
+    "default 'auto': 0.05, over the first minute and from then on.  Without it, "
+    "TDBG_BUDGET and the file of settings apply.",
 )
 @action_options
 @report_option
@@ -264,10 +272,11 @@ def command(
     CollectionRegistry(include)
     share = None if budget is None else number_or_word(budget)
     parse_budget(share)
-    if out is None:
-        out = str(
-            Path("runs") / dt.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-        )
+    arguments = command_of(program)
+    if is_disabled():
+        print_line("nothing will be captured: TDBG_DISABLED is set")
+        _become(ctx, arguments, dict(os.environ))
+    out = _run_directory(out, config)
     settings: dict[str, Any] = {
         "out_dir": str(Path(out).absolute()),
         # The program may change its directory before it makes a hook.
@@ -282,7 +291,6 @@ def command(
     environment = environment_of({"existing": existing, **settings}, os.environ)
     if config is not None:
         environment["TDBG_CONFIG"] = str(Path(config).absolute())
-    arguments = command_of(program)
     option = reads_no_environment(arguments)
     if option is not None:
         print_line(
@@ -301,9 +309,9 @@ def command(
             checks_only=True,
         )
     click.echo(f"tdbg: writing the run to {out}", err=True)
-    try:
-        if not judged:
-            os.execvpe(arguments[0], arguments, environment)  # noqa: S606
+    if not judged:
+        _become(ctx, arguments, environment)
+    with _exit_code_of_a_shell(ctx, arguments[0]):
 
         def make_actions(run: str) -> tuple[Action, ...]:
             return parse_actions(
@@ -316,8 +324,34 @@ def command(
             status = supervise(arguments, environment, before)
             judge.finish()
         end_like(status)
+
+
+def _run_directory(out: str | None, config: str | None) -> str:
+    """Return the directory of the run: the option's, the variable's or the file's.
+
+    The settings of all sources are checked, before the program starts.
+    """
+    time_now = dt.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    defaults = {"out_dir": Path("runs") / time_now}
+    return str(resolve({"out_dir": out}, defaults, config).out_dir)
+
+
+def _become(
+    ctx: click.Context, arguments: list[str], environment: dict[str, str]
+) -> Never:
+    """Let the program take the place of this process."""
+    with _exit_code_of_a_shell(ctx, arguments[0]):
+        os.execvpe(arguments[0], arguments, environment)  # noqa: S606
+    raise AssertionError
+
+
+@contextlib.contextmanager
+def _exit_code_of_a_shell(ctx: click.Context, program: str) -> Iterator[None]:
+    """End as a shell does if the program cannot be started."""
+    try:
+        yield
     except OSError as error:
-        click.echo(f"tdbg: {arguments[0]}: {error.strerror}", err=True)
+        click.echo(f"tdbg: {program}: {error.strerror}", err=True)
         is_missing = isinstance(error, FileNotFoundError)
         ctx.exit(EXIT_NOT_FOUND if is_missing else EXIT_NOT_EXECUTABLE)
 

@@ -279,22 +279,25 @@ SMDEBUG_VARIABLE = "SMDEBUG_CONFIG_FILE_PATH"
 
 
 def resolve(
-    given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any] | None = None,
+    path: str | None = None,
 ) -> HookConfig:
     """Combine the arguments of a hook with the environment and the file.
-
-    The file is the one that ``TDBG_CONFIG`` names, if the variable is set.
 
     Args:
         given: Arguments of the hook; None: the argument was not given.
         defaults: Settings that apply where no source has one.
+        path: The file; None: the one that ``TDBG_CONFIG`` names, if it is set.
 
     Raises:
         ConfigurationError: If a setting can never work.
     """
     check_known(given, _SETTINGS, "no argument")
-    path = os.environ.get(CONFIG_VARIABLE)
-    from_file = _read(path, f"{path} ({CONFIG_VARIABLE})") if path else {}
+    if path is not None:
+        return _combine(defaults or {}, _read(path, path), given)
+    named = os.environ.get(CONFIG_VARIABLE)
+    from_file = _read(named, f"{named} ({CONFIG_VARIABLE})") if named else {}
     return _combine(defaults or {}, from_file, given)
 
 

@@ -18,6 +18,7 @@ from tdbg.modes import ModeKeys
 __all__ = [
     "SAVE_INTERVAL",
     "STATISTICS_INTERVAL",
+    "Default",
     "ReductionConfig",
     "SaveConfig",
     "SaveConfigMode",
@@ -25,10 +26,18 @@ __all__ = [
 
 REDUCTIONS = ("min", "max", "median", "mean", "std", "variance", "sum", "prod")
 NORMS = ("l1", "l2")
+
+
+class Default(int):
+    """An interval that tdbg chose: nobody wrote it down, and a budget may raise it."""
+
+    __slots__ = ()
+
+
 #: Steps from one capture of raw values to the next, unless the user says otherwise.
-SAVE_INTERVAL = 500
+SAVE_INTERVAL = Default(500)
 #: Steps from one statistics row of a tensor to the next, likewise.
-STATISTICS_INTERVAL = 10
+STATISTICS_INTERVAL = Default(10)
 # With more save_steps than this, the next one is not searched for.
 _MANY = 64
 
@@ -38,12 +47,15 @@ class SaveConfigMode:
     """The schedules of one mode, in steps of that mode.
 
     Args:
-        save_interval: Raw values are saved at every step that it divides.
+        save_interval: Raw values are saved at every step that it divides; if you only
+            give *save_steps*, at those alone.
         statistics_interval: Statistics are computed at every step that it divides, and
             wherever a value is saved.
         start_step: First step of both schedules.
         end_step: Step at which both end; 0 disables them, None never.
         save_steps: Steps at which values are saved as well, wherever they lie.
+
+    An interval that is a ``Default`` was chosen by tdbg, any other one by the user.
 
     Raises:
         ConfigurationError: If an argument is no whole number, or out of range.
@@ -77,7 +89,9 @@ class SaveConfigMode:
     def should_save(self, mode_step: int) -> bool:
         """Return whether raw values are saved at this step."""
         return mode_step in self.save_steps or (
-            mode_step % self.save_interval == 0 and self._is_within(mode_step)
+            mode_step % self.save_interval == 0
+            and self.saves_by_interval
+            and self._is_within(mode_step)
         )
 
     def should_reduce(self, mode_step: int) -> bool:
@@ -86,10 +100,26 @@ class SaveConfigMode:
         return (
             (
                 mode_step % self.statistics_interval == 0
-                or mode_step % self.save_interval == 0
+                or (mode_step % self.save_interval == 0 and self.saves_by_interval)
             )
             and self._is_within(mode_step)
         ) or mode_step in self.save_steps
+
+    @property
+    def saves_by_interval(self) -> bool:
+        """Whether values are saved at other steps than ``save_steps``."""
+        return not self.save_steps or not isinstance(self.save_interval, Default)
+
+    @property
+    def asks_for_values(self) -> bool:
+        """Whether the user wrote down when values are saved."""
+        return bool(self.save_steps) or not isinstance(self.save_interval, Default)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the user wrote down when anything is captured."""
+        is_default = isinstance(self.statistics_interval, Default)
+        return self.asks_for_values or not is_default
 
     @property
     def is_empty(self) -> bool:
@@ -118,8 +148,12 @@ class SaveConfigMode:
                     changes.append(mode_step + (interval - phase if phase else 1))
         return min(changes, default=None)
 
-    def times(self, factor: int) -> SaveConfigMode:
+    def times(self, factor: int, *, keeps_written: bool = False) -> SaveConfigMode:
         """Return the same with both intervals so many times as long.
+
+        Args:
+            factor: How many times.
+            keeps_written: Whether intervals that the user wrote stay as they are.
 
         Example:
             >>> SaveConfigMode(statistics_interval=10).times(4).statistics_interval
@@ -127,10 +161,17 @@ class SaveConfigMode:
         """
         if factor == 1:
             return self
+
+        def longer(interval: int) -> int:
+            is_default = isinstance(interval, Default)
+            if keeps_written and not is_default:
+                return interval
+            return Default(interval * factor) if is_default else interval * factor
+
         return dataclasses.replace(
             self,
-            save_interval=self.save_interval * factor,
-            statistics_interval=self.statistics_interval * factor,
+            save_interval=longer(self.save_interval),
+            statistics_interval=longer(self.statistics_interval),
         )
 
     def _is_within(self, mode_step: int) -> bool:
@@ -234,7 +275,8 @@ class ReductionConfig:
         abs_reductions: The same names, for absolute values.
         norms: Names among l1, l2.
         abs_norms: The same names, for absolute values.
-        save_raw_tensor: Whether raw values are saved as well.
+        save_raw_tensor: Whether raw values are saved as well; None: where a schedule
+            has a ``save_interval`` or ``save_steps`` that the user wrote.
         save_shape: Ignored: shapes are always saved.
 
     Raises:
@@ -245,7 +287,7 @@ class ReductionConfig:
     abs_reductions: tuple[str, ...] = ()
     norms: tuple[str, ...] = ()
     abs_norms: tuple[str, ...] = ()
-    save_raw_tensor: bool = False
+    save_raw_tensor: bool | None = False
     save_shape: bool = False
 
     def __post_init__(self) -> None:
@@ -258,6 +300,12 @@ class ReductionConfig:
             names = tuple(given)
             check_known(names, valid, f"{name}: unknown")
             object.__setattr__(self, name, names)
+
+    def saves_values(self, schedule: SaveConfigMode) -> bool:
+        """Return whether raw values are saved by this schedule."""
+        if self.save_raw_tensor is None:
+            return schedule.asks_for_values
+        return self.save_raw_tensor
 
     def as_json(self) -> dict[str, Any]:
         """Return what the collections event holds."""
@@ -289,6 +337,8 @@ def _modes(given: object) -> dict[ModeKeys, SaveConfigMode]:
 
 
 def _integer(name: str, value: object, least: int) -> int:
+    if isinstance(value, Default):
+        return value
     # A bool is an int that nobody means; smdebug's configurations hold text.
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)

@@ -28,7 +28,7 @@ from typing import Any
 from tdbg.capture.process import at_exit
 from tdbg.config.quantities import plural
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
-from tdbg.launch.family import open_hook
+from tdbg.launch.settings import open_hook
 
 __all__ = ["FRAMEWORKS", "MOST_TRAININGS", "BoostingSearch", "begin", "data_of"]
 

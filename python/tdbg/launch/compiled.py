@@ -36,7 +36,7 @@ from tdbg.launch.differentiation import (
     is_outside,
     present_watch,
 )
-from tdbg.launch.family import open_hook
+from tdbg.launch.settings import open_hook
 
 if TYPE_CHECKING:
     from tdbg.launch.lineage import Lineage

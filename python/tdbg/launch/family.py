@@ -10,16 +10,14 @@ Thread safety: pure functions; any number of processes may call ``claim`` at onc
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-from tdbg.config.schedules import SaveConfig
 from tdbg.run.directory import is_run, writer_directories
 from tdbg.run.in_use import LivingWriter, living_writer
 
-__all__ = ["appeared", "claim", "existing", "in_use", "member", "open_hook"]
+__all__ = ["appeared", "claim", "existing", "in_use", "member"]
 
 
 def member(out: Path, number: int) -> Path:
@@ -64,55 +62,6 @@ def claim(out: Path, before: Mapping[str, int], *, may_join: bool) -> Path:
                 continue
         return path
     raise AssertionError
-
-
-def open_hook(
-    make: Callable[..., Any],
-    settings: Mapping[str, Any],
-    collections: Iterable[str],
-    *,
-    is_first: bool,
-) -> tuple[Any, Path]:
-    """Open the hook of the next training of this launch, for a framework's callbacks.
-
-    Args:
-        make: The framework's ``Hook``.
-        settings: Those of the launch: ``out_dir``, ``existing``, ``rules``,
-            ``include_collections``, ``save_interval``, ``statistics_interval``,
-            ``budget``; all but the first may be missing.
-        collections: Captured beside those, and beside what the rules need.
-        is_first: Whether this is the program that was launched.
-
-    Returns:
-        The hook, and the directory of its run.
-
-    Raises:
-        ConfigurationError: If the settings can never work.
-        OSError: If the directory cannot be made.
-    """
-    out, before = Path(settings["out_dir"]), settings.get("existing", {})
-    intervals = {
-        name: settings[name]
-        for name in ("save_interval", "statistics_interval")
-        if settings.get(name) is not None
-    }
-    rules = settings.get("rules")
-    if rules is None:
-        from tdbg.rules import default_rules
-
-        rules = default_rules()
-    path = claim(out, before, may_join=is_first)
-    hook = make(
-        path,
-        include_collections=[
-            *collections,
-            *(settings.get("include_collections") or ()),
-        ],
-        rules=rules,
-        save_config=SaveConfig(**intervals) if intervals else None,
-        budget="auto" if settings.get("budget") is None else settings["budget"],
-    )
-    return hook, path
 
 
 def appeared(out: Path, before: Mapping[str, int]) -> list[Path]:

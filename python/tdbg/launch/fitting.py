@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.capture.process import at_exit
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
-from tdbg.launch.family import open_hook
+from tdbg.launch.settings import open_hook
 from tdbg.launch.taken import is_taken, taken
 
 if TYPE_CHECKING:

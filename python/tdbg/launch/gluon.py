@@ -23,7 +23,7 @@ from typing import Any
 
 from tdbg.capture.process import at_exit
 from tdbg.launch import LAUNCH_VARIABLE, summary
-from tdbg.launch.family import open_hook
+from tdbg.launch.settings import open_hook
 
 __all__ = ["MOST_TRAININGS", "GluonSearch", "begin"]
 
@@ -52,7 +52,7 @@ class GluonSearch:
     """Give hooks to the models of Gluon.
 
     Args:
-        settings: As of ``family.open_hook``.
+        settings: As of ``open_hook``.
         is_first: As of ``begin``.
 
     Attributes:

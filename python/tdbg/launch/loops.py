@@ -21,7 +21,7 @@ from typing import Any
 from tdbg.hooks.tensorflow.reports import is_compiled_by_xla
 from tdbg.hooks.tensorflow.steps import tape_check
 from tdbg.launch import summary
-from tdbg.launch.family import open_hook
+from tdbg.launch.settings import open_hook
 
 __all__ = ["LoopSearch"]
 

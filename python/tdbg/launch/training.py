@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
-from tdbg.config.schedules import SaveConfig
 from tdbg.hooks.pytorch.functions.direct_calls import name_in_model
 from tdbg.hooks.pytorch.model.module_tree import class_name, unwrapped
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living
+from tdbg.launch.settings import arguments_of, include
 
 __all__ = [
     "Candidate",
@@ -99,11 +99,6 @@ def make_hook(
     """
     from tdbg import pytorch
 
-    intervals = {
-        name: settings[name]
-        for name in ("save_interval", "statistics_interval")
-        if settings.get(name) is not None
-    }
     # Where optimizers have parameters of others too, each root goes by its name.
     own, inside = parameter_ids(module), unwrapped(module)
     is_alone = all(held_ids(optimizer) <= own for optimizer in optimizers)
@@ -111,15 +106,9 @@ def make_hook(
         module,
         out=path,
         name=None if is_alone else name_in_model(inside) or class_name(inside),
-        rules=settings.get("rules"),
-        save_config=SaveConfig(**intervals) if intervals else None,
-        budget=settings.get("budget"),
+        **arguments_of(settings),
     )
-    for name in settings.get("include_collections") or ():
-        collection = hook.get_collection(name)
-        if settings.get("save_interval") is not None:
-            collection.reduction_config = pytorch.ReductionConfig(save_raw_tensor=True)
-        hook.add_collection(collection)
+    include(hook, settings)
     return hook
 
 

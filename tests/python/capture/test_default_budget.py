@@ -36,6 +36,7 @@ from tdbg.config import (
     ReductionConfig,
     Role,
     SaveConfig,
+    SaveConfigMode,
     with_beginning,
 )
 from tdbg.config.options import SessionOptions
@@ -375,3 +376,64 @@ def test_ranks_that_would_decide_apart_have_no_budget_by_default() -> None:
     assert opening._budget(SessionOptions(budget="auto", **both)) is None
     assert opening._budget(SessionOptions(budget=0.02, **both)) == 0.02
     assert opening._budget(SessionOptions(budget="auto")) == "auto"
+
+
+def throttled(budget: float | str) -> Policy:
+    """Return a policy of which a budget has left out as much as it can."""
+    registry = CollectionRegistry(
+        ["weights"],
+        [Collection("r", "relu", save_config=SaveConfig(save_interval=50))],
+    )
+    eval_config = SaveConfigMode(save_interval=1)
+    schedules = SaveConfig({ModeKeys.EVAL: eval_config}, statistics_interval=25)
+    need = Needs(collections=frozenset({"gradients"}), interval=5)
+    policy = Policy(registry, schedules, needs=[need])
+    throttling = Throttling(budget, policy)
+    policy.set_throttle(throttling._at(len(LEVELS) - 1))
+    return policy
+
+
+def steps_of(policy: Policy, name: str, role: Role, mode: ModeKeys) -> list[int]:
+    """Return the first steps at which something is captured of a tensor."""
+    capture_class = policy.capture_class(name, role)
+    plans = ((step, policy.step_plan(mode, step)) for step in range(1500))
+    return [step for step, plan in plans if plan.of(capture_class)]
+
+
+def test_the_default_budget_keeps_what_the_user_wrote_and_a_number_does_not() -> None:
+    """Sabotaged: statistics every 25 steps become statistics every 6,400."""
+    kept, cut = throttled("auto"), throttled(0.02)
+    for name, role, mode, interval in (
+        ("w", Role.WEIGHT, TRAIN, 25),
+        ("w", Role.WEIGHT, ModeKeys.EVAL, 1),
+        ("relu_output_0", Role.OUTPUT, TRAIN, 50),
+    ):
+        steps = steps_of(kept, name, role, mode)
+        assert set(range(0, 1500, interval)) <= set(steps)
+        assert len(steps_of(cut, name, role, mode)) <= 1500 / interval / 64 + 1
+    # What tdbg chose by itself is thinned by both.
+    for policy in (kept, cut):
+        assert steps_of(policy, "g", Role.GRADIENT, TRAIN) == [0, 1280]
+        assert "losses every 16 steps" in policy.throttle.text(25)
+    assert kept.has_written_schedules
+    assert not Policy(CollectionRegistry(["weights"])).has_written_schedules
+
+
+@pytest.mark.torch
+def test_the_cost_of_a_schedule_that_is_kept_is_told(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("TDBG_BUDGET")
+    monkeypatch.setattr(budget, "AUTO_HORIZON_NS", 0)
+    monkeypatch.setattr(budget, "AUTO_SHARE", 1e-4)
+    monkeypatch.setattr(budget, "FLOOR_STEPS", 1)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    schedule = SaveConfig(statistics_interval=7)
+    with td.watch(model, out=run_dir, save_config=schedule):
+        train(model, nn.CrossEntropyLoss(), optimizer, digits(16), 200)
+    steps = create_trial(run_dir).tensor("fc1.weight").steps(what="statistics")
+    assert set(range(0, 200, 7)) <= set(steps)
+    (told,) = [each.message for each in caplog.records if "turns this" in each.message]
+    assert "your own schedules are kept" in told
+    assert "s beside" in told

@@ -61,7 +61,8 @@ def watch(
         name: Stands before all names of the model, as in ``Hook.register_module``.
         rules: As in ``Hook``. None takes those of the variable ``TDBG_RULES``, or the
             default rules.
-        save_config: Schedules to use instead.
+        save_config: Schedules to use instead.  Those that have a ``save_interval`` or
+            ``save_steps`` save raw values, too.
         on_stop: As in ``Hook``.
         overflow: As in ``Hook``.
         min_free_bytes: As in ``Hook``.
@@ -116,7 +117,7 @@ def _of_watch() -> dict[str, Any]:
     return {
         "out_dir": Path("runs") / same_on_all("watch", time),
         "include_collections": _WATCHED,
-        "reduction_config": ReductionConfig(),
+        "reduction_config": ReductionConfig(save_raw_tensor=None),
         "rules": default_rules(),
         "budget": AUTO,
     }

@@ -19,7 +19,7 @@ from tdbg.capture.session import Session
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config import HookConfig
 from tdbg.config.collections import CollectionKeys, Role
-from tdbg.config.schedules import SaveConfig
+from tdbg.config.schedules import Default, SaveConfig
 from tdbg.hooks.framework import make_policy
 
 __all__ = ["INTERVAL", "Group", "policy_of_trees"]
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 #: Rounds from one capture to the next, of everything but metrics and losses: a round
 #: takes milliseconds, and the trees of one are megabytes in a hundred rounds.
-INTERVAL = 10
+INTERVAL = Default(10)
 
 
 def policy_of_trees(config: HookConfig) -> Policy:
@@ -48,7 +48,8 @@ def policy_of_trees(config: HookConfig) -> Policy:
         )
     metrics = policy.registry.get(CollectionKeys.METRICS.value)
     if metrics.save_config is None:
-        metrics.save_config = SaveConfig(save_interval=1, statistics_interval=1)
+        every = Default(1)
+        metrics.save_config = SaveConfig(save_interval=every, statistics_interval=every)
     policy.registry.include(metrics.name)
     return policy
 

@@ -125,7 +125,7 @@ class ReductionConfig(schedules.ReductionConfig):
             native.abs_reductions,
             native.norms,
             native.abs_norms,
-            native.save_raw_tensor,
+            bool(native.save_raw_tensor),
             native.save_shape,
         )
 
