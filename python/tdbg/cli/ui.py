@@ -41,6 +41,13 @@ __all__ = ["command"]
     default=None,
     help="Open a browser.  Default: on a desktop.",
 )
+@click.option(
+    "--judge/--no-judge",
+    default=True,
+    show_default=True,
+    help="Judge runs on the screen that nobody has judged, and write the findings "
+    "into them.",
+)
 def command(
     runs: tuple[str, ...],
     port: int | None,
@@ -49,6 +56,7 @@ def command(
     allow_control: bool,
     share: bool,
     browser: bool | None,
+    judge: bool,
 ) -> None:
     """Show RUNS (runs, folders of runs, or patterns; default: runs) in a browser.
 
@@ -68,6 +76,7 @@ def command(
         allow_control=allow_control,
         share=share,
         browser=_has_desktop() if browser is None else browser,
+        judge=judge,
     )
 
     def announce(address: str, access: Access) -> None:

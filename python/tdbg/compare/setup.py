@@ -8,8 +8,10 @@ Errors: what damage makes unreadable is left out.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -68,6 +70,7 @@ def settings_of(trial: Trial) -> dict[str, Value]:
         layers = sorted(Counter(info.modules.values()).items())
         if layers:
             found["layers"] = ", ".join(f"{n} {name}" for name, n in layers)
+        found |= _sizes_of([each.shape for each in info.parameters.values()])
     for name, series in trial.scalars().items():
         values = np.asarray(series.values, np.float64)
         values = values[np.isfinite(values)]
@@ -77,6 +80,23 @@ def settings_of(trial: Trial) -> dict[str, Value]:
             found[word] = least if least == greatest else (least, greatest)
     for name, value in hyperparameters_of(trial).items():
         found[f"{HYPERPARAMETERS}.{name}"] = value
+    return found
+
+
+def _sizes_of(shapes: Sequence[Sequence[int]]) -> dict[str, Value]:
+    """How large a model is: elements of its parameters, and the shapes of its layers.
+
+    A parameter of one dimension, as a bias, is as long as its layer is wide.
+    """
+    if not shapes:
+        return {}
+    found: dict[str, Value] = {"parameters": f"{sum(map(math.prod, shapes)):,}"}
+    wide = [" x ".join(map(str, each)) for each in shapes if len(each) > 1]
+    runs = [(shape, len([*same])) for shape, same in groupby(wide)]
+    if runs:
+        found["shapes of weights"] = ", ".join(
+            shape if n == 1 else f"{shape} ({n} times)" for shape, n in runs
+        )
     return found
 
 

@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 __all__ = ["NOT_FINITE", "SERIES", "TONES", "viridis"]
 
 #: Of series, in their order: Okabe and Ito (2008), "Color Universal Design", with a
-#: yellow dark enough for lines on white; the last two are for an eighth series and
-#: for what lies beyond an axis.
+#: yellow dark enough for lines on white, and purple and grey.  Those that findings have
+#: come last: the flag of a warning is not to look like the second series.
 SERIES = (
     "#0072b2",
-    "#d55e00",
     "#009e73",
-    "#cc79a7",
-    "#b07d00",
-    "#56b4e9",
-    "#808080",
     "#9467bd",
+    "#56b4e9",
+    "#cc79a7",
+    "#d55e00",
+    "#808080",
+    "#b07d00",
 )
 #: Of NaN and infinities.
 NOT_FINITE = "#ff2654"
 #: Of findings by their severity; shapes go with them.
-TONES = {"error": "#d62839", "warning": "#b86e00", "info": "#2f7fd1", "ok": "#1d8a57"}
+TONES = {"error": "#d62839", "warning": "#b86e00", "info": "#6b7a90", "ok": "#1d8a57"}
 
 # Viridis (van der Walt and Smith, 2015: even steps for the eye, also without colour
 # vision) as the polynomial of degree 6 by Zucker, within 1 % of the table.

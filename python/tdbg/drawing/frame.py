@@ -16,6 +16,7 @@ __all__ = [
     "N_COLORS",
     "Box",
     "figure",
+    "hatching",
     "legend",
     "path",
     "row_name",
@@ -28,6 +29,8 @@ __all__ = [
 
 # Colours of series, by the classes s0, s1, ... (strokes) and f0, f1, ... (fills).
 N_COLORS = 8
+# Between the lines of a hatching.
+HATCH = 7.0
 # Wider drawings fill the page.
 WIDE = 500
 
@@ -114,6 +117,19 @@ def path(points: Iterable[tuple[float, float]]) -> Markup:
     """
     texts = (f"{x:.1f} {y:.1f}" for x, y in points)
     return Markup("M" + "L".join(text for text, _ in groupby(texts)))
+
+
+def hatching(box: Box) -> Markup:
+    """Slanted lines over a box: nothing was recorded there."""
+    lines = []
+    start = box.left - box.height + HATCH - (box.left - box.height) % HATCH
+    while start < box.right:
+        left, right = max(start, box.left), min(start + box.height, box.right)
+        if right - left > 1:
+            ends = box.bottom - (left - start), box.bottom - (right - start)
+            lines.append(f"M{left:.1f} {ends[0]:.1f}L{right:.1f} {ends[1]:.1f}")
+        start += HATCH
+    return tag("path", d=Markup("".join(lines)), class_="gap")
 
 
 def upright(x: float, box: Box, class_: str) -> Markup:

@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.drawing.colors import NOT_FINITE, viridis
-from tdbg.drawing.frame import Box, figure, legend, row_name, svg, text, x_axis
+from tdbg.drawing.frame import (
+    Box,
+    figure,
+    hatching,
+    legend,
+    row_name,
+    svg,
+    text,
+    x_axis,
+)
 from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.scales import number, step_scale
 from tdbg.view.layers import Cells
@@ -79,7 +88,8 @@ def heat_map(
     x = step_scale(first, stop, box.left, box.right)
     # Columns are as wide as their steps: the outer ones may be narrower.
     places = x(cells.edges)
-    parts: list[Markup] = []
+    has_gaps = bool(np.isnan(cells.values).any() and not cells.bad.all())
+    parts: list[Markup] = [hatching(box)] if has_gaps else []
     if is_vector:
         parts += _paths(levels, places, top, row)
     else:
@@ -104,7 +114,7 @@ def heat_map(
     entries: list[tuple[str, str]] = []
     if cells.bad.any():
         entries.append(("bad", "NaN or infinity"))
-    if np.isnan(cells.values).any() and not cells.bad.all():
+    if has_gaps:
         entries.append(("none", "not recorded"))
     if flags:
         entries.append(("mark", "finding"))

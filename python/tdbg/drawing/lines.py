@@ -9,7 +9,7 @@ Thread safety: pure functions over values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from tdbg.drawing.frame import (
     N_COLORS,
     Box,
     figure,
+    hatching,
     legend,
     path,
     svg,
@@ -30,6 +31,7 @@ from tdbg.drawing.frame import (
 from tdbg.drawing.markup import Markup, join, tag
 from tdbg.drawing.scales import Scale, number, scale_of, step_scale
 from tdbg.trial import Series
+from tdbg.view.coverage import gaps_of
 
 __all__ = ["Limit", "Mark", "line_chart"]
 
@@ -38,6 +40,8 @@ WIDTH, LEFT, RIGHT = 760, 66, 14
 STRIP = 9
 # A mark of a strip is at least so wide, however many steps the chart has.
 LEAST_MARK = 2.5
+# Narrower stretches without a record are not hatched: the rug shows them.
+LEAST_GAP = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ def line_chart(
     span: tuple[int, int] | None = None,
     with_zero: bool = False,
     may_be_log: bool = True,
+    interval: int | None = None,
     height: int = 250,
 ) -> Markup:
     """A figure of series over steps.
@@ -98,23 +103,28 @@ def line_chart(
         span: First and last step of the axis; None: those of the series.
         with_zero: Whether zero is on the axis.
         may_be_log: Whether the axis may be logarithmic.
+        interval: For how many steps a recorded one stands: longer stretches without
+            one are hatched; None: none is.
         height: Of the drawing, in units of the SVG.
     """
     drawn = [each for each in series if len(each)]
     if not drawn:
         return tag("p", "Nothing was recorded to draw here.", class_="quiet")
     has_bad = any(each.bad.any() for each in drawn)
-    top = 20 + (13 if marks else 0) + (STRIP + 6 if has_bad else 0)
+    top = 20 + 13 * bool(marks) + (STRIP + 6) * has_bad
     first, last = span or _span(drawn)
     values = _values(drawn, limit)
     y = scale_of(values, height - 38, top, may_be_log=may_be_log, with_zero=with_zero)
     beyond = y.is_log and any(np.any(each.low <= 0) for each in drawn)
-    bottom = height - 38 - (STRIP + 6 if beyond else 0)
+    bottom = height - 38 - (STRIP + 6) * beyond
     y = Scale(y.low, y.high, bottom, top, y.is_log)
     box = Box(LEFT, top, WIDTH - RIGHT, bottom)
     x = step_scale(first, last, box.left, box.right)
     axis_box = Box(box.left, top, box.right, height - 38)
-    parts = [y_axis(box, y, y_label), x_axis(axis_box, x, x_label)]
+    gaps = _gaps(drawn, interval)
+    label = f"{y_label} (logarithmic axis)" if y.is_log else y_label
+    parts = [*_recorded(drawn, gaps, x, box)]
+    parts += [y_axis(box, y, label), x_axis(axis_box, x, x_label)]
     parts += [_mark(mark, x, box) for mark in marks]
     for i, each in enumerate(drawn):
         parts += _curve(each, x, y, i % N_COLORS)
@@ -123,12 +133,48 @@ def line_chart(
         parts.append(_strip(drawn, x, top - STRIP - 6, "NaN, Inf", is_bad=True))
     if beyond:
         parts.append(_strip(drawn, x, bottom + 6, "≤ 0", is_bad=False))
-    said = [*map(_said, drawn[:N_COLORS]), *([limit.label] if limit else [])]
     return figure(
-        svg(WIDTH, height, f"{alt} {'; '.join(said)}.", parts),
+        svg(WIDTH, height, f"{alt} {_words(drawn, limit, gaps)}.", parts),
         caption,
-        _legend(drawn),
+        _legend(drawn, has_gaps=bool(gaps)),
     )
+
+
+def _words(
+    series: Sequence[Series], limit: Limit | None, gaps: Sequence[tuple[int, int]]
+) -> str:
+    """What a chart shows, for who cannot see it."""
+    said = [_said(each) for each in series[:N_COLORS]]
+    if limit is not None:
+        said.append(limit.label)
+    if gaps:
+        said.append(f"nothing recorded in {plural(len(gaps), 'stretch')} of steps")
+    return "; ".join(said)
+
+
+def _gaps(series: Sequence[Series], interval: int | None) -> list[tuple[int, int]]:
+    """The stretches of steps in which no series has anything."""
+    if interval is None:
+        return []
+    first = np.concatenate([each.first for each in series])
+    order = np.argsort(first, kind="stable")
+    last = np.maximum.accumulate(np.concatenate([s.last for s in series])[order])
+    return gaps_of(first[order], last, interval)
+
+
+def _recorded(
+    series: Sequence[Series], gaps: Sequence[tuple[int, int]], x: Scale, box: Box
+) -> Iterator[Markup]:
+    """A rug of the steps that were recorded, and hatching where none was."""
+    if not gaps:
+        return
+    for start, stop in gaps:
+        left, right = x.at(start), x.at(stop)
+        if right - left >= LEAST_GAP:
+            yield hatching(Box(left, box.top, right, box.bottom))
+    places = np.concatenate([x(each.centers) for each in series])
+    marks = dict.fromkeys(f"M{at:.1f} {box.bottom:.1f}v-6" for at in np.sort(places))
+    yield tag("path", d=Markup("".join(marks)), class_="rug")
 
 
 def _span(series: Sequence[Series]) -> tuple[int, int]:
@@ -143,11 +189,12 @@ def _values(series: Sequence[Series], limit: Limit | None) -> list[Floats]:
     return values if limit is None else [*values, np.array([limit.value])]
 
 
-def _legend(series: Sequence[Series]) -> Markup | None:
-    if len(series) == 1:
-        return None
-    labels = enumerate(each.label for each in series)
-    return legend([(f"b{i % N_COLORS}", label) for i, label in labels if label])
+def _legend(series: Sequence[Series], *, has_gaps: bool) -> Markup | None:
+    labels = enumerate(each.label for each in series if len(series) > 1)
+    entries = [(f"b{i % N_COLORS}", label) for i, label in labels if label]
+    if has_gaps:
+        entries.append(("none", "nothing recorded; a stroke at the axis is a record"))
+    return legend(entries)
 
 
 def _said(series: Series) -> str:

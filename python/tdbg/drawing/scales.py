@@ -19,6 +19,9 @@ Floats = NDArray[np.float64]
 # From this ratio of the greatest to the least on a scale of positive numbers is
 # logarithmic: below, a line of one tenth of the greatest is still seen to move.
 LOGARITHMIC = 50.0
+# A linear axis is crushed by a few values that go so many times as far as 90 of 100 of
+# the others do, and are some times as large as the least.
+CRUSHED, TIMES = 8.0, 4.0
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -98,7 +101,8 @@ def scale_of(
         start: Place of the least.
         end: Place of the greatest.
         may_be_log: Whether the scale is logarithmic if the greatest positive number is
-            50 times the least, and more are positive than not.
+            50 times the least, or a few are far from all others, and more are positive
+            than not.
         with_zero: Whether zero has a place in any case; then it is not logarithmic.
     """
     arrays = [np.asarray(each, np.float64).ravel() for each in values]
@@ -108,7 +112,7 @@ def scale_of(
         return Scale(0.0, 1.0, start, end)
     positive = numbers[numbers > 0]
     is_log = may_be_log and not with_zero and 2 * len(positive) > len(numbers)
-    if is_log and positive.max() >= LOGARITHMIC * positive.min():
+    if is_log and _are_far_apart(positive):
         low, high = math.log10(positive.min()), math.log10(positive.max())
         margin = 0.03 * (high - low)
         return Scale(
@@ -132,6 +136,16 @@ def scale_of(
         start,
         end,
     )
+
+
+def _are_far_apart(positive: Floats) -> bool:
+    """Whether a linear axis would show nothing of most of the numbers."""
+    least, greatest = float(positive.min()), float(positive.max())
+    if greatest >= LOGARITHMIC * least:
+        return True
+    low, high = np.quantile(positive, [0.05, 0.95])
+    is_crushed = greatest / 2 - least / 2 > CRUSHED * (high / 2 - low / 2)
+    return bool(greatest > TIMES * least and is_crushed)
 
 
 def step_scale(first: float, last: float, start: float, end: float) -> Scale:

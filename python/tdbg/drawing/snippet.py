@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tdbg.drawing.colors import NOT_FINITE, SERIES, TONES
 from tdbg.drawing.markup import Child, Markup, join, tag
 
-__all__ = ["MOST_BYTES", "facts", "listing", "snippet", "toned"]
+__all__ = ["MOST_BYTES", "facts", "listing", "snippet", "toned", "unstyled"]
 
 #: A snippet is below this size, whatever it shows: a notebook holds one for each cell.
 MOST_BYTES = 50_000
@@ -47,6 +47,8 @@ _ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "grid": _FAINT,
     "axis": {"stroke": "currentColor", "stroke-opacity": ".6"},
     "border": {"fill": "none", **_FAINT},
+    "gap": {"fill": "none", **_FAINT},
+    "rug": {"fill": "none", "stroke": "currentColor", "stroke-opacity": ".6"},
     "line": {"fill": "none", "stroke-width": "1.6", "stroke-linejoin": "round"},
     "range": {"fill-opacity": ".22", "stroke-opacity": ".5", "stroke-width": ".9"},
     "ridge": {"fill": SERIES[0], "fill-opacity": ".3", "stroke": SERIES[0]},
@@ -86,7 +88,7 @@ def snippet(title: Child, *parts: Child) -> str:
     kept = [tag("p", tag("b", title))]
     size, left_out = len(kept[0].encode()) + 200, 0
     for part in parts:
-        markup = _plain(join(part))
+        markup = unstyled(join(part))
         n_bytes = len(markup.encode("utf-8", "backslashreplace"))
         if size + n_bytes > MOST_BYTES:
             left_out += 1
@@ -132,8 +134,8 @@ def toned(tone: str, words: str) -> Markup:
     return tag("span", f"{_SHAPES.get(tone, '')} {words}".strip(), style=style)
 
 
-def _plain(markup: Markup) -> Markup:
-    """The same with attributes in place of classes.
+def unstyled(markup: Markup) -> Markup:
+    """Markup of this layer with attributes in place of classes.
 
     Tags are told from text by their brackets, which no text and no value of an
     attribute has: the markup escapes them.

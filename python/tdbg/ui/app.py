@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 # np.unique imports it when it is called first.  Two threads that do so at once end in a
@@ -34,11 +35,13 @@ from tdbg.run.json_values import load_json
 from tdbg.trial import DURATION_FIELD
 from tdbg.ui import comparison, control, documents, elements, series
 from tdbg.ui.control import estimate
+from tdbg.ui.judging import Judges
 from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
 from tdbg.ui.reads import ReaderGone, Reading, Turns
-from tdbg.ui.runs import Judge, OpenRun, Runs
+from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.security import TOKEN_HEADER, Access, Guard
+from tdbg.ui.trees import tree_sections
 
 __all__ = ["create_app"]
 
@@ -74,24 +77,27 @@ class _Handler(NamedTuple):
     is_heavy: bool = False
 
 
-def create_app(runs: Runs, access: Access) -> ASGIApp:
+def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
     """The application, guarded.
 
     Args:
         runs: What it shows.
         access: Who may do what.
+        judges: Whether it judges by itself what it shows and nobody has judged.
 
     Example:
         app = create_app(Runs(["runs"]), Access())
         uvicorn.run(app, port=8321)
     """
+    judged = Judges(runs, by_itself=judges)
     handlers = {
-        "/api/runs": _Handler("GET", _list),
-        "/api/run": _Handler("GET", _run),
+        "/api/runs": _Handler("GET", partial(_list, judged)),
+        "/api/run": _Handler("GET", partial(_run, judged)),
         "/api/tensors": _Handler("GET", _tensors),
         "/api/envelope": _Handler("GET", _envelope, is_heavy=True),
         "/api/ranks": _Handler("GET", _ranks, is_heavy=True),
         "/api/curve": _Handler("GET", _curve),
+        "/api/trees": _Handler("GET", _trees, is_heavy=True),
         "/api/rows": _Handler("GET", _rows),
         "/api/values": _Handler("GET", _values),
         "/api/histograms": _Handler("GET", _histograms, is_heavy=True),
@@ -102,7 +108,7 @@ def create_app(runs: Runs, access: Access) -> ASGIApp:
         "/api/answer": _Handler("GET", _request_answer),
         "/api/stop": _Handler("POST", _stop),
         "/api/capture": _Handler("POST", _capture),
-        "/api/judge": _Handler("POST", _judge_by(Judge())),
+        "/api/judge": _Handler("POST", partial(_judge, judged)),
     }
     turns = Turns()
     routes = [
@@ -259,19 +265,30 @@ def _error(status: int, reason: str) -> Response:
     return JSONResponse({"error": reason}, status, headers=NO_STORE)
 
 
-def _list(asked: _Question) -> object:
-    if "run" not in asked.query:
-        return documents.list_runs(asked.runs)
-    return documents.tell_runs(asked.runs, asked.ids(MAX_TOLD))
+def _list(judges: Judges, asked: _Question) -> object:
+    if "run" in asked.query:
+        found = documents.tell_runs(asked.runs, asked.ids(MAX_TOLD))
+    else:
+        found = documents.list_runs(asked.runs)
+    judges.list(found["runs"])
+    return found
 
 
-def _run(asked: _Question) -> object:
-    return documents.describe_run(asked.runs, asked.run, may_control=asked.may_control)
+def _run(judges: Judges, asked: _Question) -> object:
+    run = asked.run
+    found = documents.describe_run(asked.runs, run, may_control=asked.may_control)
+    judges.show(run, found)
+    return {**found, "judging": run.judging}
 
 
 def _tensors(asked: _Question) -> object:
     run = asked.run
     return {"tensors": run.kept("tensors", lambda: documents.tensors_of(run.trial))}
+
+
+def _trees(asked: _Question) -> object:
+    run = asked.run
+    return run.kept("trees", lambda: tree_sections(run.trial))
 
 
 def _envelope(asked: _Question) -> object:
@@ -396,12 +413,9 @@ def _estimate(asked: _Question) -> object:
     ).to_json()
 
 
-def _judge_by(judge: Judge) -> _Answer:
-    def answer(asked: _Question) -> object:
-        check_known(asked.body, [])
-        return judge.start(asked.run)
-
-    return answer
+def _judge(judges: Judges, asked: _Question) -> object:
+    check_known(asked.body, [])
+    return judges.start(asked.run)
 
 
 def _stop(asked: _Question) -> object:

@@ -1,8 +1,6 @@
 """The runs that a server shows: found below folders, opened when asked for.
 
-A page names a run by an id that the server gave it, never by a path.  A run that nobody
-has judged is judged here if a page asks for it, as ``tdbg check`` does: one run at a
-time, in a thread that does not keep the server from ending.
+A page names a run by an id that the server gave it, never by a path.
 
 Thread safety: may be used from any thread.
 
@@ -19,18 +17,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
 from tdbg.modes import TRAINING
-from tdbg.rules import Engine
 from tdbg.run.directory import find_runs, fingerprint, local_path, open_run
 from tdbg.trial import Trial, create_trial
 from tdbg.view import ENDED
 
-__all__ = ["Judge", "Judging", "OpenRun", "Runs"]
+__all__ = ["OpenRun", "Runs"]
 
 # Folders are listed again at most so often, a run is looked at, too.
 LIST_SECONDS = 1.0
@@ -38,23 +34,6 @@ LOOK_SECONDS = 0.008
 STATUS_SECONDS = 0.5
 MAX_OPEN = 256
 _Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Judging:
-    """How far the server is with judging a run.
-
-    Attributes:
-        state: waiting, judging, judged or failed.
-        reason: Why it failed; empty otherwise.
-    """
-
-    state: Literal["waiting", "judging", "judged", "failed"]
-    reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary that JSON can hold."""
-        return {"state": self.state, "reason": self.reason}
 
 
 def _complete_to(trial: Trial) -> int:
@@ -72,7 +51,7 @@ class OpenRun:
     Attributes:
         id: What pages call it.
         trial: The run.
-        judging: How far it is where this server judges it; None: nobody asked.
+        judging: How far it is where this server judges it; None where it does not.
         last_step: The training step up to which it was complete, evaluation included,
             when it was last looked at.
         epoch: ``Trial.epoch`` then.
@@ -81,7 +60,7 @@ class OpenRun:
     def __init__(self, id_: str, path: Path) -> None:
         self.id = id_
         self.trial: Trial = create_trial(str(path))
-        self.judging: Judging | None = None
+        self.judging: dict[str, Any] | None = None
         self.last_step = -1
         self.epoch = 0
         self._looking = threading.Lock()
@@ -298,41 +277,3 @@ class Runs:
 def _id_of(path: Path) -> str:
     """Return an id that stays the same for a place, so that links stay good."""
     return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
-
-
-class Judge:
-    """Runs all rules over runs, one run after the other."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._turn = threading.Lock()
-
-    def start(self, run: OpenRun) -> dict[str, Any]:
-        """Judge what the run holds now; returns at once how far it is.
-
-        Findings and statuses are written into the run, as they are by ``tdbg check``.
-        Whoever asks while it is under way asks for the same.
-        """
-        with self._lock:
-            judging = run.judging
-            if judging is None or judging.state in ("judged", "failed"):
-                # Returned below as it was begun: a small run may be judged by then.
-                judging = run.judging = Judging("waiting")
-                threading.Thread(
-                    target=self._judge, args=(run,), name="tdbg-judge", daemon=True
-                ).start()
-            return judging.to_json()
-
-    def _judge(self, run: OpenRun) -> None:
-        with self._turn:
-            run.judging = Judging("judging")
-            try:
-                engine = Engine(run.trial.path)
-                engine.poll()
-                engine.poll_idle()
-                report = engine.finish()
-            except (TdbgError, OSError) as error:
-                run.judging = Judging("failed", str(error))
-            else:
-                notes = "; ".join(report.notes)
-                run.judging = Judging("failed" if notes else "judged", notes)

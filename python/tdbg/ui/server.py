@@ -43,6 +43,7 @@ class Settings:
         allow_control: Whether others than this machine may stop trainings.
         share: Whether the printed address is for looking only.
         browser: Whether to open a browser.
+        judge: Whether the server judges by itself what it shows and nobody has judged.
     """
 
     host: str = "127.0.0.1"
@@ -51,6 +52,7 @@ class Settings:
     allow_control: bool = False
     share: bool = False
     browser: bool = True
+    judge: bool = True
 
     @property
     def is_local(self) -> bool:
@@ -91,7 +93,7 @@ def serve(
     listener = _listen(settings)
     access = access or settings.access()
     address = _address(settings, listener, access)
-    application = create_app(runs, access)
+    application = create_app(runs, access, judges=settings.judge)
     config = uvicorn.Config(
         application,
         http="h11",

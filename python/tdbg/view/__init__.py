@@ -9,7 +9,7 @@ Thread safety: functions over values, and over a trial whose lock they hold insi
 
 from __future__ import annotations
 
-from tdbg.view.coverage import Coverage, RoleCoverage
+from tdbg.view.coverage import Coverage, RoleCoverage, gaps_of, interval_of
 from tdbg.view.curves import (
     LastLoss,
     is_number,
@@ -58,8 +58,10 @@ __all__ = [
     "diagnosis_of",
     "diagnosis_of_report",
     "diagnosis_of_run",
+    "gaps_of",
     "head_of",
     "in_forward_order",
+    "interval_of",
     "is_number",
     "last_loss",
     "last_value",

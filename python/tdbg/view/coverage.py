@@ -14,14 +14,21 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.collections import Role
+from tdbg.config.collections import BUILT_IN, Role
 from tdbg.config.quantities import conjoin, plural
 from tdbg.modes import EVALUATION, GLOBAL, TRAIN, TRAINING
 from tdbg.run.json_values import is_integer, mapping_of
 from tdbg.trial import RunOverhead, Trial
 from tdbg.view.tensors import Tensors
 
-__all__ = ["Coverage", "RoleCoverage", "coverage_of", "steps_of_modes"]
+__all__ = [
+    "Coverage",
+    "RoleCoverage",
+    "coverage_of",
+    "gaps_of",
+    "interval_of",
+    "steps_of_modes",
+]
 
 # Roles by the word for their tensors, in the order in which a sentence names them.
 # Scalars come when the program has one, and the rest is tdbg's own bookkeeping.
@@ -56,16 +63,23 @@ class RoleCoverage:
         words: The word for its tensors: ``gradients``.
         steps: Steps at which the tensor of the role that was recorded most often was.
         tensors: Number of its tensors.
+        interval: As ``interval_of`` returns it.
     """
 
     role: str
     words: str
     steps: int
     tensors: int
+    interval: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
-        return {"role": self.role, "steps": self.steps, "tensors": self.tensors}
+        return {
+            "role": self.role,
+            "steps": self.steps,
+            "tensors": self.tensors,
+            "interval": self.interval,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +177,57 @@ def coverage_of(
         return held[2]
 
 
+def interval_of(trial: Trial, role: str) -> int | None:
+    """Return how many steps apart a tensor of a role was to be recorded.
+
+    What was recorded at a step stands for so many steps; what is further apart was left
+    out.  None if the run does not say.
+
+    Args:
+        trial: The run.
+        role: A role, as ``RoleCoverage`` has it.
+    """
+    if role == Role.LOSS.name.lower():
+        return 1
+    schedules = [mapping_of(trial.configuration().get("hook"))]
+    for event in trial.events("collections")[-1:]:
+        named = mapping_of(event.data.get("collections"))
+        schedules += [mapping_of(named.get(name)) for name in _collections_of(role)]
+    told = [mapping_of(each.get("save_config")) for each in schedules]
+    found = [schedule.get("statistics_interval") for schedule in told]
+    usual, *own = [n if is_integer(n) and n > 0 else None for n in found]
+    return min((n for n in own if n is not None), default=usual)
+
+
+def _collections_of(role: str) -> list[str]:
+    """The built-in collections that hold a role, but for that of everything."""
+    held = {name: {each.name.lower() for each in BUILT_IN[name]} for name in BUILT_IN}
+    return [name for name in held if role in held[name] and name != "all"]
+
+
+def gaps_of(
+    first: NDArray[np.int64], last: NDArray[np.int64], interval: int
+) -> list[tuple[int, int]]:
+    """Return the stretches of steps in which nothing was recorded.
+
+    Args:
+        first: First recorded step of each column, ascending.  Shape (columns,).
+        last: Last recorded step of each.
+        interval: For how many steps a recorded one stands, at least 1.
+
+    Returns:
+        First step of each stretch, and the step after its last one.
+
+    Example:
+        >>> gaps_of(np.array([0, 10, 40]), np.array([0, 10, 40]), 10)
+        [(20, 40)]
+    """
+    ends = last[:-1] + interval
+    # What comes a little late, as where evaluation lies between, is not left out.
+    is_gap = first[1:] > ends + interval // 2
+    return [*zip(ends[is_gap].tolist(), first[1:][is_gap].tolist(), strict=True)]
+
+
 def steps_of_modes(table: NDArray[np.void], modes: frozenset[Any]) -> int:
     """Return the steps of some modes from the first recorded one to the last, summed.
 
@@ -190,7 +255,7 @@ def _counted(
         here = max(each.n_statistics, each.n_values)
         most[each.what.role] = max(steps, here), n + 1
     found = [
-        RoleCoverage(role, text, *most[role])
+        RoleCoverage(role, text, *most[role], interval_of(trial, role))
         for role, text in words.items()
         if most.get(role, (0, 0))[0]
     ]

@@ -17,8 +17,9 @@ from tdbg.config.tensor_names import PREFIXES, parameter_in
 from tdbg.errors import TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.trial import Trial
+from tdbg.view.coverage import interval_of
 
-__all__ = ["MAP_FIELDS", "Cells", "in_forward_order", "layer_cells"]
+__all__ = ["MAP_FIELDS", "Cells", "filled", "in_forward_order", "layer_cells"]
 
 Floats = NDArray[np.float64]
 # Statistics that a map can show: a mean may be negative and has no logarithm.
@@ -79,8 +80,8 @@ def layer_cells(
 ) -> Cells:
     """Return the map of tensors over training steps: the greatest value in each cell.
 
-    A cell without rows has the colour of the one before it, up to the usual distance of
-    recorded steps: where every tenth step is captured that is no gap.
+    A cell without rows has the colour of the one before it, for as many steps as a
+    recorded one stands for: where every tenth step is captured that is no gap.
 
     Args:
         trial: The run.
@@ -118,7 +119,8 @@ def layer_cells(
         raise TensorUnavailable(msg)
     high = found.high[field][recorded].astype(np.float64)
     bad = found.bad[recorded] > 0
-    high = _filled(high, found.rows[recorded] > 0)
+    interval = interval_of(trial, trial.tensor(found.names[recorded[0]]).role)
+    high = filled(high, found.rows[recorded] > 0, found.edges, interval)
     groups = [
         part.tolist()
         for part in np.array_split(
@@ -137,15 +139,33 @@ def layer_cells(
     )
 
 
-def _filled(values: Floats, there: NDArray[np.bool_]) -> Floats:
-    """Values with those of columns without rows taken from the ones before."""
-    filled = np.flatnonzero(there.any(axis=0))
-    distances = np.sort(np.diff(filled))
-    usual = int(distances[int(0.9 * len(distances))]) if len(distances) else 1
+def filled(
+    values: Floats,
+    there: NDArray[np.bool_],
+    edges: NDArray[np.int64],
+    interval: int | None,
+) -> Floats:
+    """Return values with those of columns without rows taken from the ones before.
+
+    Args:
+        values: Shape (rows, columns).
+        there: Where there are some.  Shape (rows, columns).
+        edges: Bounds of the columns in steps.  Shape (columns + 1,).
+        interval: For how many steps a recorded one stands; None: for as many as most
+            recorded columns are apart.
+    """
+    recorded = np.flatnonzero(there.any(axis=0))
+    if interval is None:
+        distances = np.sort(np.diff(edges[recorded]))
+        interval = int(distances[int(0.9 * len(distances))]) if len(distances) else 1
     columns = np.arange(values.shape[1])
     newest = np.maximum.accumulate(np.where(there, columns, -1), axis=1)
     carried = np.take_along_axis(values, np.maximum(newest, 0), axis=1)
-    return np.where((newest >= 0) & (columns - newest < usual), carried, np.nan)
+    # The last step of the column before may be the recorded one; what comes a little
+    # late, as where evaluation lies between, was not left out.
+    reach = interval + interval // 2
+    stands = edges[columns] < edges[np.maximum(newest, 0) + 1] - 1 + reach
+    return np.where((newest >= 0) & stands, carried, np.nan)
 
 
 def _without_common(names: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from tdbg.compare import (
 )
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
+from tdbg.run.model_info import ModelInfo, ParameterFacts
+from tdbg.run.schema import EventKind
 from tdbg.trial import STEP_TABLE_DTYPE, Trial, create_trial
 
 NAMES = ("a.weight", "b.weight", "c.weight")
@@ -245,6 +248,37 @@ def test_settings_that_differ_are_told_and_a_schedule_by_its_ends(
     assert values[0] == 0.1
     assert values[1] == pytest.approx((0.1, 1.0))
     assert differences([told[0], told[0]]) == []
+
+
+def test_models_of_the_same_layers_differ_by_their_widths(tmp_path: Path) -> None:
+    told = []
+    for width in (128, 16):
+        shapes = {
+            "a.weight": (width, 20),
+            "b.weight": (width, width),
+            "b.bias": (width,),
+        }
+        parameters = {
+            name: ParameterFacts(
+                shape=shape, dtype="float32", requires_grad=True, module="Linear"
+            )
+            for name, shape in {**shapes, "c.weight": (width, width)}.items()
+        }
+        info = ModelInfo(step=0, modules={"a": "Linear"}, parameters=parameters)
+        with RunBuilder(tmp_path / str(width)) as run:
+            content = json.dumps(
+                {"what": "model", "part": 0, "parts": 1, **info.to_json()}
+            ).encode()
+            run.capture.event(0, EventKind.CONFIGURATION, 0, content)
+            run.step(0, {"a.weight": np.ones(3, np.float32)})
+        told.append(settings_of(create_trial(tmp_path / str(width))))
+    assert differences(told) == [
+        ("parameters", ("35,456", "848")),
+        (
+            "shapes of weights",
+            ("128 x 20, 128 x 128 (2 times)", "16 x 20, 16 x 16 (2 times)"),
+        ),
+    ]
 
 
 def test_what_only_one_tells_is_a_difference() -> None:

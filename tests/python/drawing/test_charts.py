@@ -88,6 +88,15 @@ def test_ticks_are_few_and_on_the_scale(low: float, high: float, is_log: bool) -
     assert np.all((places >= -1e-9) & (places <= 1 + 1e-9))
 
 
+def test_one_spike_does_not_crush_the_other_values() -> None:
+    losses = np.concatenate([np.linspace(0.7, 0.5, 99), [6.0]])
+    assert scale_of([losses], 100, 0).is_log
+    # Half of the values up there are no spike; nor is what a linear axis shows as well.
+    assert not scale_of([np.repeat([0.5, 6.0], 50)], 100, 0).is_log
+    assert not scale_of([np.append(np.linspace(7.0, 5.0, 99), 12.0)], 100, 0).is_log
+    assert not scale_of([np.append(np.linspace(-0.7, -0.5, 99), 6.0)], 100, 0).is_log
+
+
 def test_a_run_of_one_step_has_a_scale() -> None:
     assert step_scale(5, 5, 0, 100).at(5) == 50
 

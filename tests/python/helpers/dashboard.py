@@ -102,13 +102,20 @@ def page_address(served: Dashboard, run: str | None = None, **state: object) -> 
 
 @contextmanager
 def dashboard(
-    *paths: Path | str, access: Access | None = None, port: int = 0
+    *paths: Path | str,
+    access: Access | None = None,
+    port: int = 0,
+    judge: bool = False,
 ) -> Iterator[Dashboard]:
-    """Serve these runs on a free port of this machine, in a process of its own."""
+    """Serve these runs on a free port of this machine, in a process of its own.
+
+    It judges by itself only where a test looks at that.
+    """
     held = access or Access()
     order = {
         "paths": [str(path) for path in paths],
         "port": port,
+        "judge": judge,
         "view": held.view,
         "control": held.control,
         "hosts": sorted(held.hosts),
@@ -132,7 +139,7 @@ def main() -> None:
     def announce(address: str, _: Access) -> None:
         print(address.rpartition("/")[0].rpartition(":")[2], flush=True)
 
-    settings = Settings(port=order["port"], browser=False)
+    settings = Settings(port=order["port"], browser=False, judge=order["judge"])
     serve(order["paths"], settings, announce, access)
 
 

@@ -124,7 +124,9 @@ def test_runs_that_are_the_same_part_nowhere(
 ) -> None:
     with new_page(browser, at(served, "base", "evaluated")) as watched:
         page = watched.page
-        expect(page.locator(".divergence")).to_contain_text("Nowhere: 9 tensors and")
+        expect(page.locator(".divergence")).to_contain_text(
+            "Nowhere: all 9 tensors and scalars are the same"
+        )
         page.get_by_role("button", name="step with evaluation").click()
         # Evaluation shifts the count of steps: what is compared is not the same.
         expect(page.locator(".divergence")).to_contain_text("At step 11, first in")
@@ -233,7 +235,9 @@ def test_a_run_that_goes_on_is_compared_as_it_goes(
     with dashboard(tmp_path / "runs") as served:
         with new_page(browser, at(served, "one", "two")) as watched:
             page = watched.page
-            expect(page.locator(".divergence")).to_contain_text("Nowhere: 1 tensors")
+            expect(page.locator(".divergence")).to_contain_text(
+                "Nowhere: the only tensor or scalar is the same at 1 step"
+            )
             drawn(page, 0, 1)
             step(1, 1, 2)
             expect(page.locator(".divergence")).to_contain_text("At step 1, first in w")

@@ -20,12 +20,12 @@ from tdbg.run.findings import Cause, Severity
 
 STEPS = 400
 GRADIENT = "gradient/w"
-BLUE, LIGHT_BLUE = (0, 114, 178), (86, 180, 233)
+BLUE, LIGHT_BLUE = (0, 114, 178), (86, 168, 255)
 # The colour of a map's only row at a step.
 COLOR_AT = """(canvas, [step, steps]) => {
   const ratio = canvas.width / canvas.clientWidth;
   const left = Number(canvas.dataset.labels);
-  const x = left + ((step + 0.5) / steps) * (canvas.clientWidth - left);
+  const x = left + ((step + 0.5) / steps) * (canvas.clientWidth - left - 12);
   const y = Number(canvas.dataset.rowHeight) / 2;
   const ctx = canvas.getContext("2d");
   return [...ctx.getImageData(x * ratio, y * ratio, 1, 1).data].join();

@@ -190,7 +190,7 @@ def test_a_range_that_is_dragged_holds_for_all_charts_and_is_in_the_address(
         page = watched.page
         canvas = page.locator("canvas.map-canvas")
         expect(canvas).to_have_attribute("data-drawn", f"0 {STEPS}")
-        box = page.locator(".timeline > svg").bounding_box()
+        box = page.locator(".timeline .track").bounding_box()
         assert box is not None
         y = box["y"] + 8
         page.mouse.move(box["x"] + box["width"] * 0.5, y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from planted import add_findings, finding
 from run_builder import RunBuilder
 from tdbg.config import Role
 from tdbg.run.findings import Evidence, Finding, Severity
-from tdbg.ui.runs import Judge, Runs
 
 RANKS, OUTLIER = 9, 5
 STEPS = 60
@@ -469,7 +467,7 @@ def test_a_run_that_nobody_judged_is_judged_from_the_page(
         path = f"/api/run?run={served.run_id()}"
         while (document := served.ask(path).json)["judging"]["state"] == "judging":
             pass
-        assert document["judging"] == {"state": "judged", "reason": ""}
+        assert document["judging"] == {"state": "judged", "reason": "", "steps": 30}
         assert len(document["rules"]) > 20
 
 
@@ -486,34 +484,3 @@ def test_whoever_may_only_look_judges_nothing(
             "tdbg check"
         )
         expect(watched.page.get_by_role("button", name="Judge now")).to_have_count(0)
-
-
-def _wait_for_judges() -> None:
-    for thread in threading.enumerate():
-        if thread.name == "tdbg-judge":
-            thread.join(60)
-
-
-def test_what_keeps_a_run_from_being_judged_is_said_and_it_may_be_asked_again(
-    tmp_path: Path,
-) -> None:
-    run, hidden = tmp_path / "run", tmp_path / "hidden"
-    with RunBuilder(run) as builder:
-        builder.step(0, {"w": np.ones(3, np.float32)}, what="statistics")
-    opened = Runs([str(run)])
-    (id_,) = opened.found()
-    judged = opened.open(id_)
-    judge = Judge()
-    run.rename(hidden)
-    judge.start(judged)
-    _wait_for_judges()
-    assert judged.judging is not None
-    assert judged.judging.state == "failed"
-    assert "run" in judged.judging.reason
-    hidden.rename(run)
-    assert judge.start(judged)["state"] == "waiting"
-    # Who asks meanwhile asks for the same.
-    assert judge.start(judged)["state"] in ("waiting", "judging", "judged")
-    _wait_for_judges()
-    assert judged.judging.state == "judged"
-    assert len(judged.trial.rule_statuses()) > 20

@@ -15,7 +15,14 @@ from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.run.schema import EventKind
 from tdbg.trial import create_trial
-from tdbg.view import Coverage, RoleCoverage, head_of, view_of
+from tdbg.view import (
+    Coverage,
+    RoleCoverage,
+    gaps_of,
+    head_of,
+    interval_of,
+    view_of,
+)
 
 OVER = {"what": "budget", "why": "over budget", "budget": 0.05}
 RARER = {"activations": 8, "others": 4, "steps": 1}
@@ -92,6 +99,32 @@ def test_nothing_recorded_is_no_sentence(tmp_path: Path) -> None:
     with RunBuilder(tmp_path / "run"):
         pass
     assert coverage(tmp_path / "run").text == ""
+
+
+def test_a_recorded_step_stands_for_the_interval_that_was_asked_for() -> None:
+    steps = np.array([*range(20), 30, 40, 120, 440])
+    assert gaps_of(steps, steps, 10) == [(50, 120), (130, 440)]
+    # A column may hold many steps; what comes late by less than half is no gap.
+    first, last = np.array([0, 64, 260]), np.array([63, 127, 300])
+    assert gaps_of(first, last, 100) == []
+    assert gaps_of(first, last, 80) == [(207, 260)]
+
+
+def test_the_interval_is_that_of_the_run_and_of_its_collections(tmp_path: Path) -> None:
+    often, seldom = ({"statistics_interval": n} for n in (10, 40))
+    collections = {"weights": {"save_config": seldom}, "gradients": 3}
+    with RunBuilder(tmp_path / "run") as run:
+        for kind, document in (
+            (EventKind.CONFIGURATION, {"hook": {"save_config": often}}),
+            (EventKind.COLLECTIONS, {"collections": collections}),
+        ):
+            run.capture.event(0, kind, 0, json.dumps(document).encode())
+        run.save(0, "w", np.ones(2, np.float32), what="statistics")
+        run.end_step(0)
+    trial = create_trial(tmp_path / "run")
+    found = [interval_of(trial, role) for role in ("loss", "gradient", "weight")]
+    assert found == [1, 10, 40]
+    assert interval_of(create_trial(sparse_run(tmp_path / "old")), "gradient") is None
 
 
 def test_evaluation_is_counted_where_nothing_was_trained(tmp_path: Path) -> None:

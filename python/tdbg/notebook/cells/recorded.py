@@ -25,6 +25,7 @@ from tdbg.stats.histogram import Histogram
 from tdbg.trial import TensorHandle, Trial
 from tdbg.view import (
     RunView,
+    interval_of,
     is_number,
     layer_cells,
     loss_series,
@@ -85,7 +86,8 @@ def _facts(trial: Trial, view: RunView) -> list[tuple[str, Child]]:
         ("tensors", f"{len(trial.tensor_names()):,}"),
     ]
     if head.coverage.text:
-        rows.append(("recorded", head.coverage.text))
+        advice = f". {head.coverage.advice}" if head.coverage.advice else ""
+        rows.append(("recorded", f"{head.coverage.text}{advice}"))
     if view.loss is not None:
         mode = "" if view.loss.mode in TRAINING else f", {view.loss.mode.name}"
         rows.append(("last loss", f"{view.loss.text} ({view.loss.name}{mode})"))
@@ -121,7 +123,7 @@ def _losses(trial: Trial) -> Child:
     series = loss_series(trial, COLUMNS)[:MOST_LOSSES]
     if not series:
         return None
-    return line_chart(series, alt="Losses.", y_label="loss")
+    return line_chart(series, alt="Losses.", y_label="loss", interval=1)
 
 
 def _layers(trial: Trial) -> Child:
@@ -178,7 +180,9 @@ def _course(trial: Trial, tensor: TensorHandle) -> Child:
     if not found:
         return None
     label = "value" if is_number(trial, tensor.name) else "rms"
-    return line_chart(found, alt=f"{label} over steps.", y_label=label)
+    interval = interval_of(trial, tensor.role)
+    alt = f"{label} over steps."
+    return line_chart(found, alt=alt, y_label=label, interval=interval)
 
 
 def histogram_html(histogram: Histogram) -> str:

@@ -13,7 +13,7 @@ from tdbg.report.sections.overview import WORDS
 from tdbg.report.subject import Subject
 from tdbg.run.findings import Finding
 from tdbg.trial import Series
-from tdbg.view import Problem
+from tdbg.view import Problem, interval_of
 
 __all__ = ["findings"]
 
@@ -137,6 +137,7 @@ def _evidence(problem: Problem, subject: Subject) -> Markup | None:
         limit=limit,
         span=subject.span,
         with_zero=field == "zero_share",
+        interval=interval_of(subject.trial, subject.trial.tensor(drawn[0]).role),
         height=220,
     )
 

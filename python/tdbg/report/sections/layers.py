@@ -15,7 +15,8 @@ from tdbg.modes import ModeKeys
 from tdbg.report.page import Section
 from tdbg.report.subject import GRADIENT, UPDATE, Subject
 from tdbg.trial import Envelope
-from tdbg.view.layers import Cells
+from tdbg.view.coverage import interval_of
+from tdbg.view.layers import Cells, filled
 
 __all__ = ["gradient_flow", "layer_map", "usual_magnitudes"]
 
@@ -74,7 +75,8 @@ def layer_map(subject: Subject) -> Section | None:
             content.append(tag("p", words, class_="quiet"))
             continue
         prefix = {"gradients": GRADIENT, "updates": UPDATE}.get(missing, "")
-        rows, cells = _folded(parameters, found)
+        role = {"Gradients": "gradient", "Weights": "weight"}.get(title, "update")
+        rows, cells = _folded(parameters, found, interval_of(subject.trial, role))
         content.append(
             heat_map(
                 cells,
@@ -163,7 +165,9 @@ def _ratio(updates: _Reach | None, weights: _Reach | None) -> _Reach | None:
     return _Reach(updates.edges, low, high, updates.bad | weights.bad)
 
 
-def _folded(parameters: Sequence[str], found: _Reach) -> tuple[list[slice], Cells]:
+def _folded(
+    parameters: Sequence[str], found: _Reach, interval: int | None
+) -> tuple[list[slice], Cells]:
     """The rows of a map: one a parameter, or one of several neighbours."""
     rows = _row_slices(len(parameters))
     values = _unusual(found.low, found.high)
@@ -175,7 +179,9 @@ def _folded(parameters: Sequence[str], found: _Reach) -> tuple[list[slice], Cell
         )
         bad.append(found.bad[each].any(axis=0, keepdims=True))
     names = _row_names(parameters, rows)
-    return rows, Cells(names, found.edges, np.vstack(parts), np.vstack(bad))
+    whole, is_bad = np.vstack(parts), np.vstack(bad)
+    whole = filled(whole, np.isfinite(whole) | is_bad, found.edges, interval)
+    return rows, Cells(names, found.edges, whole, is_bad)
 
 
 def _row_slices(n: int) -> list[slice]:

@@ -36,6 +36,7 @@ def losses(subject: Subject) -> Section:
                 y_label="loss",
                 caption=_loss_caption(series),
                 span=subject.span,
+                interval=1,
             )
         )
     else:

@@ -1,5 +1,5 @@
 /** What drawings on canvases share: sharpness, and an axis of places below. */
-import { themed } from "./colors";
+import { faded, themed } from "./colors";
 
 export const FONT = "11.5px system-ui, sans-serif";
 
@@ -28,6 +28,39 @@ export function ticks(from: number, to: number, width: number, least = 1): numbe
   return found;
 }
 
+/** Right of what is drawn over places; all charts of a screen begin and end at the same pixels. */
+export const RIGHT = 12;
+
+/** So wide is the room left of what is drawn, for names and values. */
+export function gutterOf(width: number): number {
+  return width < 620 ? 108 : Math.min(230, Math.round(width * 0.2));
+}
+
+/** Slanted lines: nothing was recorded there. */
+export function hatch(
+  ctx: CanvasRenderingContext2D,
+  left: number,
+  top: number,
+  width: number,
+  height: number,
+  distance = 7,
+): void {
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(left, top, width, height);
+  ctx.clip();
+  ctx.strokeStyle = faded(themed("ink-soft"), 0.3);
+  ctx.lineWidth = distance / 8;
+  ctx.beginPath();
+  // The lines of neighbours meet.
+  for (let x = left - height - ((left - height) % distance); x < left + width; x += distance) {
+    ctx.moveTo(x, top + height);
+    ctx.lineTo(x + height, top);
+  }
+  ctx.stroke();
+  ctx.restore();
+}
+
 /** Draw the ticks of an axis at *top*, from the pixel *left* on for *width*; no text leaves it. */
 export function drawAxis(
   ctx: CanvasRenderingContext2D,
@@ -41,7 +74,8 @@ export function drawAxis(
   ctx.fillStyle = themed("ink-soft");
   ctx.textBaseline = "top";
   for (const tick of ticks(from, to, width)) {
-    const at = left + ((tick - from) / Math.max(1, to - from)) * width;
+    // A step has its number in the middle of its width.
+    const at = left + ((tick + 0.5 - from) / Math.max(1, to - from)) * width;
     ctx.fillRect(at, top, 1, 4);
     ctx.textAlign = "center";
     if (at > left + width - 30) ctx.textAlign = "right";

@@ -38,9 +38,9 @@ export const BEYOND_COLOR = (0xff << 24) | (0x1f << 16) | (0x5a << 8) | 0xff;
 
 export const BAD = "#cc79a7";
 
-/** Okabe and Ito's colours, which most eyes can tell apart. */
-const SERIES_LIGHT = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#2b8cbe", "#6b6b6b"];
-const SERIES_DARK = ["#56b4e9", "#f0883e", "#2fbf8f", "#e39ac4", "#e6b422", "#8ecdf0", "#b0b0b0"];
+/** Colours that most eyes can tell apart from each other, from those of findings and of NaN. */
+const SERIES_LIGHT = ["#0072b2", "#00a878", "#7a3fc1", "#3fb8e8", "#6b7a00", "#33394a", "#8a96a8"];
+const SERIES_DARK = ["#56a8ff", "#2fc48d", "#a98bf5", "#8fe3ff", "#b9c932", "#f2f4f8", "#8592a6"];
 
 // To make one costs the browser far more than to ask it.
 const systemTheme = matchMedia("(prefers-color-scheme: dark)");

@@ -5,6 +5,7 @@
  * where it is as a run grows, and only the newest columns are asked for again.
  */
 import { getArrays, type Params } from "./api";
+import { count } from "./format";
 
 export interface Grid {
   names: string[];
@@ -232,6 +233,19 @@ export function filledColumns(grid: Grid, rows = grid.names.map((_, i) => i)): n
   return found;
 }
 
+/** Stretches of places in which nothing was recorded, though a record stands for *interval* of them. */
+export function gapsOf(grids: Grid[], interval: number): [number, number][] {
+  const columns = grids
+    .flatMap((grid) => filledColumns(grid).map((j) => grid.start + j * grid.width))
+    .sort((a, b) => a - b);
+  const width = Math.min(...grids.map((grid) => grid.width));
+  return columns.flatMap((at, k): [number, number][] => {
+    const end = at + width - 1 + interval;
+    // What comes a little late, as where evaluation lies between, was not left out.
+    return columns[k + 1] > end + interval / 2 ? [[end, columns[k + 1]]] : [];
+  });
+}
+
 /** How far recorded columns are usually apart, at most. */
 export function usualDistance(filled: number[]): number {
   const distances = filled.slice(1).map((j, k) => j - filled[k]);
@@ -243,13 +257,55 @@ export function usualDistance(filled: number[]): number {
  * For how many columns the cell at each of *filled* stands: until the next one.
  *
  * Where every tenth step is captured, nine of ten columns have no rows, which is no gap, nor is
- * it one where a training begins to capture less often.  What is longer than twice the usual
- * distance, and than twice the distances before and after it, is one, and stays empty.
+ * it one where a training begins to capture less often.  Where it is known for how many columns a
+ * record stands at *most*, the rest stays empty; else what is longer than twice the usual
+ * distance, and than twice the distances before and after it.
  */
-export function standing(filled: number[], columns: number, usual: number): number[] {
+export function standing(
+  filled: number[],
+  columns: number,
+  usual: number,
+  most?: number,
+): number[] {
   const distance = (k: number) => (filled[k + 1] ?? columns) - filled[k] || 0;
+  if (most !== undefined) return filled.map((_, k) => Math.min(most, distance(k)));
   return filled.map((_, k) => {
     const most = 2 * Math.max(usual, distance(k - 1));
     return distance(k) > Math.max(most, 2 * distance(k + 1)) ? most : distance(k);
   });
+}
+
+/** Where the greatest value is so many times the least, an axis of logarithms shows both. */
+const FAR = 50;
+/** So many times as far as 90 of 100 columns go, a few others may go before a linear axis crushes them. */
+const CRUSHED = 8;
+
+export interface ValueAxis {
+  isLog: boolean;
+  /** Why it is what it is, if nobody chose it. */
+  why: string;
+}
+
+/** The axis of values that shows most of them, but for what the address says. */
+export function axisOf(
+  grids: Grid[],
+  route: { axis?: string } | undefined,
+  limits: { value: number }[] = [],
+): ValueAxis {
+  if (route?.axis) return { isLog: route.axis === "log", why: "" };
+  const all = limits.map((each) => each.value);
+  for (const grid of grids)
+    for (let j = 0; j < grid.columns; j++)
+      if (grid.rows[j] && !Number.isNaN(grid.low[j])) all.push(grid.low[j], grid.high[j]);
+  const values = all.filter((value) => value > 0).sort((a, b) => a - b);
+  if (!values.length || 2 * values.length < all.length) return { isLog: false, why: "" };
+  const at = (share: number) => values[Math.floor(share * (values.length - 1))];
+  const times = at(1) / at(0);
+  if (times >= FAR)
+    return {
+      isLog: true,
+      why: `the greatest value is ${count(Math.round(times))} times the least`,
+    };
+  const isCrushed = times > 4 && at(1) - at(0) > CRUSHED * (at(0.95) - at(0.05));
+  return { isLog: isCrushed, why: "a few values are far from the others" };
 }

@@ -1,12 +1,12 @@
 /** The distribution of a tensor over steps: how many elements have which value, and quantiles. */
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Packed } from "./api";
-import { drawAxis, sharp, ticks } from "./canvas";
+import { drawAxis, hatch, RIGHT, sharp, ticks } from "./canvas";
 import { BAD, themed, viridis } from "./colors";
+import { Crosshair, point } from "./crosshair";
 import { count, number } from "./format";
 import { useSize, useTheme } from "./hooks";
 
-const LEFT = 72;
 const FOOT = 26;
 const TOP = 10;
 /** Which of the server's quantiles are drawn as lines: 10 %, median, 90 %. */
@@ -17,11 +17,14 @@ export function Heat({
   from,
   to,
   height,
+  left: LEFT,
 }: {
   packed: Packed;
   from: number;
   to: number;
   height: number;
+  /** Room for the values. */
+  left: number;
 }) {
   const [host, size] = useSize();
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -33,7 +36,7 @@ export function Heat({
   const nQuantiles = packed.shapes.quantile_values[1];
   const low = edges[0];
   const high = edges[bins];
-  const width = Math.max(1, size.width - LEFT - 8);
+  const width = Math.max(1, size.width - LEFT - RIGHT);
   const floor = height - FOOT;
   const x = (step: number) => LEFT + ((step - from) / Math.max(1, to - from)) * width;
   const y = (value: number) => floor - ((value - low) / (high - low || 1)) * (floor - TOP);
@@ -45,6 +48,7 @@ export function Heat({
     const ctx = sharp(canvas.current!, size.width, height);
     ctx.fillStyle = themed("sunken");
     ctx.fillRect(LEFT, TOP, width, floor - TOP);
+    hatch(ctx, LEFT, TOP, width, floor - TOP);
     ctx.save();
     ctx.beginPath();
     ctx.rect(LEFT, 0, width, floor);
@@ -54,6 +58,8 @@ export function Heat({
       const most = column.reduce((a, b) => Math.max(a, b), 0) || 1;
       const left = x(steps[j]);
       const wide = Math.max(1, x(ends[j]) - left + 0.5);
+      ctx.fillStyle = themed("sunken");
+      ctx.fillRect(left, TOP, wide, floor - TOP);
       column.forEach((found, k) => {
         if (!found) return;
         // Small counts stay visible beside the peak: by the logarithm.
@@ -93,7 +99,7 @@ export function Heat({
   const q = (j: number, k: number) => number(quantiles[j * nQuantiles + k]);
   return (
     <div>
-      <div ref={host}>
+      <div class="chart-host" ref={host}>
         <canvas
           ref={canvas}
           class="heat"
@@ -110,8 +116,12 @@ export function Heat({
             let j = -1;
             while (j + 1 < n && steps[j + 1] <= step) j++;
             setHovered(j >= 0 && step < ends[j] ? j : -1);
+            point(event.offsetX < LEFT ? undefined : Math.floor(step));
           }}
-          onPointerLeave={() => setHovered(-1)}
+          onPointerLeave={() => {
+            setHovered(-1);
+            point(undefined);
+          }}
           onKeyDown={(event) => {
             if (event.key === "ArrowRight") setHovered(Math.min(n - 1, hovered + 1));
             else if (event.key === "ArrowLeft") setHovered(Math.max(0, hovered - 1));
@@ -120,6 +130,7 @@ export function Heat({
             event.stopPropagation();
           }}
         />
+        <Crosshair from={from} to={to} left={LEFT} width={width} />
       </div>
       <p class="reading" aria-live="polite">
         {hovered >= 0 && hovered < n ? (

@@ -3,6 +3,7 @@ import { useMemo } from "preact/hooks";
 import { BAD, BEYOND_COLOR, themed, VIRIDIS_TABLE } from "./colors";
 import { count, counted, number, percent, plain, steps as stepsText } from "./format";
 import {
+  coarsened,
   filledColumns,
   folded,
   type Grid,
@@ -36,6 +37,12 @@ export interface MapProps {
   from: number;
   to: number;
   order: string[];
+  /** The same over the whole run, coarser: colours stay what they are when the range changes. */
+  whole?: Grid | null;
+  /** For how many steps a record stands, where that is known. */
+  interval?: number | null;
+  /** Room for the names, where it is not that of all charts. */
+  gutter?: number;
   /** Whether each tensor has a row, though they do not fit into the window. */
   each: boolean;
   /** Whether the worst come first, and not the first layers. */
@@ -62,6 +69,8 @@ interface Band extends Row {
 
 const MOST_HEIGHT = 560;
 const SAMPLES = 20_000;
+/** In so many columns of the whole run the least and the greatest colour are looked for. */
+export const EXTENT_COLUMNS = 64;
 /** How many times what 99 of 100 cells are below a value must be to leave the scale. */
 const BEYOND = 10;
 const LOGARITHMIC: RankField[] = ["rms", "l2", "abs_max", "std", "seconds"];
@@ -118,14 +127,15 @@ function extentOf(grid: Grid, rows: number[], field: RankField): Extent {
 }
 
 /** Colours of the cells, rows in order: 0 where there is nothing, 1 where there are no numbers. */
-function paint(props: MapProps, rows: number[], whole: Extent, pixels: Uint32Array): void {
+function paint(props: MapProps, rows: number[], extents: Extent[], pixels: Uint32Array): void {
   const { grid, field, scale } = props;
   const usual = usualDistance(filledColumns(grid));
+  const most = props.interval ? Math.ceil((1.5 * props.interval) / grid.width) : undefined;
   rows.forEach((i, y) => {
-    const { low, high } = scale === "row" ? extentOf(grid, [i], field) : whole;
+    const { low, high } = extents[scale === "row" ? i : 0];
     const at = scaler(field, low, high);
     const filled = filledColumns(grid, [i]);
-    standing(filled, grid.columns, usual).forEach((n, k) => {
+    standing(filled, grid.columns, usual, most).forEach((n, k) => {
       const cell = i * grid.columns + filled[k];
       // The greatest: a spike of one step is not lost among many.
       const value =
@@ -156,7 +166,7 @@ function drawBad(
 
 export function LayerMap(props: MapProps) {
   const { field, scale, order, findings } = props;
-  const frame = useFrame(props.grid, props.from, props.to);
+  const frame = useFrame(props.grid, props.from, props.to, props.gutter);
   const whole = frame.grid;
   const toggled = useMemo(
     () => new Set((props.fold ?? "").split(",").filter(Boolean).map(decodeURIComponent)),
@@ -212,17 +222,33 @@ export function LayerMap(props: MapProps) {
     findings.filter((each) => !each.over).map((each) => rowOf.get(each.tensor)),
   );
 
-  const extent = useMemo(() => extentOf(grid, rows, field), [grid, rows, field]);
+  const all = props.whole?.names.length === whole.names.length ? props.whole : props.grid;
+  const reference = useMemo(
+    () =>
+      folded(
+        coarsened(all, EXTENT_COLUMNS),
+        bands.map((band) => band.members),
+      ),
+    [all, bands],
+  );
+  // Those of all rows, or of each.
+  const extents = useMemo(
+    () =>
+      scale === "row"
+        ? rows.map((i) => extentOf(reference, [i], field))
+        : [extentOf(reference, rows, field)],
+    [reference, rows, field, scale],
+  );
   const picture = useMemo(() => {
     if (!rows.length || !grid.columns) return null;
     const made = document.createElement("canvas");
     made.width = grid.columns;
     made.height = rows.length;
     const image = new ImageData(grid.columns, rows.length);
-    paint(shown, rows, extent, new Uint32Array(image.data.buffer));
+    paint(shown, rows, extents, new Uint32Array(image.data.buffer));
     made.getContext("2d")!.putImageData(image, 0, 0);
     return made;
-  }, [grid, rows, field, scale]);
+  }, [grid, rows, extents, props.interval]);
 
   const cells = useMemo(
     () =>
@@ -284,8 +310,14 @@ export function LayerMap(props: MapProps) {
   };
 
   /** Triangles at branches that are folded, and the extent of those that can be. */
-  const beside = ({ ctx, rowHeight, offset, visible }: Plot) => {
+  const recorded = useMemo(() => filledColumns(grid), [grid]);
+  const beside = ({ ctx, x, rowHeight, offset, visible }: Plot) => {
     ctx.fillStyle = themed("ink-soft");
+    // A rug of what was recorded.
+    for (const j of recorded) {
+      const at = x(grid.start + (j + 0.5) * grid.width);
+      if (at > frame.labels) ctx.fillRect(at - 0.5, visible * rowHeight, 1, 3);
+    }
     bands.slice(offset, offset + visible).forEach(({ branch, inside }, y) => {
       const middle = y * rowHeight + rowHeight / 2;
       if (branch !== undefined)
@@ -352,7 +384,7 @@ export function LayerMap(props: MapProps) {
             column={held(cell.row, cell.column)}
           />
         ) : (
-          <Legend {...extent} field={field} scale={scale} />
+          <Legend {...extents[0]} field={field} scale={scale} />
         );
       }}
     />

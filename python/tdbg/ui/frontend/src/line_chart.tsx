@@ -1,9 +1,11 @@
 /** Lines over steps with what lies below and above them: never a sample. */
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import uPlot from "uplot";
+import { gutterOf, hatch, RIGHT, ticks } from "./canvas";
 import { BAD, faded, themed } from "./colors";
-import { count, number, steps as stepsText } from "./format";
-import type { Grid } from "./grid";
+import { Crosshair, point } from "./crosshair";
+import { count, number, plain, steps as stepsText } from "./format";
+import { columnOf, type Grid, gapsOf, lastWithRows, type ValueAxis } from "./grid";
 import { useSize, useTheme } from "./hooks";
 
 export interface Line {
@@ -19,6 +21,8 @@ export interface Limit {
 
 interface Props {
   lines: Line[];
+  /** Why there are none. */
+  error?: Error | null;
   title: string;
   from: number;
   to: number;
@@ -30,6 +34,10 @@ interface Props {
   flags?: { from: number; to: number; color: string }[];
   /** Values beyond which something is wrong: lines across the chart, always on its axis. */
   limits?: Limit[];
+  /** For how many steps a record stands: longer stretches without one are hatched. */
+  interval?: number | null;
+  /** Room for the values, where it is not that of all charts. */
+  gutter?: number;
   onRange?: (from: number, to: number) => void;
   onCursor?: (step: number | undefined) => void;
   onReset?: () => void;
@@ -39,18 +47,23 @@ const STRIP = 8;
 const FOOT = 5;
 const FONT = "11px system-ui, sans-serif";
 const LABEL_HEIGHT = 26;
+/** Narrower stretches without a record are not hatched: the rug shows them. */
+const LEAST_GAP = 4;
+/** Lines that the crosshair reads. */
+const MOST_READ = 6;
 
 /** Columns of all lines on one axis: uPlot's data, low, high and mean of each. */
 function aligned(
   lines: Line[],
   log: boolean,
 ): { data: uPlot.AlignedData; bad: { x: number; width: number; n: number }[] } {
+  // A column stands where its middle is.
   const xs = new Set<number>();
   const bad: { x: number; width: number; n: number }[] = [];
   for (const { grid } of lines)
     for (let j = 0; j < grid.columns; j++)
       if (grid.rows[j]) {
-        xs.add(grid.start + j * grid.width);
+        xs.add(grid.start + (j + 0.5) * grid.width);
         if (grid.bad[j])
           bad.push({ x: grid.start + j * grid.width, width: grid.width, n: grid.bad[j] });
       }
@@ -62,7 +75,7 @@ function aligned(
       new Array(sorted.length).fill(undefined),
     );
     for (let j = 0; j < grid.columns; j++) {
-      const at = place.get(grid.start + j * grid.width);
+      const at = place.get(grid.start + (j + 0.5) * grid.width);
       if (at === undefined || !grid.rows[j]) continue;
       [grid.low, grid.high, grid.mean].forEach((values, k) => {
         const value = values[j];
@@ -82,12 +95,30 @@ export function LineChart(props: Props) {
   const latest = useRef(props);
   latest.current = props;
   const { data, bad } = useMemo(() => aligned(lines, log), [lines, log]);
-  const held = useRef(bad);
-  held.current = bad;
+  const gaps = useMemo(
+    () =>
+      props.interval && lines.length
+        ? gapsOf(
+            lines.map((line) => line.grid),
+            props.interval,
+          )
+        : [],
+    [lines, props.interval],
+  );
+  const left = props.gutter ?? gutterOf(size.width);
+  const width = Math.max(1, size.width - left - RIGHT);
+  const isEmpty = !data[0].length;
+  // Where nothing is a number, there are no numbers to write at the axis either.
+  const hasNumbers = useMemo(
+    () => lines.some(({ grid }) => grid.low.some((low, j) => grid.rows[j] && !Number.isNaN(low))),
+    [lines],
+  );
+  const held = useRef({ bad, gaps, hasNumbers });
+  held.current = { bad, gaps, hasNumbers };
   const shown = lines.map((line) => `${line.label}${line.color}`).join("\n");
 
   useEffect(() => {
-    if (!size.width) return;
+    if (!size.width || isEmpty) return;
     const host = ref.current!;
     const ink = themed("ink-soft");
     const rule = themed("rule");
@@ -95,14 +126,14 @@ export function LineChart(props: Props) {
       {
         width: size.width,
         height,
-        padding: [STRIP + 6, 12, 0, 4],
+        padding: [STRIP + 6, RIGHT, 0, 0],
         legend: { show: false },
         scales: {
           x: {
             time: false,
             range: () => [
               latest.current.from,
-              Math.max(latest.current.from + 1, latest.current.to - 1),
+              Math.max(latest.current.from + 1, latest.current.to),
             ],
           },
           y: {
@@ -118,8 +149,10 @@ export function LineChart(props: Props) {
             ticks: { stroke: rule, size: 4 },
             size: 26,
             gap: 3,
-            values: (_, ticks) =>
-              ticks.map((t) => (Number.isInteger(t) ? (latest.current.place ?? count)(t) : "")),
+            // A step has its number in the middle of its width.
+            splits: (_, __, from, to) => ticks(from, to, width).map((tick) => tick + 0.5),
+            values: (_, places) =>
+              places.map((place) => (latest.current.place ?? count)(place - 0.5)),
           },
           {
             stroke: ink,
@@ -128,9 +161,10 @@ export function LineChart(props: Props) {
             filter: (u, ticks) => (log ? spaced(ticks, u.bbox.height / devicePixelRatio) : ticks),
             grid: { stroke: rule, width: 1 },
             ticks: { show: false },
-            size: 56,
+            size: left,
             gap: 6,
-            values: (_, ticks) => ticks.map((t) => (t === null ? "" : number(t))),
+            values: (_, ticks) =>
+              ticks.map((t) => (t === null || !held.current.hasNumbers ? "" : number(t))),
           },
         ],
         series: [
@@ -157,13 +191,25 @@ export function LineChart(props: Props) {
           focus: { prox: 30 },
         },
         hooks: {
-          drawClear: [(u) => drawFlags(u, latest.current.flags ?? [])],
+          drawClear: [
+            (u) => {
+              drawGaps(u, held.current.gaps);
+              drawFlags(u, latest.current.flags ?? []);
+            },
+          ],
+          setCursor: [
+            ({ cursor }) =>
+              point(
+                (cursor.left ?? -1) < 0 ? undefined : Math.floor(made.posToVal(cursor.left!, "x")),
+              ),
+          ],
           draw: [
             (u) => {
               drawExtremes(u, latest.current.lines);
               if (log) drawBelow(u, latest.current.lines);
               drawLimits(u, latest.current.limits, log);
-              drawBad(u, held.current);
+              drawBad(u, held.current.bad);
+              if (held.current.gaps.length) drawRug(u);
               drawCursor(u, latest.current.cursor);
               mark(host, latest.current);
             },
@@ -184,10 +230,12 @@ export function LineChart(props: Props) {
     );
     plot.current = made;
     const over = made.over;
+    const half = (latest.current.lines[0]?.grid.width ?? 1) / 2;
+    const firstOf = (middle: number) => Math.floor(middle - half + 0.5);
     const click = (event: MouseEvent) => {
       const rect = over.getBoundingClientRect();
       const at = data[0].length ? made.posToIdx(event.clientX - rect.left) : -1;
-      if (at >= 0) latest.current.onCursor?.(data[0][at] as number);
+      if (at >= 0) latest.current.onCursor?.(firstOf(data[0][at]));
     };
     const reset = () => latest.current.onReset?.();
     const wheel = (event: WheelEvent) => {
@@ -209,21 +257,49 @@ export function LineChart(props: Props) {
       plot.current = null;
       made.destroy();
     };
-  }, [size.width, height, log, theme, shown]);
+  }, [size.width, height, log, theme, shown, left, isEmpty]);
 
-  useEffect(() => plot.current?.setData(data, true), [data, from, to, props.limits]);
+  useEffect(() => plot.current?.setData(data, true), [data, from, to, props.limits, gaps]);
   useEffect(() => plot.current?.redraw(false), [props.cursor, props.flags]);
 
   return (
-    <div
-      class="chart"
-      ref={ref}
-      role="img"
-      aria-label={sentence(props)}
-      style={{ height: `${height}px` }}
-      data-chart={props.title}
-    ></div>
+    <div class="chart-host">
+      <div
+        class="chart"
+        ref={ref}
+        role="img"
+        aria-label={sentence(props)}
+        style={{ height: `${height}px` }}
+        data-chart={props.title}
+      />
+      {isEmpty ? (
+        <p class={`chart-empty ${props.error ? "bad" : "soft"}`}>{stateOf(props)}</p>
+      ) : (
+        <Crosshair
+          from={from}
+          to={to}
+          left={left}
+          width={width}
+          read={(place) => readingAt(latest.current, place)}
+        />
+      )}
+    </div>
   );
+}
+
+/** What stands where a chart has no line: never an axis that nobody measured. */
+function stateOf({ lines, error }: Props): string {
+  if (error) return plain(error.message);
+  return lines.length ? "Nothing was recorded in these steps." : "reading …";
+}
+
+/** What each line has at a place, or had last. */
+function readingAt({ lines, place = count }: Props, at: number): string {
+  const found = lines.slice(0, MOST_READ).map(({ label, grid }) => {
+    const j = lastWithRows(grid, 0, columnOf(grid, at));
+    return j < 0 ? "" : `${lines.length > 1 ? `${label} ` : ""}${number(grid.mean[j])}`;
+  });
+  return [place(at), ...found.filter(Boolean)].join(" · ");
 }
 
 /** Say which steps are drawn, for who looks at the pixels. */
@@ -278,7 +354,7 @@ function drawExtremes(u: uPlot, lines: Line[]): void {
     ctx.beginPath();
     for (let j = 0; j < grid.columns; j++) {
       if (grid.rows[j] < 2 || Number.isNaN(grid.low[j])) continue;
-      const x = u.valToPos(grid.start + j * grid.width, "x", true);
+      const x = u.valToPos(grid.start + (j + 0.5) * grid.width, "x", true);
       const top = u.valToPos(grid.high[j], "y", true);
       const bottom = u.valToPos(grid.low[j], "y", true);
       ctx.moveTo(x, Number.isFinite(top) ? top : floor);
@@ -301,8 +377,8 @@ function drawBelow(u: uPlot, lines: Line[]): void {
     ctx.fillStyle = color;
     for (let j = 0; j < grid.columns; j++) {
       if (!grid.rows[j] || !(grid.low[j] <= 0)) continue;
-      const left = u.valToPos(grid.start + (j - 0.5) * grid.width, "x", true);
-      const right = u.valToPos(grid.start + (j + 0.5) * grid.width, "x", true);
+      const left = u.valToPos(grid.start + j * grid.width, "x", true);
+      const right = u.valToPos(grid.start + (j + 1) * grid.width, "x", true);
       ctx.fillRect(
         left,
         bbox.top + bbox.height - height,
@@ -314,8 +390,19 @@ function drawBelow(u: uPlot, lines: Line[]): void {
   ctx.restore();
 }
 
+/** Why the axis is logarithmic, and what it has no place for. */
+export function AxisNote({ axis, lines }: { axis: ValueAxis; lines: Line[] }) {
+  if (!axis.isLog || !lines.length) return null;
+  return (
+    <span class="soft">
+      {axis.why && ` · logarithmic axis: ${axis.why}`}
+      {hasBelow(lines) && " · at the bottom: zero or below"}
+    </span>
+  );
+}
+
 /** Whether some values have no place on a logarithmic axis. */
-export function hasBelow(lines: Line[]): boolean {
+function hasBelow(lines: Line[]): boolean {
   return lines.some(({ grid }) => grid.low.some((low, j) => grid.rows[j] > 0 && low <= 0));
 }
 
@@ -362,6 +449,30 @@ function drawBad(u: uPlot, bad: { x: number; width: number }[]): void {
   ctx.restore();
 }
 
+function drawGaps(u: uPlot, gaps: [number, number][]): void {
+  const ratio = devicePixelRatio;
+  for (const [first, end] of gaps) {
+    const left = Math.max(u.bbox.left, u.valToPos(first, "x", true));
+    const right = Math.min(u.bbox.left + u.bbox.width, u.valToPos(end, "x", true));
+    if (right - left >= LEAST_GAP * ratio)
+      hatch(u.ctx, left, u.bbox.top, right - left, u.bbox.height, 7 * ratio);
+  }
+}
+
+/** A stroke at the foot for each column that has a record. */
+function drawRug(u: uPlot): void {
+  const { ctx, bbox } = u;
+  const ratio = devicePixelRatio;
+  ctx.save();
+  ctx.fillStyle = themed("ink-soft");
+  for (const x of u.data[0]) {
+    const at = u.valToPos(x, "x", true);
+    if (at >= bbox.left && at <= bbox.left + bbox.width)
+      ctx.fillRect(at - ratio / 2, bbox.top + bbox.height - 6 * ratio, ratio, 6 * ratio);
+  }
+  ctx.restore();
+}
+
 function drawFlags(u: uPlot, flags: { from: number; to: number; color: string }[]): void {
   const { ctx } = u;
   ctx.save();
@@ -381,7 +492,7 @@ function drawFlags(u: uPlot, flags: { from: number; to: number; color: string }[
 
 function drawCursor(u: uPlot, step: number | undefined): void {
   if (step === undefined) return;
-  const x = u.valToPos(step, "x", true);
+  const x = u.valToPos(step + 0.5, "x", true);
   if (x < u.bbox.left - 1 || x > u.bbox.left + u.bbox.width + 1) return;
   u.ctx.save();
   u.ctx.fillStyle = themed("ink-soft");

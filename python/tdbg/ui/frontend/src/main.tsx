@@ -204,7 +204,12 @@ function TopBar({ run }: { run?: Run | null }) {
                 to={{ run: run.id, screen: "findings" }}
                 class={route.screen === "findings" ? "current" : ""}
               >
-                Findings{run.n_findings > 0 && <i class="badge">{count(run.n_findings)}</i>}
+                Findings
+                {run.n_findings > 0 && (
+                  <i class={`badge ${run.verdict.wrong ? run.verdict.tone : ""}`}>
+                    {count(run.n_findings)}
+                  </i>
+                )}
               </Link>
             </nav>
             <State status={run.state} stopped={run.stopped} />

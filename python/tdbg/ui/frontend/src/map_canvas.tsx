@@ -4,8 +4,9 @@
  */
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { drawAxis, FONT, sharp } from "./canvas";
+import { drawAxis, FONT, gutterOf, hatch, RIGHT, sharp } from "./canvas";
 import { themed } from "./colors";
+import { Crosshair, point } from "./crosshair";
 import { shorten } from "./format";
 import { coarsened, columnOf, type Grid } from "./grid";
 import { useSize, useTheme } from "./hooks";
@@ -34,12 +35,12 @@ export interface Frame {
   to: number;
 }
 
-export function useFrame(given: Grid, from: number, end: number): Frame {
+export function useFrame(given: Grid, from: number, end: number, gutter?: number): Frame {
   // A step that is announced, and whose cells are on their way, moves nothing yet.
   const to = Math.max(from + 1, Math.min(end, given.end));
   const [host, size] = useSize();
-  const labels = size.width < 620 ? 108 : Math.min(230, Math.round(size.width * 0.2));
-  const width = Math.max(1, size.width - labels);
+  const labels = gutter ?? gutterOf(size.width);
+  const width = Math.max(1, size.width - labels - RIGHT);
   const grid = useMemo(() => {
     // As many columns in the window as it has pixels, however many lie outside of it.
     const share = (given.columns * given.width) / Math.max(1, to - from);
@@ -144,6 +145,7 @@ export function MapCanvas(props: Props) {
     ctx.clip();
     ctx.fillStyle = themed("sunken");
     ctx.fillRect(labels, 0, width, bottom);
+    hatch(ctx, labels, 0, width, bottom);
     props.cells(plot);
     ctx.restore();
     ctx.font = FONT;
@@ -165,7 +167,7 @@ export function MapCanvas(props: Props) {
     drawAxis(ctx, [from, to], labels, width, bottom, props.place);
     if (cursor !== undefined && cursor >= from && cursor < to) {
       ctx.fillStyle = themed("ink");
-      ctx.fillRect(x(cursor) + Math.min(8, columnWidth / 2) - 0.5, 0, 1, bottom);
+      ctx.fillRect(x(cursor + 0.5) - 0.5, 0, 1, bottom);
     }
     if (cell) {
       ctx.strokeStyle = themed("ink");
@@ -243,6 +245,7 @@ export function MapCanvas(props: Props) {
             else {
               setCell(cellAt(event));
               setNamed(nameAt(event));
+              point(event.offsetX < labels ? undefined : Math.floor(placeAt(event.offsetX)));
             }
           }}
           onPointerUp={(event) => {
@@ -257,6 +260,7 @@ export function MapCanvas(props: Props) {
           onPointerLeave={() => {
             setCell(null);
             setNamed(null);
+            point(undefined);
           }}
           onDblClick={props.onReset}
           onWheel={(event) => {
@@ -281,6 +285,7 @@ export function MapCanvas(props: Props) {
               choose({ row: cell.row, unfolds: event.key === "+" });
           }}
         />
+        <Crosshair from={from} to={to} left={labels} width={width} />
       </div>
       <p class="reading" aria-live="polite">
         {props.reading(

@@ -4,9 +4,9 @@ import { useMemo, useState } from "preact/hooks";
 import { type Packed, unpack } from "./api";
 import { series, themed, themedBy } from "./colors";
 import { count, plain, shorten, steps } from "./format";
-import type { Grid } from "./grid";
+import { axisOf, type Grid } from "./grid";
 import { LayerMap } from "./layer_map";
-import { LineChart } from "./line_chart";
+import { AxisNote, LineChart } from "./line_chart";
 import { groups, LineKeys, Mark, State, tensorsText } from "./parts";
 import type { Field, Finding, Verdict } from "./types";
 
@@ -92,6 +92,10 @@ function Live({ packed }: { packed: Packed }) {
     }));
   }, [packed]);
   const layers = useMemo(() => grid(packed, "layer", header.layers), [packed]);
+  const axis = axisOf(
+    lines.map((line) => line.grid),
+    undefined,
+  );
   const flags = header.findings
     .filter((each) => header.curves.some((label) => label.startsWith(each.tensor)))
     .map((each) => ({
@@ -138,13 +142,14 @@ function Live({ packed }: { packed: Packed }) {
             title="Losses"
             from={from}
             to={to}
-            log={runsFar(lines.map((line) => line.grid))}
+            log={axis.isLog}
             height={190}
             flags={flags}
             {...follow}
           />
           <p class="reading">
             <LineKeys lines={lines} />
+            <AxisNote axis={axis} lines={lines} />
           </p>
         </section>
       )}
@@ -189,14 +194,6 @@ function Findings({ header }: { header: Header }) {
       )}
     </section>
   );
-}
-
-/** Whether a linear axis would show nothing of the small values. */
-function runsFar(grids: Grid[]): boolean {
-  const means = grids.flatMap((each) =>
-    [...each.mean].filter((value, j) => each.rows[j] && value > 0),
-  );
-  return means.length > 0 && Math.max(...means) > 50 * Math.min(...means);
 }
 
 /** Dark where the text around is light: hosts of notebooks have themes of their own. */

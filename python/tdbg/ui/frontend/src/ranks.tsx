@@ -90,13 +90,15 @@ function RankMap({
   field,
   range,
   cursor,
-}: Shown & { grid: Grid; order: Standing[]; field: RankField }) {
+  gutter,
+}: Shown & { grid: Grid; order: Standing[]; field: RankField; gutter?: number }) {
   const names = useMemo(() => order.map(({ rank }) => grid.names[rank]), [order]);
   return (
     <LayerMap
       grid={grid}
       field={field}
       what="rank"
+      gutter={gutter}
       scale="all"
       from={range.from}
       to={range.to}
@@ -174,6 +176,7 @@ export function Ranks(
             from={range.from}
             to={range.to}
             log={log}
+            gutter={96}
             height={220}
             cursor={at}
             onRange={range.set}
@@ -182,7 +185,7 @@ export function Ranks(
           <p class="reading">
             <LineKeys lines={lines} />
           </p>
-          <RankMap {...props} grid={grid} order={order} />
+          <RankMap {...props} grid={grid} order={order} gutter={96} />
         </div>
         <Scroll label="Ranks">
           <table>

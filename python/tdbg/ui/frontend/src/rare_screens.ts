@@ -3,3 +3,4 @@ export { CompareScreen } from "./compare/screen";
 export { KeyHelp } from "./key_help";
 export { RankSelect, Ranks, StepTimes } from "./ranks";
 export { TensorScreen } from "./screens/tensor";
+export { Trees } from "./screens/trees";

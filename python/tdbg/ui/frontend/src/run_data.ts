@@ -9,6 +9,8 @@ import type { Run, Tensor } from "./types";
 export interface Range {
   from: number;
   to: number;
+  /** Whether it is all that there is. */
+  isWhole: boolean;
   /** Whether the newest step is followed. */
   follows: boolean;
   set: (from: number, to: number) => void;
@@ -76,6 +78,7 @@ export function rangeOn(first: number, end: number, route: Route): Range {
   return {
     from,
     to: Math.max(from + 1, to),
+    isWhole: from <= first && to >= end,
     follows: route.to === undefined,
     set: (a, b) =>
       go({ from: a <= first ? undefined : String(a), to: b >= end ? undefined : String(b) }),
@@ -91,6 +94,16 @@ export function cursorOf(route: Route): number | undefined {
 /** The rank that is looked at alone, if the run has it. */
 export function rankOf(run: Run, route: Route): string | undefined {
   return route.rank !== undefined && route.rank in run.workers ? route.rank : undefined;
+}
+
+/** For how many steps a record of a tensor of a role stands; null: nobody knows. */
+export function intervalOf(run: Run, role: string | undefined): number | null {
+  return run.coverage.roles.find((each) => each.role === role)?.interval ?? null;
+}
+
+/** Whether tensors of a role were recorded at each step. */
+export function isAtEachStep({ coverage }: Run, role: string): boolean {
+  return (coverage.roles.find((each) => each.role === role)?.steps ?? 0) >= coverage.steps;
 }
 
 /** Whether there is a rank to choose. */
@@ -156,18 +169,4 @@ export function useGrid(request: GridRequest | null, version: number): Answer<Gr
     return grid;
   });
   return useMemo(() => answer, [answer.data, answer.error]);
-}
-
-/** How many times the least positive value the greatest is; 1 where some are negative. */
-export function spans(grid: Grid, limits: { value: number }[] = []): number {
-  const positive = limits.map((each) => each.value).filter((value) => value > 0);
-  let low = Math.min(Infinity, ...positive);
-  let high = Math.max(0, ...positive);
-  for (let j = 0; j < grid.columns; j++) {
-    if (!grid.rows[j] || Number.isNaN(grid.low[j])) continue;
-    if (grid.low[j] < 0) return 1;
-    if (grid.low[j] > 0) low = Math.min(low, grid.low[j]);
-    high = Math.max(high, grid.high[j]);
-  }
-  return high / low;
 }

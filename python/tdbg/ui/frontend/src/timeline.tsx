@@ -1,6 +1,7 @@
 /** The axis of steps with every finding as a flag; a stretch of it is the range of all charts. */
 import { useRef, useState } from "preact/hooks";
-import { ticks } from "./canvas";
+import { gutterOf, RIGHT, ticks } from "./canvas";
+import { Crosshair, point } from "./crosshair";
 import { count, plain, steps as stepsText } from "./format";
 import { useSize } from "./hooks";
 import { type Group, groups, Mark, tensorsText } from "./parts";
@@ -24,13 +25,14 @@ export function Timeline(props: Props) {
   const [host, size] = useSize();
   const [drag, setDrag] = useState<{ from: number; to: number } | null>(null);
   const track = useRef<SVGSVGElement>(null);
-  const width = Math.max(1, size.width - 2);
-  const x = (step: number) => 1 + ((step - first) / Math.max(1, end - first)) * width;
+  const left = gutterOf(size.width);
+  const width = Math.max(1, size.width - left - RIGHT);
+  const x = (step: number) => left + ((step - first) / Math.max(1, end - first)) * width;
   const stepAt = (event: PointerEvent) => {
     const rect = track.current!.getBoundingClientRect();
     return Math.max(
       first,
-      Math.min(end, first + ((event.clientX - rect.left) / width) * (end - first)),
+      Math.min(end, first + ((event.clientX - rect.left - left) / width) * (end - first)),
     );
   };
   const isWhole = from <= first && to >= end;
@@ -72,7 +74,11 @@ export function Timeline(props: Props) {
           const at = stepAt(event);
           setDrag({ from: at, to: at });
         }}
-        onPointerMove={(event) => drag && setDrag({ ...drag, to: stepAt(event) })}
+        onPointerMove={(event) => {
+          if (drag) setDrag({ ...drag, to: stepAt(event) });
+          point(Math.floor(stepAt(event)));
+        }}
+        onPointerLeave={() => point(undefined)}
         onPointerUp={() => {
           if (!drag) return;
           const [a, b] = [drag.from, drag.to].sort((p, q) => p - q);
@@ -82,7 +88,7 @@ export function Timeline(props: Props) {
         }}
         onDblClick={props.onReset}
       >
-        <rect class="track" x="1" y="4" width={width} height="8" rx="4" />
+        <rect class="track" x={left} y="4" width={width} height="8" rx="4" />
         {!isWhole && (
           <rect
             class="range"
@@ -118,22 +124,17 @@ export function Timeline(props: Props) {
         {ticks(first, end, width).map((step) => (
           <text
             key={step}
-            x={Math.min(width - 2, Math.max(1, x(step)))}
+            x={x(step + 0.5)}
             y="29"
-            text-anchor={anchorOf(x(step), width)}
+            text-anchor={x(step) > size.width - 30 ? "end" : "middle"}
           >
             {count(step)}
           </text>
         ))}
       </svg>
+      <Crosshair from={first} to={end} left={left} width={width} />
     </div>
   );
-}
-
-/** No label leaves the axis. */
-function anchorOf(at: number, width: number): "start" | "middle" | "end" {
-  if (at < 20) return "start";
-  return at > width - 20 ? "end" : "middle";
 }
 
 const MOST_LANES = 7;

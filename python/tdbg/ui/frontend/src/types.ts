@@ -8,6 +8,8 @@ export interface Verdict {
   sentence: string;
   /** The sentence without the length of the training. */
   short: string;
+  /** Problems that are there now, what follows from them left out. */
+  wrong: number;
 }
 
 export interface Spark {
@@ -39,7 +41,12 @@ export interface Head {
   rate: number | null;
   cost: { share: number; is_telling: boolean };
   /** How much was recorded, and what to do to record more. */
-  coverage: { text: string; advice: string };
+  coverage: {
+    text: string;
+    advice: string;
+    steps: number;
+    roles: { role: string; steps: number; interval: number | null }[];
+  };
   created: string;
   stopped: string | null;
   damaged_files: number;
@@ -95,7 +102,7 @@ export interface Run extends Head {
   path: string;
   /** The server's clock, in seconds. */
   now: number;
-  judging: { state: string; reason: string } | null;
+  judging: { state: string; reason: string; steps: number } | null;
   findings: Finding[];
   n_findings: number;
   rules: Record<string, { status: string; message: string }>;

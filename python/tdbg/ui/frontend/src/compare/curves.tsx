@@ -1,18 +1,15 @@
 /** The losses of the compared runs on one axis; what charts of several runs share. */
 import { useMemo } from "preact/hooks";
 import { number, plain } from "../format";
-import type { Grid } from "../grid";
+import { axisOf, type Grid, type ValueAxis } from "../grid";
 import { type Answer, type Route, setCursor, setter } from "../hooks";
-import { type Line, LineChart } from "../line_chart";
+import { AxisNote, type Line, LineChart } from "../line_chart";
 import { AxisChips, Card, Select } from "../parts";
-import { cursorOf, type Range, spans, useGrid } from "../run_data";
+import { cursorOf, type Range, useGrid } from "../run_data";
 import type { Run } from "../types";
 import { type By, placeText } from "./alignment";
 
 export const COLUMNS = 700;
-
-/** How many times its least value the greatest of a course is that runs away. */
-const FAR = 1e6;
 
 /** A run of the comparison. */
 export interface Compared {
@@ -64,7 +61,7 @@ export function Curves({ runs, by, range, route }: Shown) {
     ),
   );
   const lines = linesOf(runs, grids);
-  const isLog = isLogarithmic(lines, route);
+  const axis = axisOfLines(lines, route);
   return (
     <Card
       title="Loss"
@@ -79,18 +76,18 @@ export function Curves({ runs, by, range, route }: Shown) {
               onChange={setter("curve", shared[0])}
             />
           )}
-          <AxisChips isLog={isLog} />
+          <AxisChips isLog={axis.isLog} />
         </div>
       }
     >
       {name ? (
-        <Chart lines={lines} title="Loss" by={by} range={range} route={route} log={isLog} />
+        <Chart lines={lines} title="Loss" by={by} range={range} route={route} log={axis.isLog} />
       ) : (
         <div class="empty soft">
           {known.length ? "These runs share no loss and no scalar." : "reading …"}
         </div>
       )}
-      <Keys lines={lines} />
+      <Keys lines={lines} axis={axis} />
     </Card>
   );
 }
@@ -128,12 +125,23 @@ export function Chart({
   );
 }
 
-/** A course that runs away would leave a line at the floor of all the others. */
-export function isLogarithmic(lines: Line[], route: Route): boolean {
-  return route.axis ? route.axis === "log" : lines.some(({ grid }) => spans(grid) > FAR);
+/** The axis that shows most of all lines. */
+export function axisOfLines(lines: Line[], route: Route): ValueAxis {
+  return axisOf(
+    lines.map((line) => line.grid),
+    route,
+  );
 }
 
-export function Keys({ lines, without = [] }: { lines: Line[]; without?: string[] }) {
+export function Keys({
+  lines,
+  axis,
+  without = [],
+}: {
+  lines: Line[];
+  axis: ValueAxis;
+  without?: string[];
+}) {
   return (
     <p class="reading">
       {lines.map((line) => (
@@ -142,6 +150,7 @@ export function Keys({ lines, without = [] }: { lines: Line[]; without?: string[
           {line.label} <em>{number(lastOf(line.grid))}</em>
         </span>
       ))}
+      <AxisNote axis={axis} lines={lines} />
       {without.length > 0 && <span class="soft">not in {without.join(", ")}</span>}
     </p>
   );

@@ -76,7 +76,10 @@ function Answer({ data, by, percentage }: { data: Divergence; by: By; percentage
   if (!first)
     return (
       <p>
-        <b>Nowhere</b>: {count(data.n_names)} tensors and scalars are{" "}
+        <b>Nowhere</b>:{" "}
+        {data.n_names === 1
+          ? "the only tensor or scalar is"
+          : `all ${count(data.n_names)} tensors and scalars are`}{" "}
         {percentage === "0" ? "the same" : `within ${percentage} %`} at{" "}
         {counted(data.n_places, word)}.
       </p>
@@ -98,8 +101,8 @@ function Answer({ data, by, percentage }: { data: Divergence; by: By; percentage
         ))}
         {names.length > 3 && ` and ${more ? "others" : `${count(names.length - 3)} more`}`}
         <span class="soft">
-          ; {count(data.n_points)} of {count(data.n_names)} tensors and scalars diverge in{" "}
-          {count(data.n_places)} {word}s.
+          ; {count(data.n_points)} of {count(data.n_names)} tensors and scalars{" "}
+          {data.n_points === 1 ? "diverges" : "diverge"} in {counted(data.n_places, word)}.
         </span>
       </p>
       {data.points.length > names.length && (

@@ -5,7 +5,7 @@ import { go, setCursor, setter } from "../hooks";
 import { Card, Chips, Pending, Select } from "../parts";
 import { cursorOf, useGrid, useTensors } from "../run_data";
 import type { Tensor } from "../types";
-import { Chart, COLUMNS, type Compared, isLogarithmic, Keys, linesOf, type Shown } from "./curves";
+import { axisOfLines, Chart, COLUMNS, type Compared, Keys, linesOf, type Shown } from "./curves";
 import { RatioMap } from "./ratio_map";
 
 const MAP_COLUMNS = 500;
@@ -228,9 +228,9 @@ function OneTensor({
         by={by}
         range={range}
         route={route}
-        log={isLogarithmic(lines, route)}
+        log={axisOfLines(lines, route).isLog}
       />
-      <Keys lines={lines} without={without} />
+      <Keys lines={lines} axis={axisOfLines(lines, route)} without={without} />
     </Card>
   );
 }

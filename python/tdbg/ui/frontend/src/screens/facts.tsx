@@ -29,7 +29,9 @@ export function Facts({ run }: { run: Run }) {
       <dl>
         <Fact name="Run" value={plain(run.path)} />
         <Fact name="Tensors" value={count(run.n_tensors)} />
-        {run.coverage.text && <Fact name="Recorded" value={plain(run.coverage.text)} />}
+        {run.coverage.text && !run.coverage.advice && (
+          <Fact name="Recorded" value={plain(run.coverage.text)} />
+        )}
         <Fact name="On disk" value={bytes(run.bytes)} />
         {run.cost.is_telling && (
           <Fact name="Cost of capture" value={`steps take ${percent(run.cost.share)} longer`} />

@@ -1,7 +1,9 @@
 /** Everything that rules found: worst first, with advice and where to look. */
+
 import { useMemo } from "preact/hooks";
 import { series, themed } from "../colors";
 import { count, counted, plain, shorten, steps as stepsText } from "../format";
+import { axisOf } from "../grid";
 import { useRoute } from "../hooks";
 import { LineChart } from "../line_chart";
 import {
@@ -16,10 +18,10 @@ import {
   Notice,
   placeOf,
 } from "../parts";
-import { spans, useGrid } from "../run_data";
+import { useGrid } from "../run_data";
 import type { Run } from "../types";
 import { FIELD_NAMES } from "./layers";
-import { JudgeButton } from "./verdict";
+import { isJudged, JudgeButton, Progress } from "./verdict";
 
 const MOST_TENSORS = 24;
 /** What a rule's status says, in words. */
@@ -61,7 +63,8 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
           title={judged.length ? run.verdict.sentence : "No rule has judged this run yet"}
           tone={run.verdict.tone}
         >
-          {!judged.length && <JudgeButton run={run} />}
+          {isJudged(run) && <Progress run={run} />}
+          {!judged.length && !isJudged(run) && <JudgeButton run={run} />}
           {!judged.length && (
             <p>
               <code>tdbg check {shorten(run.path, 90)}</code> judges it now; <code>tdbg watch</code>{" "}
@@ -193,7 +196,9 @@ function FoundGroup({ run, group, version }: { run: Run; group: Group; version: 
               title={`Evidence: ${plain(first.tensor)}`}
               from={from}
               to={to}
-              log={grid.data !== null && spans(grid.data, limits) > 30}
+              log={grid.data !== null && axisOf([grid.data], undefined, limits).isLog}
+              gutter={60}
+              interval={isCurve ? 1 : null}
               height={170}
               flags={flags}
               limits={limits}

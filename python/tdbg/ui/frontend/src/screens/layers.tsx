@@ -2,13 +2,21 @@
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { CaptureButton } from "../controls";
 import { Flow } from "../flow";
-import { count, plain } from "../format";
-import { columnWidth } from "../grid";
-import { adjust, go, type Route, setCursor, setter } from "../hooks";
-import { LayerMap, MOST_READABLE, type Scale } from "../layer_map";
+import { count, plain, steps as stepsText } from "../format";
+import { columnOf, columnWidth, type Grid, lastWithRows } from "../grid";
+import { type Answer, adjust, go, type Route, setCursor, setter } from "../hooks";
+import { EXTENT_COLUMNS, LayerMap, MOST_READABLE, type Scale } from "../layer_map";
 import { Card, Chips, Pending, Select } from "../parts";
 import { useRare } from "../rare";
-import { cursorOf, hasRanks, type Range, rankOf, useGrid } from "../run_data";
+import {
+  cursorOf,
+  hasRanks,
+  intervalOf,
+  isAtEachStep,
+  type Range,
+  rankOf,
+  useGrid,
+} from "../run_data";
 import type { Field, Run, Tensor } from "../types";
 import { Losses } from "./losses";
 
@@ -65,42 +73,33 @@ export function Charts({
   version: number;
 }) {
   const roles = ROLES.filter((role) => tensors.some((each) => each.role === role));
-  const role = roles.find((each) => each === route.role) ?? roles[0];
-  const field = FIELDS.find((each) => each === route.field) ?? "rms";
+  const role = roleOf(roles, route);
+  const field = fieldOf(route);
   const at = cursorOf(route);
   const rank = rankOf(run, route);
-  const rare = useRare(hasRanks(run)).data;
+  const areTrees = run.step_word === "round";
+  const rare = useRare(areTrees || hasRanks(run)).data;
   const order = useMemo(
     () => tensors.filter((each) => each.role === role).map((each) => each.name),
     [tensors, role],
   );
   const [isDrawn, setDrawn] = useState(false);
   const most = isDrawn ? MAP_COLUMNS : firstColumns(run, range, order.length);
-  const envelope = (role: string | undefined, field: Field, most: number) =>
-    role
-      ? {
-          path: "envelope" as const,
-          run: run.id,
-          role,
-          field,
-          worker: rank,
-          from: range.from,
-          to: range.to,
-          most,
-        }
-      : null;
-  const grid = useGrid(envelope(role, field, most), version);
+  const envelope = { path: "envelope" as const, run: run.id, role, field, worker: rank };
+  const grid = useGrid(
+    role ? { ...envelope, from: range.from, to: range.to, most } : null,
+    version,
+  );
   useEffect(() => setDrawn(grid.data !== null), [grid.data]);
-  const flowRole = tensors.some((each) => each.role === "gradient") ? "gradient" : undefined;
-  const isSame = flowRole === role && field === "rms";
-  const flow = useGrid(isSame ? null : envelope(flowRole, "rms", MAP_COLUMNS), version);
-  const flowGrid = isSame ? grid : flow;
-  const scale: Scale = route.scale === "row" ? "row" : "all";
-  const flowOrder = useMemo(() => {
-    const gradients = tensors.filter((each) => each.role === "gradient");
-    const matrices = gradients.filter((each) => (each.shape?.length ?? 2) > 1);
-    return (matrices.length ? matrices : gradients).map((each) => each.name);
-  }, [tensors]);
+  // The whole run, coarsely: the scale of colours stays what it is when the range changes.
+  const first = run.first_step ?? 0;
+  const end = (run.last_step ?? 0) + 1;
+  const whole = useGrid(
+    !range.isWhole && role ? { ...envelope, from: first, to: end, most: EXTENT_COLUMNS } : null,
+    0,
+  );
+  const interval = intervalOf(run, role);
+  const scale = scaleOf(route);
   const marked = useMemo(
     () => run.findings.filter((each) => order.includes(each.tensor)),
     [run.findings, order],
@@ -121,76 +120,12 @@ export function Charts({
   const step = at !== undefined && at >= range.from && at < range.to ? at : range.to - 1;
   return (
     <>
-      <div class="pair">
-        <Losses run={run} range={range} route={route} version={version} cursor={at} />
-        <Card
-          title="Gradient flow"
-          aside={
-            <span class="soft">
-              {rank && `${plain(rank)}, `}rms by depth, step{" "}
-              {count(Math.min(step, run.last_step ?? step))}
-            </span>
-          }
-        >
-          {flowGrid.data?.names.length ? (
-            <Flow
-              grid={flowGrid.data}
-              order={flowOrder}
-              step={step}
-              height={236}
-              onOpen={openTensor}
-            />
-          ) : (
-            <NoFlow run={run} isKnown={tensors.length > 0 && !flowRole} />
-          )}
-        </Card>
-      </div>
+      <Losses run={run} range={range} route={route} version={version} cursor={at} />
+      {areTrees && (rare ? <rare.Trees run={run} /> : <Pending />)}
       {role && (
         <Card
-          title={`Every layer, every step${rank ? `, ${plain(rank)}` : ""}`}
-          aside={
-            <div class="settings">
-              {rare && <rare.RankSelect run={run} rank={rank} />}
-              <Chips
-                label="Of what"
-                options={roles}
-                value={role}
-                names={ROLE_NAMES}
-                onChange={setter("role", roles[0])}
-              />
-              <Select
-                label="Statistic"
-                class="statistic"
-                options={FIELDS}
-                names={FIELD_NAMES}
-                value={field}
-                onChange={setter("field", "rms")}
-              />
-              {order.length > MOST_READABLE && (
-                <Chips
-                  label="Rows"
-                  options={["all", "each"] as const}
-                  value={route.rows === "each" ? "each" : "all"}
-                  names={{ all: "all at once", each: "row by row" }}
-                  onChange={setter("rows", "all")}
-                />
-              )}
-              <Chips
-                label="Order"
-                options={["depth", "worst"] as const}
-                value={route.order === "worst" ? "worst" : "depth"}
-                names={{ depth: "by depth", worst: "worst first" }}
-                onChange={setter("order", "depth")}
-              />
-              <Chips
-                label="Scale"
-                options={["all", "row"] as const}
-                value={scale}
-                names={{ all: "one scale", row: "per layer" }}
-                onChange={setter("scale", "all")}
-              />
-            </div>
-          }
+          title={`Every layer${isAtEachStep(run, role) ? ", every step" : ""}${rank ? `, ${plain(rank)}` : ""}`}
+          aside={<MapSettings run={run} route={route} roles={roles} rows={order.length} />}
         >
           {grid.data?.names.length ? (
             <LayerMap
@@ -200,6 +135,8 @@ export function Charts({
               from={range.from}
               to={range.to}
               order={order}
+              whole={range.isWhole ? null : whole.data}
+              interval={interval}
               each={route.rows === "each"}
               worst={route.order === "worst"}
               fold={route.fold}
@@ -222,9 +159,165 @@ export function Charts({
           )}
         </Card>
       )}
-      {rare && <rare.StepTimes run={run} range={range} cursor={at} version={version} />}
+      {rare && hasRanks(run) && (
+        <rare.StepTimes run={run} range={range} cursor={at} version={version} />
+      )}
+      {!areTrees && (
+        <FlowCard
+          run={run}
+          tensors={tensors}
+          map={role === "gradient" && field === "rms" ? grid : null}
+          rank={rank}
+          range={range}
+          step={step}
+          version={version}
+          onOpen={openTensor}
+        />
+      )}
     </>
   );
+}
+
+/** What the map shows, and how. */
+function MapSettings({
+  run,
+  route,
+  roles,
+  rows,
+}: {
+  run: Run;
+  route: Route;
+  roles: Role[];
+  rows: number;
+}) {
+  const rare = useRare(hasRanks(run)).data;
+  return (
+    <div class="settings">
+      {rare && <rare.RankSelect run={run} rank={rankOf(run, route)} />}
+      <Chips
+        label="Of what"
+        options={roles}
+        value={roleOf(roles, route)}
+        names={ROLE_NAMES}
+        onChange={setter("role", roles[0])}
+      />
+      <Select
+        label="Statistic"
+        class="statistic"
+        options={FIELDS}
+        names={FIELD_NAMES}
+        value={fieldOf(route)}
+        onChange={setter("field", "rms")}
+      />
+      {rows > MOST_READABLE && (
+        <Chips
+          label="Rows"
+          options={["all", "each"] as const}
+          value={route.rows === "each" ? "each" : "all"}
+          names={{ all: "all at once", each: "row by row" }}
+          onChange={setter("rows", "all")}
+        />
+      )}
+      <Chips
+        label="Order"
+        options={["depth", "worst"] as const}
+        value={route.order === "worst" ? "worst" : "depth"}
+        names={{ depth: "by depth", worst: "worst first" }}
+        onChange={setter("order", "depth")}
+      />
+      <Chips
+        label="Scale"
+        options={["all", "row"] as const}
+        value={scaleOf(route)}
+        names={{ all: "one scale", row: "per layer" }}
+        onChange={setter("scale", "all")}
+      />
+    </div>
+  );
+}
+
+type Role = (typeof ROLES)[number];
+
+function roleOf(roles: Role[], route: Route): Role {
+  return roles.find((each) => each === route.role) ?? roles[0];
+}
+
+function fieldOf(route: Route): Field {
+  return FIELDS.find((each) => each === route.field) ?? "rms";
+}
+
+function scaleOf(route: Route): Scale {
+  return route.scale === "row" ? "row" : "all";
+}
+
+/** How gradients reach the layers at one step. */
+function FlowCard({
+  run,
+  tensors,
+  map,
+  rank,
+  range,
+  step,
+  version,
+  onOpen,
+}: {
+  run: Run;
+  tensors: Tensor[];
+  /** What the map shows, where that is the same. */
+  map: Answer<Grid> | null;
+  rank: string | undefined;
+  range: Range;
+  step: number;
+  version: number;
+  onOpen: (tensor: string, step: number) => void;
+}) {
+  const order = useMemo(() => {
+    const gradients = tensors.filter((each) => each.role === "gradient");
+    const matrices = gradients.filter((each) => (each.shape?.length ?? 2) > 1);
+    return (matrices.length ? matrices : gradients).map((each) => each.name);
+  }, [tensors]);
+  const own = useGrid(
+    order.length && !map
+      ? {
+          path: "envelope",
+          run: run.id,
+          role: "gradient",
+          field: "rms",
+          worker: rank,
+          from: range.from,
+          to: range.to,
+          most: MAP_COLUMNS,
+        }
+      : null,
+    version,
+  );
+  const grid = (map ?? own).data;
+  return (
+    <Card
+      title="Gradient flow"
+      aside={
+        <span class="soft">
+          {rank && `${plain(rank)}, `}rms by depth{grid && whenText(grid, step)}
+        </span>
+      }
+    >
+      {grid?.names.length ? (
+        <Flow grid={grid} order={order} step={step} height={236} onOpen={onOpen} />
+      ) : (
+        <NoFlow run={run} isKnown={tensors.length > 0 && !order.length} />
+      )}
+    </Card>
+  );
+}
+
+/** At which step something was recorded last, up to the step that is looked at. */
+function whenText(grid: Grid, step: number): string {
+  const at = columnOf(grid, step);
+  const last = Math.max(...grid.names.map((_, i) => lastWithRows(grid, i, at)));
+  if (last < 0) return "";
+  const first = grid.start + last * grid.width;
+  const when = `, recorded at ${stepsText(first, first + grid.width - 1)}`;
+  return last < at ? `${when}, the last before step ${count(step)}` : when;
 }
 
 /** In place of the flow of gradients: that there are none, if that is known. */

@@ -1,10 +1,11 @@
 /** The losses of a run, and its scalars one at a time. */
+
 import { useMemo } from "preact/hooks";
 import { series, themed } from "../colors";
 import { count, number, plain } from "../format";
-import type { Grid } from "../grid";
+import { axisOf } from "../grid";
 import { type Route, setCursor, setter } from "../hooks";
-import { hasBelow, LineChart } from "../line_chart";
+import { AxisNote, LineChart } from "../line_chart";
 import { AxisChips, Card, LineKeys, Select } from "../parts";
 import { type Range, useGrid } from "../run_data";
 import type { Run } from "../types";
@@ -42,7 +43,6 @@ export function Losses({
       : null;
   const train = useGrid(request(split ? "TRAIN" : undefined), version);
   const evaluation = useGrid(split ? request("EVAL") : null, version);
-  const isLog = route.axis ? route.axis === "log" : train.data !== null && runsAway(train.data);
   const lines = useMemo(() => {
     const found = [];
     if (train.data)
@@ -55,6 +55,14 @@ export function Losses({
       found.push({ label: "evaluation", color: series(1), grid: evaluation.data });
     return found;
   }, [train.data, evaluation.data, split, name]);
+  const axis = useMemo(
+    () =>
+      axisOf(
+        lines.map((line) => line.grid),
+        route,
+      ),
+    [lines, route.axis],
+  );
   const flags = useMemo(
     () =>
       run.findings
@@ -87,7 +95,7 @@ export function Losses({
               onChange={setter("curve", run.curves[0])}
             />
           )}
-          <AxisChips isLog={isLog} />
+          <AxisChips isLog={axis.isLog} />
         </div>
       }
     >
@@ -100,11 +108,13 @@ export function Losses({
         </div>
       ) : (
         <LineChart
+          error={train.error}
           lines={lines}
           title="Loss"
           from={range.from}
           to={range.to}
-          log={isLog}
+          log={axis.isLog}
+          interval={1}
           height={236}
           cursor={cursor}
           flags={flags}
@@ -123,19 +133,11 @@ export function Losses({
           ) : (
             <span class="soft">line: mean · band: minimum to maximum of a column</span>
           )}
-          {isLog && hasBelow(lines) && <span class="soft"> at the bottom: zero or below</span>}
+          <AxisNote axis={axis} lines={lines} />
         </p>
       )}
     </Card>
   );
-}
-
-/** Whether a few values are so great that a linear axis would show nothing of the others. */
-function runsAway(grid: Grid): boolean {
-  const means = [...grid.mean]
-    .filter((value, j) => grid.rows[j] && value > 0)
-    .sort((a, b) => a - b);
-  return means.length > 0 && means[means.length - 1] > 1000 * means[Math.floor(means.length / 2)];
 }
 
 function lastMean(grid: { columns: number; rows: Uint32Array; mean: Float32Array }): number | null {

@@ -1,4 +1,4 @@
-import { count, steps as stepsText } from "../format";
+import { count, plain, steps as stepsText } from "../format";
 import { go, useRoute } from "../hooks";
 import { Card, type Group, placeOf } from "../parts";
 import { type Range, rangeOf, useTensors } from "../run_data";
@@ -34,6 +34,12 @@ export function RunScreen({ run, version }: { run: Run; version: number }) {
               onFinding={open}
             />
             <RangeChip run={run} range={range} />
+            {run.coverage.advice && (
+              <p class="coverage">
+                <b>Recorded:</b> {plain(run.coverage.text)}.{" "}
+                <span class="soft">{plain(run.coverage.advice)}</span>
+              </p>
+            )}
           </Card>
           <Charts run={run} tensors={tensors} range={range} route={route} version={version} />
         </>
@@ -44,8 +50,7 @@ export function RunScreen({ run, version }: { run: Run; version: number }) {
 }
 
 function RangeChip({ run, range }: { run: Run; range: Range }) {
-  const isWhole = range.from <= (run.first_step ?? 0) && range.to >= (run.last_step ?? 0) + 1;
-  if (isWhole)
+  if (range.isWhole)
     return (
       <p class="soft hint">
         Drag over the axis, the loss or the map to zoom in; double-click to show all steps.

@@ -1,20 +1,35 @@
 /** One tensor: every row of it, its distribution over steps, and what is wrong with it. */
+
 import { useMemo, useState } from "preact/hooks";
 import { getArrays, getJson, type Packed } from "../api";
 import { series, themed } from "../colors";
 import { CaptureButton } from "../controls";
 import { Elements } from "../elements";
 import { count, counted, number, percent, plain, shape, shorten } from "../format";
+import { axisOf } from "../grid";
 import { Heat } from "../heat";
 import { adjust, setCursor, useAnswer, useRoute } from "../hooks";
-import { hasBelow, LineChart } from "../line_chart";
-import { AxisChips, Card, Chips, Link, limitsOf, Mark, Measured, Notice, Scroll } from "../parts";
+import { AxisNote, LineChart } from "../line_chart";
+import {
+  AxisChips,
+  Card,
+  Chips,
+  Link,
+  limitsOf,
+  Mark,
+  Measured,
+  Notice,
+  Pending,
+  Scroll,
+} from "../parts";
 import { RankSelect, Ranks } from "../ranks";
-import { cursorOf, hasRanks, rangeOf, rankOf, spans, useGrid, useTensors } from "../run_data";
+import { cursorOf, hasRanks, intervalOf, rangeOf, rankOf, useGrid, useTensors } from "../run_data";
 import type { Field, Finding, Lost, Row, Run, Tensor } from "../types";
 import { FIELD_NAMES, FIELDS } from "./layers";
 
 const COLUMNS = ["mean", "std", "rms", "min", "max", "zero", "nan", "count"];
+/** Left of the charts of this screen, whose names are short. */
+const GUTTER = 96;
 const MOST_SAVED = 100_000;
 
 export function TensorScreen({ run, version }: { run: Run; version: number }) {
@@ -46,9 +61,10 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
   );
   const found = findingsOf(run, name);
   const limits = useMemo(() => limitsOf(found, field), [run.findings, name, field]);
-  const isLog = route.axis
-    ? route.axis === "log"
-    : grid.data !== null && spans(grid.data, limits) > 30;
+  const axis = useMemo(
+    () => axisOf(grid.data ? [grid.data] : [], route, limits),
+    [grid.data, route.axis, limits],
+  );
   const lines = useMemo(
     () => (grid.data ? [{ label: FIELD_NAMES[field], color: series(0), grid: grid.data }] : []),
     [grid.data, field],
@@ -117,30 +133,28 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
                 adjust({ field: value === "rms" ? undefined : value, axis: undefined })
               }
             />
-            <AxisChips isLog={isLog} />
+            <AxisChips isLog={axis.isLog} />
           </div>
         }
       >
-        {grid.error ? (
-          <Notice title="This chart cannot be drawn" tone="error">
-            {plain(grid.error.message)}
-          </Notice>
-        ) : (
-          <LineChart
-            lines={lines}
-            title={`${FIELD_NAMES[field]} of ${plain(name)}`}
-            from={range.from}
-            to={range.to}
-            log={isLog}
-            height={280}
-            cursor={at}
-            flags={flags}
-            limits={limits}
-            onRange={range.set}
-            onReset={range.reset}
-            onCursor={setCursor}
-          />
-        )}
+        <LineChart
+          error={grid.error}
+          lines={lines}
+          title={`${FIELD_NAMES[field]} of ${plain(name)}`}
+          from={range.from}
+          to={range.to}
+          log={axis.isLog}
+          interval={intervalOf(run, tensor.role)}
+          gutter={GUTTER}
+          height={280}
+          cursor={at}
+          flags={flags}
+          limits={limits}
+          onRange={range.set}
+          onReset={range.reset}
+          onCursor={setCursor}
+        />
+
         <p class="reading">
           {bad > 0 ? (
             <strong class="bad">NaN or Inf in {count(bad)} rows</strong>
@@ -149,7 +163,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
               line: mean · band: minimum to maximum of a column · nothing is left out
             </span>
           )}
-          {isLog && hasBelow(lines) && <span class="soft"> at the bottom: zero or below</span>}
+          <AxisNote axis={axis} lines={lines} />
           {(route.from || route.to) && (
             <button type="button" class="small" onClick={range.reset}>
               Show all steps
@@ -166,7 +180,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
           range={range}
           cursor={at}
           at={step}
-          log={isLog}
+          log={axis.isLog}
           version={version}
         />
       )}
@@ -179,6 +193,7 @@ export function TensorScreen({ run, version }: { run: Run; version: number }) {
           to={range.to}
           at={at}
           version={version}
+          isDue={grid.data !== null || grid.error !== null}
         />
       )}
       <Elements
@@ -258,6 +273,7 @@ function Distribution({
   to,
   at,
   version,
+  isDue,
 }: {
   run: Run;
   tensor: Tensor;
@@ -266,8 +282,10 @@ function Distribution({
   to: number;
   at: number | undefined;
   version: number;
+  /** Whether the chart above is there: it comes first. */
+  isDue: boolean;
 }) {
-  const key = `histograms ${run.id} ${tensor.name} ${worker} ${from} ${at}`;
+  const key = isDue ? `histograms ${run.id} ${tensor.name} ${worker} ${from} ${at}` : "";
   const answer = useAnswer<Packed>(key, version * 1e7 + to, (signal) =>
     getArrays(
       "histograms",
@@ -276,7 +294,14 @@ function Distribution({
     ),
   );
   const packed = answer.data;
-  if (!packed) return null;
+  if (!packed)
+    return (
+      <Card title="Distribution over steps">
+        <div class="empty heat-room">
+          <Pending error={answer.error} />
+        </div>
+      </Card>
+    );
   const lost = (packed.header.lost as Lost[]) ?? [];
   if (!packed.arrays.steps.length)
     return (
@@ -299,7 +324,7 @@ function Distribution({
       aside={<span class="soft">{counted(Number(packed.header.n_steps), "histogram")}</span>}
     >
       <div class="with-side">
-        <Heat packed={packed} from={from} to={to} height={260} />
+        <Heat packed={packed} from={from} to={to} height={260} left={GUTTER} />
         {lost.length > 0 && (
           <div class="side">
             <h3>What each format would lose</h3>

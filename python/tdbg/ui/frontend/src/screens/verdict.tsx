@@ -1,7 +1,7 @@
 /** What is wrong with a run in one sentence, and what to do about it. */
 import { useState } from "preact/hooks";
 import { post } from "../api";
-import { plain, shorten } from "../format";
+import { count, counted, plain, shorten } from "../format";
 import { groups, Link, Mark, placeOf } from "../parts";
 import type { Run } from "../types";
 
@@ -28,7 +28,8 @@ export function Verdict({ run }: { run: Run }) {
             The process is alive and has opened the run. Charts appear when the first step ends.
           </p>
         )}
-        {run.verdict.tone === "unjudged" && (
+        {isJudged(run) && <Progress run={run} />}
+        {run.verdict.tone === "unjudged" && !isJudged(run) && (
           <p class="advice">
             <b>What to do</b> judge it{run.may_control ? " here, or with" : " with"}{" "}
             <code>tdbg check {shorten(run.path, 80)}</code>, or while it trains{" "}
@@ -46,25 +47,43 @@ export function Verdict({ run }: { run: Run }) {
           Show me
         </Link>
       ) : (
-        run.verdict.tone === "unjudged" && <JudgeButton run={run} />
+        run.verdict.tone === "unjudged" && !isJudged(run) && <JudgeButton run={run} />
       )}
     </section>
   );
 }
 
-/** Judges the run in the server, as tdbg check does; what is found appears as it is found. */
+/** Whether the server judges the run now, or will when it has judged another. */
+export function isJudged({ judging }: Run): boolean {
+  return judging?.state === "waiting" || judging?.state === "judging";
+}
+
+/** How far the server is. */
+export function Progress({ run }: { run: Run }) {
+  const { state, steps } = run.judging!;
+  const all = Math.max(run.recorded, steps);
+  return (
+    <div class="measured" role="status">
+      <p>
+        {state === "waiting"
+          ? "The server will judge this run when it has judged another."
+          : `The server is judging this run: ${count(steps)} of ${counted(all, "recorded step")}.`}
+      </p>
+      <progress aria-label="Judged steps" max={all} value={state === "waiting" ? 0 : steps} />
+    </div>
+  );
+}
+
+/** Has the server judge the run, as tdbg check does; what is found appears as it is found. */
 export function JudgeButton({ run }: { run: Run }) {
   const [error, setError] = useState("");
-  if (!run.may_control || !run.steps) return null;
-  const state = run.judging?.state;
-  const isBusy = state === "waiting" || state === "judging";
-  const why = error || (state === "failed" && run.judging!.reason);
+  if (!run.may_control || !run.recorded) return null;
+  const why = error || (run.judging?.state === "failed" && run.judging.reason);
   return (
     <div class="judge" role="status">
       <button
         type="button"
         class="filled"
-        disabled={isBusy}
         onClick={() =>
           post("judge", { run: run.id }, {}).then(
             () => setError(""),
@@ -72,7 +91,7 @@ export function JudgeButton({ run }: { run: Run }) {
           )
         }
       >
-        {isBusy ? "judging …" : "Judge now"}
+        Judge now
       </button>
       {why && <p class="bad">{plain(why)}</p>}
     </div>
