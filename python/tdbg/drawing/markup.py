@@ -9,14 +9,28 @@ Thread safety: pure functions over values.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-__all__ = ["Child", "Markup", "join", "link_to", "shortened", "tag", "visible"]
+__all__ = [
+    "Child",
+    "Markup",
+    "Node",
+    "elements_of",
+    "join",
+    "link_to",
+    "shortened",
+    "tag",
+    "visible",
+]
 
 # Longer texts are cut in the middle: what is drawn of a name of 10,000 characters.
 LONGEST = 400
 VOID = frozenset({"meta", "link", "br", "hr", "img"})
+# No text and no value of an attribute has these brackets: they are escaped.
+_PART = re.compile(r"<(/?)(\w+)([^<>]*)>|([^<]+)")
+_ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 
 
 class Markup(str):
@@ -26,6 +40,8 @@ class Markup(str):
 
 
 Child: TypeAlias = "str | int | Iterable[Child] | None"
+#: A text, or the name of an element, its attributes, and what is in it.
+Node: TypeAlias = "str | list[Any]"
 
 
 def visible(text: str) -> str:
@@ -120,3 +136,27 @@ def _collect(child: Child, parts: list[str]) -> None:
     else:
         for each in child:
             _collect(each, parts)
+
+
+def elements_of(markup: Markup) -> list[Node]:
+    """Markup as nodes, for who makes elements of names, attributes and texts.
+
+    Example:
+        >>> elements_of(tag("p", "a < b ", tag("b", "c"), id="x"))
+        [['p', {'id': 'x'}, ['a < b ', ['b', {}, ['c']]]]]
+    """
+    root: list[Node] = []
+    open_: list[list[Node]] = [root]
+    for closes, name, rest, text in _PART.findall(markup):
+        if text:
+            open_[-1].append(html.unescape(text))
+        elif closes:
+            open_.pop()
+        else:
+            found = _ATTRIBUTE.findall(rest)
+            inside: list[Node] = []
+            attributes = {key: html.unescape(value) for key, value in found}
+            open_[-1].append([name, attributes, inside])
+            if name not in VOID:
+                open_.append(inside)
+    return root

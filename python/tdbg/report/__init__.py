@@ -9,6 +9,20 @@ Example:
 
 from __future__ import annotations
 
-from tdbg.report.document import Written, comparison, render, write, write_comparison
+from tdbg.report.document import (
+    Written,
+    comparison,
+    render,
+    tree_sections,
+    write,
+    write_comparison,
+)
 
-__all__ = ["Written", "comparison", "render", "write", "write_comparison"]
+__all__ = [
+    "Written",
+    "comparison",
+    "render",
+    "tree_sections",
+    "write",
+    "write_comparison",
+]

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tdbg.drawing.markup import Markup, join
+from tdbg.drawing.snippet import unstyled
 from tdbg.errors import ConfigurationError, StorageError
 from tdbg.report.compare import banners, compared
 from tdbg.report.page import Section, page
@@ -31,7 +33,14 @@ from tdbg.rules import Engine, Report
 from tdbg.trial import Trial
 from tdbg.view import Verdict, diagnosis_of_report, diagnosis_of_run
 
-__all__ = ["Written", "comparison", "render", "write", "write_comparison"]
+__all__ = [
+    "Written",
+    "comparison",
+    "render",
+    "tree_sections",
+    "write",
+    "write_comparison",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,17 @@ def comparison(first: Trial, second: Trial) -> str:
     """The text that ``write_comparison`` writes."""
     with first.no_refresh(), second.no_refresh():
         return _render_comparison(_subject(first, None), _subject(second, None))
+
+
+def tree_sections(trial: Trial) -> list[tuple[str, Markup]]:
+    """Return title and markup of the sections about trees, labels and predictions.
+
+    The markup needs no style sheet.  Empty for a run that is not of boosted trees.
+    """
+    with trial.no_refresh():
+        subject = Subject(trial, diagnosis_of_run(trial))
+        sections = of_trees(subject) if subject.are_trees else []
+        return [(each.title, unstyled(join(each.content))) for each in sections]
 
 
 def _subject(trial: Trial, judged: Report | None) -> Subject:

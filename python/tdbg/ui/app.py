@@ -41,7 +41,6 @@ from tdbg.ui.page_files import respond
 from tdbg.ui.reads import ReaderGone, Reading, Turns
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.security import TOKEN_HEADER, Access, Guard
-from tdbg.ui.trees import tree_sections
 
 __all__ = ["create_app"]
 
@@ -89,7 +88,7 @@ def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
         app = create_app(Runs(["runs"]), Access())
         uvicorn.run(app, port=8321)
     """
-    judged = Judges(runs, by_itself=judges)
+    judged = Judges(runs.open, by_itself=judges)
     handlers = {
         "/api/runs": _Handler("GET", partial(_list, judged)),
         "/api/run": _Handler("GET", partial(_run, judged)),
@@ -277,8 +276,8 @@ def _list(judges: Judges, asked: _Question) -> object:
 def _run(judges: Judges, asked: _Question) -> object:
     run = asked.run
     found = documents.describe_run(asked.runs, run, may_control=asked.may_control)
-    judges.show(run, found)
-    return {**found, "judging": run.judging}
+    judging = judges.show(run, found)
+    return {**found, "judging": None if judging is None else judging.to_json()}
 
 
 def _tensors(asked: _Question) -> object:
@@ -288,7 +287,7 @@ def _tensors(asked: _Question) -> object:
 
 def _trees(asked: _Question) -> object:
     run = asked.run
-    return run.kept("trees", lambda: tree_sections(run.trial))
+    return run.kept("trees", lambda: documents.tree_sections(run.trial))
 
 
 def _envelope(asked: _Question) -> object:

@@ -15,9 +15,22 @@ from tdbg.errors import TdbgError
 from tdbg.trial import Trial
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.series import curve, curve_names
-from tdbg.view import RunRow, RunView, in_forward_order, tensors_in, view_of
+from tdbg.view import (
+    RunRow,
+    RunView,
+    in_forward_order,
+    tensors_in,
+    view_of,
+)
 
-__all__ = ["describe_run", "described", "list_runs", "tell_runs", "tensors_of"]
+__all__ = [
+    "describe_run",
+    "described",
+    "list_runs",
+    "tell_runs",
+    "tensors_of",
+    "tree_sections",
+]
 
 SPARK_COLUMNS = 48
 # Threads that wait for the disk; Python runs in one of them at a time.
@@ -101,7 +114,7 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
         "version": run.version(),
         "may_control": may_control,
         "now": time.time(),
-        "judging": run.judging,
+        "judging": None if run.judging is None else run.judging.to_json(),
         **document,
     }
 
@@ -171,3 +184,23 @@ def tensors_of(trial: Trial) -> list[dict[str, Any]]:
             }
             for each in found
         ]
+
+
+def tree_sections(trial: Trial) -> dict[str, Any]:
+    """The sections of the report that are about trees, labels and predictions.
+
+    Returns:
+        Under ``sections`` of each its ``title`` and ``content``, a list of nodes as
+        ``tdbg.drawing.markup`` has them: a page makes no markup out of text.  None for
+        a run that is not one of boosted trees.
+    """
+    # Most runs have no trees: a server that shows none of them loads no report.
+    from tdbg.drawing.markup import elements_of
+    from tdbg.report import tree_sections as sections_of
+
+    return {
+        "sections": [
+            {"title": title, "content": elements_of(content)}
+            for title, content in sections_of(trial)
+        ]
+    }

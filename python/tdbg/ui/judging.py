@@ -18,14 +18,14 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Protocol
 
 from tdbg.errors import TdbgError
 from tdbg.rules import Engine
 from tdbg.run.json_values import mapping_of
-from tdbg.ui.runs import OpenRun, Runs
+from tdbg.trial import Trial
 from tdbg.view import ENDED
 
 __all__ = ["Judges", "Judging"]
@@ -67,20 +67,36 @@ class Judging:
         return {"state": self.state, "reason": self.reason, "steps": self.steps}
 
 
+class Judged(Protocol):
+    """A run that may be judged, as the server holds it.
+
+    Attributes:
+        id: What pages call it.
+        trial: The run.
+        judging: How far it is.
+    """
+
+    id: str
+    trial: Trial
+    judging: Judging | None
+
+
 class Judges:
     """Judges runs, one after the other.
 
     Args:
-        runs: The runs of the server.
+        open_run: Returns the run of an id.
         by_itself: Whether what is shown is judged though nobody asks for it.
     """
 
-    def __init__(self, runs: Runs, *, by_itself: bool = True) -> None:
-        self._runs = runs
+    def __init__(
+        self, open_run: Callable[[str], Judged], *, by_itself: bool = True
+    ) -> None:
+        self._open = open_run
         self._by_itself = by_itself
         self._lock = threading.Lock()
         # The runs that wait, and their order.
-        self._queue: dict[str, tuple[int, int]] = {}
+        self._queue: dict[str, tuple[int, int, Judged]] = {}
         self._known: dict[str, Judging] = {}
         self._n_asked = self._n_listed = 0
         self._is_at_work = False
@@ -89,7 +105,7 @@ class Judges:
         """Return how far a run is; None: this server has not judged it."""
         return self._known.get(id_)
 
-    def start(self, run: OpenRun) -> dict[str, Any]:
+    def start(self, run: Judged) -> dict[str, Any]:
         """Judge what a run holds now; return at once how far it is.
 
         Findings and statuses are written into the run, as they are by ``tdbg check``.
@@ -101,8 +117,8 @@ class Judges:
                 known = self._put(run, SHOWN)
             return known.to_json()
 
-    def show(self, run: OpenRun, document: Mapping[str, Any]) -> None:
-        """A run is on a screen: judge it, if nobody has.
+    def show(self, run: Judged, document: Mapping[str, Any]) -> Judging | None:
+        """Judge a run that is on a screen, if nobody has; return how far it is.
 
         Args:
             run: The run.
@@ -112,9 +128,10 @@ class Judges:
             is_due = self._by_itself and _is_due(self._known.get(run.id), document)
             if is_due or run.id in self._queue:
                 self._put(run, SHOWN)
+            return self._known.get(run.id)
 
     def list(self, documents: Iterable[Mapping[str, Any]]) -> None:
-        """Runs are listed, the newest first: judge some that nobody has judged."""
+        """Judge some of the runs of a list that nobody has judged, the newest first."""
         for document in documents:
             with self._lock:
                 known = self._known.get(document["id"])
@@ -123,27 +140,25 @@ class Judges:
                 is_over = document.get("state") in ENDED
                 if known is None and is_over and _is_due(known, document):
                     with contextlib.suppress(TdbgError):
-                        self._put(self._runs.open(document["id"]), LISTED)
+                        self._put(self._open(document["id"]), LISTED)
                         self._n_listed += 1
 
-    def _put(self, run: OpenRun, urgency: int) -> Judging:
+    def _put(self, run: Judged, urgency: int) -> Judging:
         """REQUIRES: the lock is held.  A run that is asked for twice is judged once."""
         self._n_asked += 1
         # What was shown last comes first; a list is in its own order.
         order = -self._n_asked if urgency == SHOWN else self._n_asked
-        self._queue[run.id] = urgency, order
+        self._queue[run.id] = urgency, order, run
         found = Judging("waiting")
         if self._known.get(run.id) != found:
-            self._tell(run.id, found)
+            self._tell(run, found)
         if not self._is_at_work:
             self._is_at_work = True
             threading.Thread(target=self._work, name="tdbg-judge", daemon=True).start()
         return found
 
-    def _tell(self, id_: str, judging: Judging) -> None:
-        self._known[id_] = judging
-        with contextlib.suppress(TdbgError):
-            self._runs.open(id_).judging = judging.to_json()
+    def _tell(self, run: Judged, judging: Judging) -> None:
+        self._known[run.id] = run.judging = judging
 
     def _work(self) -> None:
         while True:
@@ -151,22 +166,21 @@ class Judges:
                 if not self._queue:
                     self._is_at_work = False
                     return
-                id_ = min(self._queue, key=self._queue.__getitem__)
-                del self._queue[id_]
-            self._judge(id_)
+                *_, run = min(self._queue.values(), key=lambda each: each[:2])
+                del self._queue[run.id]
+            self._judge(run)
 
-    def _judge(self, id_: str) -> None:
+    def _judge(self, run: Judged) -> None:
+        self._tell(run, Judging("judging"))
         try:
-            path = self._runs.open(id_).trial.path
-            self._tell(id_, Judging("judging"))
-            with _process(path) as process:
+            with _process(run.trial.path) as process:
                 for line in process.stdout or ():
-                    self._tell(id_, _told(line))
-            if self._known[id_].is_under_way:
-                why = f"its process ended with exit code {process.returncode}"
-                self._tell(id_, Judging("failed", why))
-        except (TdbgError, OSError) as error:
-            self._tell(id_, Judging("failed", str(error)))
+                    self._tell(run, _told(line))
+        except OSError as error:
+            self._tell(run, Judging("failed", str(error)))
+        if self._known[run.id].is_under_way:
+            why = f"its process ended with exit code {process.returncode}"
+            self._tell(run, Judging("failed", why))
 
 
 def _is_due(known: Judging | None, document: Mapping[str, Any]) -> bool:

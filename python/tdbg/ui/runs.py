@@ -24,6 +24,7 @@ from tdbg.errors import QueryError, TdbgError
 from tdbg.modes import TRAINING
 from tdbg.run.directory import find_runs, fingerprint, local_path, open_run
 from tdbg.trial import Trial, create_trial
+from tdbg.ui.judging import Judging
 from tdbg.view import ENDED
 
 __all__ = ["OpenRun", "Runs"]
@@ -60,7 +61,7 @@ class OpenRun:
     def __init__(self, id_: str, path: Path) -> None:
         self.id = id_
         self.trial: Trial = create_trial(str(path))
-        self.judging: dict[str, Any] | None = None
+        self.judging: Judging | None = None
         self.last_step = -1
         self.epoch = 0
         self._looking = threading.Lock()

@@ -122,7 +122,7 @@ def test_runs_of_a_list_are_judged_one_at_a_time_the_shown_one_first(
         }
         for name in "abc"
     ]
-    judges = Judges(runs)
+    judges = Judges(runs.open)
     judges.list(documents)
     judges.show(runs.open(ids["c"]), documents[2])
     order: list[str] = []
@@ -152,7 +152,7 @@ def test_a_training_that_goes_on_is_judged_again_when_it_has_grown(
     make_run(tmp_path / "run")
     runs = Runs([str(tmp_path / "run")])
     (id_,) = runs.found()
-    judges = Judges(runs)
+    judges = Judges(runs.open)
     judges.start(runs.open(id_))
     list(until_judged(judges, [id_]))
     judges.show(runs.open(id_), {**document, "verdict": {"tone": "error"}})
@@ -169,7 +169,7 @@ def test_what_keeps_a_run_from_being_judged_is_said_and_it_may_be_asked_again(
     runs = Runs([str(run)])
     (id_,) = runs.found()
     opened = runs.open(id_)
-    judges = Judges(runs)
+    judges = Judges(runs.open)
     run.rename(hidden)
     judges.start(opened)
     *_, states = until_judged(judges, [id_])
