@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xgboost
 from playwright.sync_api import Browser, expect
 
 from browser import new_page
@@ -19,8 +20,6 @@ from tdbg.report.trees.sections import of_trees
 from tdbg.trial import create_trial
 from tdbg.ui.documents import tree_sections
 from tdbg.view import diagnosis_of_run
-
-xgboost = pytest.importorskip("xgboost")
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
