@@ -195,9 +195,9 @@ class FrameworkAdapter:
     defaults that are right for a framework whose tensors are whole and lie in the
     memory of the CPU, on one rank.
 
-    Thread safety: ``describe``, ``local_shard``, ``compute_row`` and
-    ``compute_units`` are called by whichever thread captures; the rest by the
-    thread that makes the hook or trains.
+    Thread safety: ``describe``, ``local_shard``, ``compute_row``, ``to_dense`` and
+    ``compute_units`` are called by whichever thread captures; the rest by the thread
+    that makes the hook or trains.
 
     Errors: nothing raises for a tensor that cannot be captured: it answers None.
 
@@ -252,6 +252,15 @@ class FrameworkAdapter:
             scale: Multiplies its elements.
         """
         del tensor, scale
+        return None
+
+    def to_dense(self, tensor: Any) -> TensorRef | None:
+        """Return such a tensor with all of its zeros, in the memory of the CPU.
+
+        Args:
+            tensor: The tensor, of a size that the memory can hold.
+        """
+        del tensor
         return None
 
     def compute_units(self, tensor: Any) -> NDArray[Any] | None:

@@ -25,6 +25,7 @@ from tdbg.capture.adapter import (
     DeviceBackend,
     UnitSummarySpec,
 )
+from tdbg.capture.refusals import Refusals
 from tdbg.capture.steps import Step
 from tdbg.run.schema import RowFlag
 
@@ -59,11 +60,27 @@ class CallSite(NamedTuple):
     micro_batch: int = 0
 
 
+# Why a tensor of a device is not captured.
+_BUSY = "the device could not compute or send it, or too many results were on their way"
+
+
+class Target(NamedTuple):
+    """What a tensor of a device is written as.
+
+    Attributes:
+        name: Its name.
+        identity: The number of its definition.
+    """
+
+    name: str
+    identity: int
+
+
 class _RowBatch(NamedTuple):
     """Statistics of one step that one queue of a device computes."""
 
     rows: list[Any]  # As the framework's device holds them.
-    ids: list[int]
+    targets: list[Target]
     sites: list[CallSite]
     flags: list[int]
 
@@ -75,7 +92,7 @@ class DeviceTensors:
         writer: Receives the results.
         pending: Waits for them.
         backend: The framework's operations.
-        refuse: Counts what is not captured: step, records and bytes.
+        refusals: Counts what is not captured.
 
     Attributes:
         unsent: The steps with statistics that nobody fetches yet, by number.
@@ -86,44 +103,44 @@ class DeviceTensors:
         writer: Writer,
         pending: PendingSteps,
         backend: DeviceBackend,
-        refuse: Callable[[int, int, int], None],
+        refusals: Refusals,
     ) -> None:
         self._writer = writer
         self._pending = pending
         self._backend = backend
-        self._refuse = refuse
+        self._refusals = refusals
         self.unsent: dict[int, tuple[Step, dict[Hashable, _RowBatch]]] = {}
 
     def row(
-        self, step: Step, identity: int, tensor: Any, site: CallSite, scale: Any
+        self, step: Step, target: Target, tensor: Any, site: CallSite, scale: Any
     ) -> None:
         """Begin to compute a tensor's statistics; ``send`` fetches them."""
         row = self._backend.row(tensor, scale) if self._pending.has_room(0) else None
         if row is None:
-            self._refuse(step.number, 1, 0)
+            self._refusals.add(step.number, target.name, _BUSY)
             return
         _, batches = self.unsent.setdefault(step.number, (step, {}))
         queue = self._backend.queue(tensor)
         batch = batches.setdefault(queue, _RowBatch([], [], [], []))
         is_scaled = not isinstance(scale, float) or scale != 1.0
         batch.rows.append(row)
-        batch.ids.append(identity)
+        batch.targets.append(target)
         batch.sites.append(site)
         batch.flags.append(RowFlag.RESCALED if is_scaled else 0)
         if not step.is_open:
             self.send(step)
 
-    def values(self, step: Step, identity: int, tensor: Any, site: CallSite) -> None:
+    def values(self, step: Step, target: Target, tensor: Any, site: CallSite) -> None:
         """Begin to fetch a tensor's values."""
         n_bytes = self._backend.n_bytes(tensor)
         has_room = self._pending.has_room(n_bytes)
         result = self._backend.values(tensor) if has_room else None
-        self._expect_values(step, identity, result, site, n_bytes)
+        self._expect_values(step, target, result, site, n_bytes)
 
     def units(
         self,
         step: Step,
-        identity: int,
+        target: Target,
         tensor: Any,
         site: CallSite,
         spec: UnitSummarySpec,
@@ -132,7 +149,7 @@ class DeviceTensors:
         result = None
         if self._pending.has_room(0):
             result = self._backend.units(tensor, spec)
-        self._expect_values(step, identity, result, site, 0)
+        self._expect_values(step, target, result, site, 0)
 
     def send(self, step: Step) -> None:
         """Begin to fetch the statistics of the step, in one copy for each queue."""
@@ -140,7 +157,8 @@ class DeviceTensors:
         for queue, batch in batches.items():
             result = self._backend.send_rows(queue, batch.rows)
             if result is None:
-                self._refuse(step.number, len(batch.rows), 0)
+                for target in batch.targets:
+                    self._refusals.add(step.number, target.name, _BUSY)
             else:
                 deliver = _DeliverRows(self._writer, step.number, result, batch)
                 self._pending.expect(step, result, deliver, n_records=len(batch.rows))
@@ -153,20 +171,20 @@ class DeviceTensors:
     def _expect_values(
         self,
         step: Step,
-        identity: int,
+        target: Target,
         result: DeviceArray | None,
         site: CallSite,
         n_bytes: int,
     ) -> None:
         if result is None:
-            self._refuse(step.number, 1, n_bytes)
+            self._refusals.add(step.number, target.name, _BUSY, n_bytes=n_bytes)
             return
         found = result
 
         def deliver() -> None:
             self._writer.values(
                 step.number,
-                identity,
+                target.identity,
                 found.array.ctypes.data,
                 call=site.call,
                 micro_batch=site.micro_batch,
@@ -184,7 +202,7 @@ class _DeliverRows:
         self._writer = writer
         self._number = number
         self._result = result
-        self._ids = batch.ids
+        self._ids = [each.identity for each in batch.targets]
         self._sites = batch.sites
         self._flags = batch.flags
 

@@ -60,7 +60,12 @@ def write_event(
     if len(text) <= MAX_EVENT_BYTES:
         recorder.writer.event(step, kind, INFORMATION, text)
         return
-    recorder.writer.refuse(step, 1, len(text))
+    recorder.refusals.add(
+        step,
+        f"event {', '.join(map(str, content))[:100]}",
+        f"it is larger than {MAX_EVENT_BYTES:,} bytes",
+        n_bytes=len(text),
+    )
     _log.warning(
         "tdbg leaves out an event (%s): it has %d bytes, above the limit of %d",
         ", ".join(map(str, content))[:100],
@@ -371,6 +376,7 @@ class StepWriter:
 
     def conclude(self) -> None:
         """Write the events that are left: all steps have ended."""
+        self._recorder.refusals.conclude()
         self._cost.conclude()
         self._tell_budget()
         self._collections.write(-1, time.perf_counter_ns(), at_once=True)

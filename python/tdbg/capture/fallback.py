@@ -22,7 +22,8 @@ from tdbg.capture.adapter import (
     UnitSummarySpec,
     bytes_of,
 )
-from tdbg.capture.device import CallSite, DeviceTensors, PendingSteps
+from tdbg.capture.device import CallSite, DeviceTensors, PendingSteps, Target
+from tdbg.capture.refusals import Refusals
 from tdbg.capture.schedule import (
     HISTOGRAM,
     LIMITED_VALUES,
@@ -58,6 +59,17 @@ class TensorRequest(NamedTuple):
     part: Part | None = None
 
 
+# A sparse tensor is filled up with its zeros up to this size.
+MOST_DENSE_BYTES = 64 << 20
+# Why a tensor is not captured.
+PART_UNKNOWN = "this rank's part of the distributed tensor is not known"
+SPLIT_UNITS = "each rank holds only a part of each unit"
+FACTOR_ELSEWHERE = "the loss scale lies on a device, and the tensor does not"
+OF_DEVICE = "tdbg cannot read tensors of this device"
+DEVICE_HISTOGRAM = "tdbg has no histograms of tensors that lie on this device"
+TOO_SPARSE = "the tensor is sparse, and with its zeros larger than 64 MiB"
+
+
 class FallbackCapture:
     """Captures tensors in whichever way is left.
 
@@ -76,7 +88,7 @@ class FallbackCapture:
 
     Attributes:
         devices: Captures tensors on devices; None if the framework cannot.
-        n_refused: Number of tensors that could not be captured.
+        refusals: Counts the records that could not be captured.
         n_too_large: Number of values that exceeded the limit of their entry.
     """
 
@@ -90,11 +102,11 @@ class FallbackCapture:
         self._writer = writer
         self._adapter = adapter
         self._batch_capture = batch_capture
+        self.refusals = Refusals(writer)
         self.devices: DeviceTensors | None = None
         backend = adapter.device_backend
         if backend is not None:
-            self.devices = DeviceTensors(writer, pending, backend, self.refuse)
-        self.n_refused = 0
+            self.devices = DeviceTensors(writer, pending, backend, self.refusals)
         self.n_too_large = 0
 
     def take(
@@ -121,12 +133,12 @@ class FallbackCapture:
             if local is None:
                 self._take_whole(step, request, site, scale)
             elif local.tensor is None:
-                self.refuse(step.number, 1, 0)
+                self._refuse(step, request.entry, PART_UNKNOWN)
             else:
                 entry, _, flags, _ = request
                 if flags & UNITS and _splits_units(entry, local.part):
                     # A rank holds only some elements of each unit.
-                    self.refuse(step.number, 1, 0)
+                    self._refuse(step, entry.units or entry, SPLIT_UNITS)
                     flags &= ~UNITS
                 parts.append(TensorRequest(entry, local.tensor, flags, local.part))
         if parts:
@@ -157,8 +169,7 @@ class FallbackCapture:
         elif isinstance(scale, float):
             self._take_on_cpu(step.number, entry, ref, flags, site, scale)
         else:
-            # The factor lies on a device, the tensor does not.
-            self.refuse(step.number, 1, 0)
+            self._refuse(step, entry, FACTOR_ELSEWHERE)
 
     def take_numbers(
         self,
@@ -174,10 +185,8 @@ class FallbackCapture:
             taken = self._with_limit(entry, ref, requested, CallSite())
             self._take_on_cpu(step, entry, ref, taken, CallSite(), 1.0)
 
-    def refuse(self, number: int, n_records: int, n_bytes: int) -> None:
-        """Count records of a step that cannot be captured."""
-        self.n_refused += n_records
-        self._writer.refuse(number, n_records, n_bytes)
+    def _refuse(self, step: Step, entry: TensorEntry, why: str, n: int = 1) -> None:
+        self.refusals.add(step.number, entry.name, why, n)
 
     # ---- 1. parts of distributed tensors -------------------------------------
 
@@ -279,19 +288,19 @@ class FallbackCapture:
     ) -> None:
         devices, tensor = self.devices, ref.owner
         if devices is None:
-            self.refuse(step.number, 1, 0)
+            self._refuse(step, entry, OF_DEVICE)
             return
         identity = entry.id_of(ref, self._writer)
         if flags & ROWS:
-            devices.row(step, identity, tensor, site, scale)
+            devices.row(step, Target(entry.name, identity), tensor, site, scale)
         if _keeps_values(flags, site.micro_batch, ref.shape):
-            devices.values(step, identity, tensor, site)
+            devices.values(step, Target(entry.name, identity), tensor, site)
         if flags & HISTOGRAM:
-            self.refuse(step.number, 1, 0)
+            self._refuse(step, entry, DEVICE_HISTOGRAM)
         units, spec = entry.units, entry.unit_spec
         if flags & UNITS and units is not None and spec is not None and ref.shape:
             identity = units.id_of(_summary_ref(spec, ref.shape), self._writer)
-            devices.units(step, identity, tensor, site, spec)
+            devices.units(step, Target(units.name, identity), tensor, site, spec)
 
     # ---- 3. statistics that the framework computes ---------------------------
 
@@ -303,7 +312,7 @@ class FallbackCapture:
         if isinstance(scale, float):
             row = self._adapter.compute_row(tensor, scale)
         if row is None:
-            self.refuse(step.number, 1, 0)
+            self._refuse(step, entry, _unreadable(tensor))
             return
         ref = TensorRef(0, row.dtype, row.shape, part=part)  # It lies nowhere.
         identity = entry.id_of(ref, self._writer)
@@ -318,19 +327,41 @@ class FallbackCapture:
                 (RowFlag.RESCALED if scale != 1.0 else 0,),
                 row.words,
             )
-        n_refused = int(_keeps_values(flags, micro_batch, ref.shape))
-        n_refused += int(bool(flags & HISTOGRAM))
-        if n_refused:
-            self.refuse(step.number, n_refused, 0)
+        n_dense = int(_keeps_values(flags, micro_batch, ref.shape))
+        n_dense += int(bool(flags & HISTOGRAM))
+        if n_dense:
+            self._take_dense(step, request, ref, flags, site, scale, n_dense)
         if flags & UNITS and entry.units is not None:
             self._take_computed_units(step, entry.units, tensor, site)
+
+    def _take_dense(
+        self,
+        step: Step,
+        request: TensorRequest,
+        ref: TensorRef,
+        flags: int,
+        site: CallSite,
+        scale: float,
+        n_records: int,
+    ) -> None:
+        """Capture values and histogram of a sparse tensor, with all of its zeros."""
+        entry, tensor = request.entry, request.tensor
+        is_small = bytes_of(ref) <= MOST_DENSE_BYTES
+        dense = self._adapter.to_dense(tensor) if is_small else None
+        if dense is None:
+            why = _unreadable(tensor) if is_small else TOO_SPARSE
+            self._refuse(step, entry, why, n_records)
+            return
+        ref = dense._replace(part=request.part)
+        kept = flags & ~(ROWS | UNITS)
+        self._take_on_cpu(step.number, entry, ref, kept, site, scale)
 
     def _take_computed_units(
         self, step: Step, units: TensorEntry, tensor: Any, site: CallSite
     ) -> None:
         table = self._adapter.compute_units(tensor)
         if table is None:
-            self.refuse(step.number, 1, 0)
+            self._refuse(step, units, _unreadable(tensor))
             return
         ref = TensorRef(table.ctypes.data, "uint64", table.shape)
         self._writer.values(
@@ -351,6 +382,15 @@ class FallbackCapture:
             return flags | VALUES
         self.n_too_large += 1
         return flags
+
+
+def _unreadable(tensor: Any) -> str:
+    """Say what cannot be read."""
+    dtype = getattr(tensor, "dtype", None)
+    of_dtype = "" if dtype is None else f" of {dtype}"
+    layout = getattr(tensor, "layout", None)
+    how = "" if layout is None or "strided" in str(layout) else f", {layout}"
+    return f"tdbg cannot read a {type(tensor).__name__}{of_dtype}{how}"
 
 
 def _keeps_values(flags: int, micro_batch: int, shape: tuple[int, ...]) -> bool:

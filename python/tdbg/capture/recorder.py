@@ -130,6 +130,9 @@ class StepContext:
                 pending.revive(self.step.number)
 
 
+NO_NUMBER = "the value is not a number that tdbg can read"
+
+
 class Recorder:
     """Captures tensors and numbers of a training under names.
 
@@ -168,6 +171,7 @@ class Recorder:
         self.direct = batch_capture if can_read else None
         self._arrays = None if can_read else adapter.arrays
         self._fallback = FallbackCapture(writer, adapter, batch_capture, self.pending)
+        self.refusals = self._fallback.refusals
         self.is_in_forward = False
         self.write_end: Callable[..., Any] = writer.end_step
         self._has_long_names = False
@@ -373,7 +377,8 @@ class Recorder:
     ) -> None:
         """Record numbers for a step, without noting that it has data; refuse None."""
         if numbers is None:
-            self._fallback.refuse(step, len(entries), 0)
+            for entry in entries:
+                self.refusals.add(step, entry.name, NO_NUMBER)
             return
         batch, cores = self.batch_capture, [entry.core for entry in entries]
         if batch is None or not batch.take_numbers(step, cores, numbers, flags):
@@ -411,10 +416,19 @@ class Recorder:
             stored[-20:],
         )
 
-    def refuse(self, context: StepContext, n_bytes: int = 0, n: int = 1) -> None:
-        """Count tensors that cannot be captured."""
+    def refuse(
+        self, context: StepContext, name: str, why: str, n_bytes: int = 0
+    ) -> None:
+        """Count a tensor that cannot be captured.
+
+        Args:
+            context: The step.
+            name: What it is called.
+            why: Why it cannot be captured.
+            n_bytes: Its size, if it is known.
+        """
         context.note_data(self.pending)
-        self._fallback.refuse(context.step.number, n, n_bytes)
+        self.refusals.add(context.step.number, name, why, n_bytes=n_bytes)
 
     # ---- numbers -------------------------------------------------------------
 
@@ -427,7 +441,7 @@ class Recorder:
     ) -> None:
         """Record a number, now or when a device has sent it; refuse None."""
         if value is None:
-            self.refuse(context)
+            self.refuse(context, name, NO_NUMBER)
             return
         entry = self.entry(scalar_name(name), Role.SCALAR)
         identity = entry.ids.get(_SCALAR)
@@ -523,7 +537,7 @@ class Recorder:
     @property
     def n_refused(self) -> int:
         """Number of tensors that could not be captured."""
-        return self._fallback.n_refused
+        return self.refusals.n
 
     @property
     def n_too_large(self) -> int:

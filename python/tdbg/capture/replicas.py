@@ -139,7 +139,8 @@ class Replicas:
             own = [_same(recorder, entry) for entry in entries]
             recorder.take(context, own, tensors, flags, 0, micro_batch)
         elif self._first.batch_capture is not None:
-            self._first.refuse(context, n=len(entries))
+            for entry in entries:
+                self._first.refuse(context, entry.name, "its replica has no writer")
 
     def refresh(self) -> None:
         """Decide anew what to capture for each name."""

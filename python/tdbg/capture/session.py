@@ -167,7 +167,7 @@ class Session(SessionSteps):
         if context is None:
             return
         if ref is None:
-            self.recorder.refuse(context)
+            self.recorder.refuse(context, name, "tdbg cannot read it as an array")
             return
         entry = self.recorder.entry(name, role)
         self.recorder.capture(context, entry, ref, context.count_call(("given", name)))

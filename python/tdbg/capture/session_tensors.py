@@ -131,9 +131,11 @@ class SessionTensors:
         """Capture one tensor, or where one lies (``TensorRef``), if it is due."""
         self.recorder.capture(context, entry, tensor, call)
 
-    def refuse(self, context: StepContext, n_bytes: int = 0, n: int = 1) -> None:
-        """Count tensors that cannot be captured."""
-        self.recorder.refuse(context, n_bytes, n)
+    def refuse(
+        self, context: StepContext, name: str, why: str, n_bytes: int = 0
+    ) -> None:
+        """Count a tensor that cannot be captured, as ``Recorder.refuse``."""
+        self.recorder.refuse(context, name, why, n_bytes)
 
     def record_number(
         self, context: StepContext, name: str, value: float | DeviceArray | None

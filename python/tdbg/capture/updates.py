@@ -156,6 +156,10 @@ class _Begun:
         ]
 
 
+_NO_COPY = "the parameter could not be copied before the optimizer's step"
+_CHANGED = "the parameter changed its shape or type in the optimizer's step"
+
+
 class Updates:
     """Captures the updates that optimizers make to parameters.
 
@@ -233,7 +237,7 @@ class Updates:
         for parameter, _ in begun.others:
             before = self._copy(parameter.tensor)
             if before is None:
-                self._session.refuse(context)
+                self._session.refuse(context, parameter.entry.name, _NO_COPY)
             else:
                 copies.append((parameter, before))
         begun.others = copies
@@ -250,7 +254,7 @@ class Updates:
             (entry, parameter, flags), before = begun.others.pop(0)
             update = self._difference(parameter, before)
             if update is None:
-                self._session.refuse(context)
+                self._session.refuse(context, entry.name, _NO_COPY)
                 continue
             entries.append(entry)
             tensors.append(update)
@@ -273,8 +277,8 @@ class Updates:
             tuple(each.requested for each in parameters),
             any(following.of_entry(each.entry) for each in parameters),
         )
-        for _ in changed:
-            self._session.refuse(context)
+        for i in changed:
+            self._session.refuse(context, parameters[i].entry.name, _CHANGED)
         context.done.update(
             each.entry for i, each in enumerate(parameters) if i not in changed
         )

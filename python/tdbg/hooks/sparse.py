@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.capture.adapter import ComputedRow
+from tdbg.capture.adapter import ComputedRow, TensorRef, array_ref
 from tdbg.stats.row_fields import FIELDS
 
-__all__ = ["add_zeros", "added", "row_of_slices", "units_of_slices"]
+__all__ = ["add_zeros", "added", "dense_of_slices", "row_of_slices", "units_of_slices"]
 
 # Places of the fields in a row of words.
 _COUNT, _ZERO, _MIN, _MAX, _ABS_MIN, _MEAN, _M2 = map(
@@ -61,6 +61,16 @@ def units_of_slices(
     table[0, rows] = (summed != 0).reshape(len(summed), -1).sum(1)
     table[2] = math.prod(values.shape[1:])
     return table
+
+
+def dense_of_slices(
+    indices: NDArray[Any], values: NDArray[Any], n_rows: int
+) -> TensorRef | None:
+    """The whole table, with the zeros of the rows that are not given."""
+    rows, summed = _summed(indices, values)
+    table = np.zeros((n_rows, *values.shape[1:]), values.dtype)
+    table[rows] = summed
+    return array_ref(table)
 
 
 def _summed(

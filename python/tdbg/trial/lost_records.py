@@ -10,6 +10,7 @@ Thread safety: functions over a ``RunState`` whose lock is held.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdbg.config.quantities import plural
-from tdbg.run.schema import GapReason
+from tdbg.run.json_values import parse_document
+from tdbg.run.refused import Refused, in_words
+from tdbg.run.schema import EventKind, GapReason
 from tdbg.trial.rivals import HiddenSteps
 from tdbg.trial.row_index import step_records
 from tdbg.trial.run import RunState
@@ -52,6 +55,7 @@ class WriterLostRecords:
         unreadable: How many records were written and cannot be read, as far as was
             looked: ``problems()`` says where.
         files: Those that are gone, or have lost a part.
+        refused: The tensors that could not be captured, and why.
     """
 
     writer: str
@@ -61,6 +65,7 @@ class WriterLostRecords:
     error: str = ""
     unreadable: int = 0
     files: tuple[str, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
     @property
     def in_order(self) -> bool:
@@ -116,6 +121,11 @@ class LostRecords:
         ]
 
     @property
+    def refused(self) -> list[Refused]:
+        """Return the tensors that could not be captured, and why."""
+        return [one for each in self.writers for one in each.refused]
+
+    @property
     def errors(self) -> list[str]:
         """Return the operating system's messages about writes that failed."""
         return sorted({each.error for each in self.writers if each.error})
@@ -143,6 +153,7 @@ class LostRecords:
             "reasons": self.reasons,
             "files": self.files,
             "errors": self.errors,
+            "refused": [each.to_json() for each in self.refused],
             "hidden": [each.to_json() for each in self.hidden],
             "text": str(self) if self else "",
         }
@@ -155,6 +166,8 @@ class LostRecords:
             reasons = [f"{n} {_words(name)}" for name, n in self.reasons.items()]
             why = f" ({', '.join(reasons)})" if reasons else ""
             parts.append(f"{plural(self.records, 'record')} lost{why}")
+        if self.refused:
+            parts.append(f"could not be captured: {in_words(self.refused)}")
         if self.unreported:
             parts.append(
                 f"no step reports {self.unreported} of them: steps may be missing at "
@@ -202,8 +215,22 @@ def lost_by_writer(name: str, reader: RunReader) -> WriterLostRecords:
         unreported=records - told,
         error=os.strerror(error) if error and records else "",
         unreadable=int(np.sum(holes["end_sequence"] - holes["first_sequence"])),
+        refused=_refused(reader),
         files=tuple(sorted({p.file for p in reader.problems() if p.kind == MISSING})),
     )
+
+
+def _refused(reader: RunReader) -> tuple[Refused, ...]:
+    """The tensors that a writer reports as refused; the last report of each counts."""
+    found: dict[tuple[str, str], Refused] = {}
+    for event in reader.events():
+        if event.kind == EventKind.MESSAGE:
+            with contextlib.suppress(ValueError):  # problems() reports it.
+                data = parse_document(event.json)
+                each = Refused.of_event(data) if isinstance(data, dict) else None
+                if each is not None:
+                    found[each.tensor, each.reason] = each
+    return tuple(found.values())
 
 
 def _name(reason: int) -> str:

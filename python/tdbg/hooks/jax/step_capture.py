@@ -38,6 +38,8 @@ __all__ = ["Execution", "StepCapture"]
 
 LOSS = "loss"
 _LOW = 0xFFFFFFFF
+# What is lost if nothing of a step is captured.
+_OF_STEP = "activations and gradients of a step"
 _RATES = ("learning_rate", "lr")
 
 
@@ -279,7 +281,7 @@ class StepCapture:
         plan = plan or self._sites.empty()
         ticket = _core.open_tap_step(plan.core)
         if not ticket:  # So far behind is no device.
-            self.session.refuse(context)
+            self.session.refuse(context, _OF_STEP, "the device is too far behind")
             return None
         return Execution(context, ticket, plan, shown)
 
@@ -318,8 +320,8 @@ class StepCapture:
             plan = plan or self._sites.empty()
             execution.plan = plan
             _core.replace_tap_plan(execution.ticket, plan.core)
-            for _ in range(trace.n_refused):
-                self.session.refuse(execution.context)
+            for name in trace.refused:
+                self.session.refuse(execution.context, name, "no tap can show it")
 
     def expect(self, execution: Execution, done: jax.Array) -> None:
         """Write what the taps of a step show when its program has ended."""
@@ -327,7 +329,8 @@ class StepCapture:
         session.note_data(context)
         if execution.arguments is not None and not execution.arguments.are_shown:
             # It was divided among devices, of which nobody knew before the call.
-            session.refuse(context)
+            why = "it is divided among devices"
+            session.refuse(context, "the arguments of the step", why)
 
         def deliver() -> None:
             self._sites.deliver(context.step, execution.ticket, execution.plan)

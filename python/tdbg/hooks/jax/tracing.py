@@ -55,7 +55,7 @@ class CaptureTrace:
         facts: As given.
         latest_module: Path of the module that returned last, for the names of
             functions; empty: none has.
-        n_refused: Values that no tap can show.
+        refused: Names of values that no tap can show.
     """
 
     def __init__(self, sites: Sites, ticket: Any, facts: ModelFacts) -> None:
@@ -63,7 +63,7 @@ class CaptureTrace:
         self._sites = sites
         self._ticket = ticket
         self.latest_module = ""
-        self.n_refused = 0
+        self.refused: list[str] = []
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -108,7 +108,7 @@ class CaptureTrace:
         if not self._sites.captures(name, role, classes):
             return x
         if not _is_showable(x):
-            self.n_refused += 1
+            self.refused.append(name)
             return x
         number = self._sites.add(name, role, classes, units)
         return show(jnp.asarray(x), _with_part(x, self._ticket), number)

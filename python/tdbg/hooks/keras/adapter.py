@@ -59,6 +59,10 @@ class KerasAdapter(FrameworkAdapter):
             return None
         return self._backend.sparse_row(tensor, scale)
 
+    def to_dense(self, tensor: Any) -> TensorRef | None:
+        """A sparse gradient with all of its zeros."""
+        return None if self._backend is None else self._backend.sparse_table(tensor)
+
     def compute_units(self, tensor: Any) -> NDArray[Any] | None:
         """The counts of the rows of a sparse gradient."""
         return None if self._backend is None else self._backend.sparse_units(tensor)

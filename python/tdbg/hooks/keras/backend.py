@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from tdbg.capture.adapter import AsyncResult, ComputedRow
+from tdbg.capture.adapter import AsyncResult, ComputedRow, TensorRef
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.keras.tracing import Patches, Taps
 
@@ -105,6 +105,9 @@ class Backend(Protocol):
 
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
         """Return the row of a sparse tensor; None for a dense one."""
+
+    def sparse_table(self, tensor: Any) -> TensorRef | None:
+        """Return a sparse tensor with all of its zeros; None for a dense one."""
 
     def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
         """Return the counts of the rows of a sparse tensor; None for a dense one."""

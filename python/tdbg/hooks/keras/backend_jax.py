@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.capture.adapter import AsyncResult, ComputedRow
+from tdbg.capture.adapter import AsyncResult, ComputedRow, TensorRef
 from tdbg.hooks.keras.backend import Answer, State
 from tdbg.hooks.keras.tracing import Patches, Taps
 
@@ -69,6 +69,10 @@ class _JaxBackend:
 
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
         del tensor, scale
+        return None
+
+    def sparse_table(self, tensor: Any) -> TensorRef | None:
+        del tensor
         return None
 
     def sparse_units(self, tensor: Any) -> NDArray[Any] | None:

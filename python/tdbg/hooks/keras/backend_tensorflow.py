@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.capture.adapter import ComputedRow
+from tdbg.capture.adapter import ComputedRow, TensorRef
 from tdbg.hooks.keras.backend import Answer, State
 from tdbg.hooks.keras.replicas import (
     FlatTensors,
@@ -24,7 +24,7 @@ from tdbg.hooks.keras.replicas import (
     warn_of_eager_replicas,
 )
 from tdbg.hooks.keras.tracing import Patches, Taps
-from tdbg.hooks.sparse import row_of_slices, units_of_slices
+from tdbg.hooks.sparse import dense_of_slices, row_of_slices, units_of_slices
 
 __all__ = ["make_backend"]
 
@@ -88,6 +88,12 @@ class _TensorFlowBackend:
             return None
         indices, values = np.asarray(tensor.indices), np.asarray(tensor.values)
         return row_of_slices(indices, values, _rows_of(tensor), scale)
+
+    def sparse_table(self, tensor: Any) -> TensorRef | None:
+        if not isinstance(tensor, self._tf.IndexedSlices):
+            return None
+        indices, values = np.asarray(tensor.indices), np.asarray(tensor.values)
+        return dense_of_slices(indices, values, _rows_of(tensor))
 
     def sparse_units(self, tensor: Any) -> NDArray[Any] | None:
         if not isinstance(tensor, self._tf.IndexedSlices):

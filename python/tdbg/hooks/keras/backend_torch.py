@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.capture.adapter import ComputedRow
+from tdbg.capture.adapter import ComputedRow, TensorRef
 from tdbg.hooks.keras.backend import Answer, State
 from tdbg.hooks.keras.tracing import Patches, Taps
 
@@ -59,6 +59,10 @@ class _TorchBackend:
 
     def sparse_row(self, tensor: Any, scale: float) -> ComputedRow | None:
         del tensor, scale
+        return None
+
+    def sparse_table(self, tensor: Any) -> TensorRef | None:
+        del tensor
         return None
 
     def sparse_units(self, tensor: Any) -> NDArray[Any] | None:

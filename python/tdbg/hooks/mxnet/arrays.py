@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from tdbg.capture.adapter import ComputedRow, FrameworkAdapter, TensorRef, array_ref
 from tdbg.hooks.mxnet.kinds import kind_of
-from tdbg.hooks.sparse import row_of_slices, units_of_slices
+from tdbg.hooks.sparse import dense_of_slices, row_of_slices, units_of_slices
 
 __all__ = ["MxnetAdapter", "is_dense", "is_tensor", "number_of", "wait_for"]
 
@@ -96,6 +96,13 @@ def sparse_units(tensor: Any) -> NDArray[Any] | None:
     return units_of_slices(*_slices(tensor), tensor.shape[0])
 
 
+def sparse_table(tensor: Any) -> TensorRef | None:
+    """Such a tensor with all of its rows."""
+    if getattr(tensor, "stype", "") != _SPARSE:
+        return None
+    return dense_of_slices(*_slices(tensor), tensor.shape[0])
+
+
 def _slices(array: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     return array.indices.asnumpy(), array.data.asnumpy()
 
@@ -112,4 +119,5 @@ class MxnetAdapter(FrameworkAdapter):
     describe = staticmethod(describe)
     compute_row = staticmethod(sparse_row)
     compute_units = staticmethod(sparse_units)
+    to_dense = staticmethod(sparse_table)
     read_number = staticmethod(number_of)

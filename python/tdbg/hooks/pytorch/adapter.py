@@ -18,6 +18,7 @@ from tdbg.hooks.pytorch.device.distributed import TorchStore, process_group_rank
 from tdbg.hooks.pytorch.device.statistics import sparse_row, sparse_units
 from tdbg.hooks.pytorch.device.tensors import (
     TYPES,
+    dense_of,
     describe,
     is_tensor,
     local_of,
@@ -49,6 +50,7 @@ class TorchAdapter(FrameworkAdapter):
     describe = staticmethod(describe)
     compute_row = staticmethod(sparse_row)
     compute_units = staticmethod(sparse_units)
+    to_dense = staticmethod(dense_of)
     import_array = staticmethod(foreign)
     process_rank = staticmethod(process_group_rank)
     rank_store = staticmethod(TorchStore)

@@ -466,8 +466,8 @@ class TreeHook(FrameworkHook):
             function()
         except Exception as error:
             self._refused.add(key)
-            self._session.refuse(context)
             reason = str(error).strip().partition("\n")[0][:200]
+            self._session.refuse(context, key, reason or type(error).__name__)
             _log.info("%s are not captured: %s", key, reason)
 
     def _take_all(

@@ -133,7 +133,7 @@ class OutputGradient(Callback):
         hooks: Keeps the hooks that are set.
     """
 
-    __slots__ = ("_hooked_at", "_hooks", "_names")
+    __slots__ = ("_hooked_at", "_hooks", "_names", "_path")
 
     def __init__(
         self,
@@ -146,6 +146,7 @@ class OutputGradient(Callback):
         super().__init__(session)
         self._hooks = hooks
         path, *aliases = (gradient_name(each) for each in paths)
+        self._path = path
         role = Role.OUTPUT_GRADIENT
         self._names = Activations(session, mode, path, role, tuple(aliases), classes)
         self._hooked_at = -1  # Number of the step in which tensors were hooked last.
@@ -178,7 +179,8 @@ class OutputGradient(Callback):
         if n_calls == 1:
             self._hook(context, output, 0)
         elif n_calls:  # This may be any of these calls.
-            self.session.refuse(context)
+            why = "a checkpointed module is called several times in a forward"
+            self.session.refuse(context, self._path, why)
 
     def _hook(self, context: StepContext, output: Any, call: int) -> None:
         names, step_plan = self._names, context.step_plan
@@ -198,6 +200,7 @@ class OutputGradient(Callback):
             try:
                 self._hooks.add(tensor, take)
             except (RuntimeError, NotImplementedError, TypeError):
-                self.session.refuse(context)
+                why = "PyTorch does not take a hook on this tensor"
+                self.session.refuse(context, entry.name, why)
             else:
                 self._hooked_at = context.step.number

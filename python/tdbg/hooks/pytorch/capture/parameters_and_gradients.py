@@ -110,7 +110,8 @@ class EarlyValues:
             return
         for copy in spoilt:
             n_bytes = copy.alias.numel() * copy.alias.element_size()
-            self._session.refuse(context, n_bytes)
+            why = "it was written to before the step captured it"
+            self._session.refuse(context, copy.entry.name, why, n_bytes)
 
 
 def _version_of(tensor: torch.Tensor) -> int:

@@ -214,7 +214,7 @@ class UnclippedGradients:
                     self._copies[entry] = gradient.clone()
         except (RuntimeError, NotImplementedError):
             self._copies.pop(entry, None)
-            self._session.refuse(context)
+            self._session.refuse(context, entry.name, "it cannot be copied")
 
 
 def _mark(owner: weakref.ref[UnclippedGradients]) -> Callable[[torch.Tensor], None]:

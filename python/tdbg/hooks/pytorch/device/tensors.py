@@ -172,6 +172,17 @@ def is_on_device(tensor: torch.Tensor) -> bool:
 TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
+def dense_of(tensor: Any) -> TensorRef | None:
+    """Return a sparse tensor of the CPU with all of its zeros; None for any other."""
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
+        return None
+    try:
+        with torch.no_grad():
+            return describe(tensor.detach().to_dense().contiguous())
+    except (RuntimeError, NotImplementedError):
+        return None  # Not of this element type.
+
+
 def describe(tensor: torch.Tensor) -> TensorRef | None:
     """Return the place of a tensor in memory; None if it cannot be captured.
 
