@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
-from urllib.parse import SplitResult, urlsplit
 
 from tdbg.errors import ConfigurationError, TdbgError
 from tdbg.run.findings import Finding
@@ -20,7 +19,6 @@ __all__ = [
     "text_of",
     "texts_of",
     "trouble_of",
-    "url_of",
 ]
 
 
@@ -77,6 +75,8 @@ def message_of(finding: Finding, run: str) -> str:
     gone = " is over" if finding.is_over else ""
     head = f"{finding.severity.label}{gone} in {run}: {finding.rule} at step "
     text = f"{head}{finding.step}: {finding.tensor}: {finding.message}"
+    if finding.cause is not None:
+        text += f" (follows from {finding.cause.rule} in {finding.cause.tensor})"
     return f"{text}\n-> {finding.advice}" if finding.advice and not gone else text
 
 
@@ -112,19 +112,5 @@ def seconds_of(action: str, parameter: str, value: object) -> float:
     msg = (
         f"action {action}: {parameter} is {value!r}; give seconds above 0 "
         "and up to a day"
-    )
-    raise ConfigurationError(msg)
-
-
-def url_of(action: str, parameter: str, value: object) -> SplitResult:
-    """Return the parts of *value*, which must be an http or https URL.
-
-    Errors do not print the URL: it may hold a secret.
-    """
-    parts = urlsplit(value) if isinstance(value, str) else None
-    if parts is not None and parts.scheme in {"http", "https"} and parts.hostname:
-        return parts
-    msg = (
-        f"action {action}: its {parameter} must begin with http://HOST or https://HOST"
     )
     raise ConfigurationError(msg)

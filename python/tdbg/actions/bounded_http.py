@@ -14,10 +14,36 @@ import socket
 import threading
 from typing import Any
 
-__all__ = ["bounded_pool", "bounded_session"]
+from tdbg.errors import ConfigurationError
+
+__all__ = ["bounded_pool", "bounded_session", "host_of"]
 
 # How often a connection is looked for that was not there when the time was over.
 _LOOK_SECONDS = 0.1
+
+
+def host_of(action: str, parameter: str, url: object) -> str:
+    """Return the host of a URL, which whatever will send there must take.
+
+    Raises:
+        ConfigurationError: If it is no URL of http or https, or nothing can be sent
+            to it.  The error does not print the URL: it may hold a secret.
+    """
+    import urllib3
+
+    why = "begin with http://HOST or https://HOST"
+    if isinstance(url, str) and url.startswith(("http://", "https://")):
+        try:
+            host = urllib3.util.parse_url(url).host
+            if host:
+                # Encodes the name as for a connection.
+                host.strip("[]").encode("idna")
+                urllib3.PoolManager().connection_from_url(url)
+                return str(host)
+        except (ValueError, urllib3.exceptions.HTTPError):
+            why = "name a host and a port that a connection can be made to"
+    msg = f"action {action}: its {parameter} must {why}"
+    raise ConfigurationError(msg)
 
 
 def bounded_pool(seconds: float, **options: Any) -> Any:

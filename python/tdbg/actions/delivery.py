@@ -16,19 +16,24 @@ from collections.abc import Callable
 
 from tdbg.actions.action import Action, close_all, trouble_of
 from tdbg.config.quantities import plural
-from tdbg.run.findings import Finding, Severity
+from tdbg.run.findings import Cause, Finding, Severity
 
 __all__ = ["MAX_WAITING", "Background", "Gate"]
 
 _log = logging.getLogger("tdbg")
 
 
+_Episode = tuple[str, str, str]
+
+
 class Gate:
     """Passes some findings on to an action.
 
-    The action is called once for each episode: when it begins, or as soon as it is
-    severe enough.  During the cool-down of a rule its further findings are only
-    counted; the next finding that passes says how many there were.
+    The action is called once for each fault: for its cause, or for the first finding
+    that follows from it and is severe enough where the cause is not.  A finding that
+    shows before its cause is known passes, and so does the cause: it says what to do.
+    During the cool-down of a rule its further findings are only counted; the next
+    finding that passes says how many there were.
 
     Args:
         action: The action.
@@ -66,8 +71,8 @@ class Gate:
         self._once = once
         self._dry_run = dry_run
         self._clock = clock
-        # Episodes that the action was called for.
-        self._acted: set[tuple[str, str, str]] = set()
+        # Faults that the action was called for, and episodes of these.
+        self._acted: dict[Cause, set[_Episode]] = {}
         self._last: dict[str, float] = {}
         self._suppressed: dict[str, int] = {}
 
@@ -84,12 +89,17 @@ class Gate:
             self._act(finding)
             return
         episode = finding.rule, finding.tensor, finding.mode.name
+        itself = Cause(finding.rule, finding.tensor, finding.first_step)
+        fault = finding.cause or itself
         if finding.is_over:
-            self._acted.discard(episode)
+            self._forget(fault, episode)
             return
-        if finding.severity < self._severity or episode in self._acted:
+        if finding.severity < self._severity:
             return
-        self._acted.add(episode)
+        is_known = fault in self._acted
+        if is_known and (finding.cause or episode in self._acted[fault]):
+            return
+        self._acted.setdefault(fault, set()).add(episode)
         now = self._clock()
         last = self._last.get(finding.rule)
         if last is not None and now - last < self._cool_down:
@@ -103,10 +113,16 @@ class Gate:
             self._act(finding)
         except Exception:
             # The action failed: let the next finding of episode or rule try again.
-            self._acted.discard(episode)
+            self._forget(fault, episode)
             del self._last[finding.rule]
             raise
         self._suppressed.pop(finding.rule, None)
+
+    def _forget(self, fault: Cause, episode: _Episode) -> None:
+        episodes = self._acted.get(fault, set())
+        episodes.discard(episode)
+        if not episodes:
+            self._acted.pop(fault, None)
 
     def _act(self, finding: Finding) -> None:
         if self._dry_run:

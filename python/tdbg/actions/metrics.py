@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tdbg.actions.action import text_of, url_of
-from tdbg.actions.bounded_http import bounded_session
+from tdbg.actions.action import text_of
+from tdbg.actions.bounded_http import bounded_session, host_of
 from tdbg.errors import ConfigurationError
 from tdbg.run.findings import Finding
 
@@ -81,25 +82,31 @@ class Prometheus:
         self._run_directory = run_directory
         self._tally = Tally()
         self._registry = client.CollectorRegistry()
-        by_severity = ("run", "rule", "severity")
-        self._total = client.Gauge(
-            "tdbg_findings_total",
-            "Findings so far",
-            by_severity,
-            registry=self._registry,
+        self._registry.register(self)
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metrics as they are now; prometheus_client calls it."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        run, by_severity = self._run_directory, ("run", "rule", "severity")
+        total = CounterMetricFamily(
+            "tdbg_findings", "Findings so far", labels=by_severity
         )
-        self._active = client.Gauge(
-            "tdbg_findings_active",
-            "Findings that go on",
-            by_severity,
-            registry=self._registry,
+        active = GaugeMetricFamily(
+            "tdbg_findings_active", "Findings that go on", labels=by_severity
         )
-        self._last = client.Gauge(
-            "tdbg_last_finding_step",
-            "Step of the last finding",
-            ("run", "rule"),
-            registry=self._registry,
+        last = GaugeMetricFamily(
+            "tdbg_last_finding_step", "Step of the last finding", labels=("run", "rule")
         )
+        for family, counts in (
+            (total, self._tally.total),
+            (active, self._tally.active),
+        ):
+            for (rule, severity), n in counts.items():
+                family.add_metric((run, rule, severity), n)
+        for rule, step in self._tally.last_step.items():
+            last.add_metric((run, rule), step)
+        yield from (total, active, last)
 
     def begin(self) -> None:
         """Write the file without findings: an old one may be of another run.
@@ -116,15 +123,6 @@ class Prometheus:
             OSError: If the file cannot be written.
         """
         self._tally.add(finding)
-        run = self._run_directory
-        for gauge, counts in (
-            (self._total, self._tally.total),
-            (self._active, self._tally.active),
-        ):
-            for (rule, severity), n in counts.items():
-                gauge.labels(run, rule, severity).set(n)
-        for rule, step in self._tally.last_step.items():
-            self._last.labels(run, rule).set(step)
         self._write(self._path, self._registry)
 
 
@@ -161,7 +159,7 @@ class OpenTelemetry:
         )
         from opentelemetry.sdk.resources import Resource
 
-        self._host = url_of(self.name, "endpoint", endpoint).hostname
+        self._host = host_of(self.name, "endpoint", endpoint)
         self._run_directory = run_directory
         self._tally = Tally()
         # The exporter logs failures with the address; close() reports the last one.

@@ -78,6 +78,7 @@ class Notify:
             "message": {
                 "title": f"tdbg: {finding.rule}",
                 "body": message_of(finding, self._run_directory),
+                "body_format": "text",  # No name in it becomes a command.
                 "notify_type": _KINDS[finding.severity],
             },
         }

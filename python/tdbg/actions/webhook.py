@@ -6,8 +6,8 @@ import email.utils
 import time
 from typing import Any
 
-from tdbg.actions.action import message_of, seconds_of, texts_of, url_of
-from tdbg.actions.bounded_http import bounded_pool
+from tdbg.actions.action import message_of, seconds_of, texts_of
+from tdbg.actions.bounded_http import bounded_pool, host_of
 from tdbg.errors import ConfigurationError, TdbgError
 from tdbg.run.findings import Finding
 
@@ -25,7 +25,8 @@ class Webhook:
     """Posts each finding as JSON.
 
     ``{"event": "finding", "run": ..., "text": ..., "finding": {...}}``: the text is
-    what Slack, Mattermost and Discord's Slack face show.
+    what Slack, Mattermost and Discord's Slack face show, with ``&``, ``<`` and ``>``
+    escaped, so that no name in it becomes a link or calls everybody.
 
     Args:
         run_directory: The run.
@@ -50,14 +51,13 @@ class Webhook:
         retries: int = 3,
         headers: dict[str, str] | None = None,
     ) -> None:
-        parts = url_of(self.name, "url", url)
+        self._host = host_of(self.name, "url", url)
         self._timeout = seconds_of(self.name, "timeout", timeout)
         if retries not in range(MAX_RETRIES + 1):
             msg = f"action webhook: retries is {retries!r}; give 0 to {MAX_RETRIES}"
             raise ConfigurationError(msg)
         self._run_directory = run_directory
         self._url = url
-        self._host = parts.hostname
         self._headers = texts_of(self.name, "headers", headers)
         self._retries = int(retries)
         self._pool: Any = bounded_pool(self._timeout)
@@ -71,7 +71,7 @@ class Webhook:
         document = {
             "event": "finding",
             "run": self._run_directory,
-            "text": message_of(finding, self._run_directory),
+            "text": _escaped(message_of(finding, self._run_directory)),
             "finding": finding.to_json(),
         }
         for number in range(self._retries + 1):
@@ -120,6 +120,16 @@ class Webhook:
         """Close the connections."""
         self._pool.clear()
         return []
+
+
+def _escaped(text: str) -> str:
+    """Return a text in which Slack finds no command.
+
+    Example:
+        >>> _escaped("<!channel> a & b")
+        '&lt;!channel&gt; a &amp; b'
+    """
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _name_of(error: Any) -> str:

@@ -40,7 +40,7 @@ from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
 from tdbg.ui.reads import ReaderGone, Reading, Turns
 from tdbg.ui.runs import OpenRun, Runs
-from tdbg.ui.security import TOKEN_HEADER, Access, Guard
+from tdbg.ui.security import EVENTS, TOKEN_HEADER, Access, Guard
 
 __all__ = ["create_app"]
 
@@ -100,10 +100,10 @@ def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
         "/api/rows": _Handler("GET", _rows),
         "/api/values": _Handler("GET", _values),
         "/api/histograms": _Handler("GET", _histograms, is_heavy=True),
-        "/api/differences": _Handler("GET", _differences),
+        "/api/differences": _Handler("GET", _differences, is_heavy=True),
         "/api/ratio": _Handler("GET", _ratio, is_heavy=True),
         "/api/divergence": _Handler("GET", _divergence, is_heavy=True),
-        "/api/estimate": _Handler("GET", _estimate),
+        "/api/estimate": _Handler("GET", _estimate, is_heavy=True),
         "/api/answer": _Handler("GET", _request_answer),
         "/api/stop": _Handler("POST", _stop),
         "/api/capture": _Handler("POST", _capture),
@@ -114,7 +114,7 @@ def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
         Route(path, _endpoint(runs, access, turns, handler), methods=[handler.method])
         for path, handler in handlers.items()
     ]
-    routes.append(Route("/api/events", _events(runs), methods=["GET"]))
+    routes.append(Route(EVENTS, _events(runs), methods=["GET"]))
     routes.append(Route("/{name:path}", respond, methods=["GET"]))
     return Guard(Starlette(routes=routes), access)
 

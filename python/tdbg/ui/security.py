@@ -21,6 +21,9 @@ __all__ = ["HEADERS", "MAX_BODY", "TOKEN_HEADER", "Access", "Guard", "host_name"
 TOKEN_HEADER = "x-tdbg-token"  # noqa: S105 - a header's name
 MAX_BODY = 65_536
 MAX_URL = 65_536
+# Requests that are answered at once, and streams of events beside them.
+MAX_ANSWERING = 64
+EVENTS = "/api/events"
 # 192 bits.
 TOKEN_BYTES = 24
 
@@ -46,7 +49,9 @@ def host_name(header: str) -> str:
     """
     header = header.strip().lower()
     if header.startswith("["):
-        return header[1:].partition("]")[0]
+        name, bracket, rest = header[1:].partition("]")
+        is_whole = bracket and (not rest or (rest[0] == ":" and rest[1:].isdigit()))
+        return name if is_whole else header
     name, _, port = header.rpartition(":")
     return name if name and port.isdigit() else header
 
@@ -101,12 +106,14 @@ class Guard:
 
     403: the ``Host`` is another's, or the request comes from another site; 401: the
     token is missing or may not do this; 413, 414, 415: size, length of the address, or
-    type.
+    type; 503: too many requests are being answered.
     """
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
         self._access = access
+        # Of requests, and of streams of events, which last.
+        self._n_answering = [0, 0]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -131,7 +138,15 @@ class Guard:
                 await _refuse(with_headers, 413, f"more than {MAX_BODY} bytes")
                 return
             receive = _again(body, receive)
-        await self._app(scope, receive, with_headers)
+        kind = scope["path"] == EVENTS
+        if self._n_answering[kind] >= MAX_ANSWERING:
+            await _refuse(with_headers, 503, "too many requests at once: ask again")
+            return
+        self._n_answering[kind] += 1
+        try:
+            await self._app(scope, receive, with_headers)
+        finally:
+            self._n_answering[kind] -= 1
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and reason why the request is refused; None: it may go on."""
@@ -168,10 +183,12 @@ def _post_refusal(values: dict[str, list[str]]) -> tuple[int, str] | None:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The body, whatever its length was said to be; None if it is too long."""
+    """The body, whatever its length was said to be; None if too long, or cut."""
     parts, n_bytes, more = [], 0, True
     while more and n_bytes <= MAX_BODY:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
         parts.append(message.get("body", b""))
         n_bytes += len(parts[-1])
         more = message.get("more_body", False)

@@ -16,6 +16,7 @@ import uvicorn
 
 from tdbg.errors import ConfigurationError
 from tdbg.ui.app import create_app
+from tdbg.ui.connections import BoundedProtocol
 from tdbg.ui.runs import Runs
 from tdbg.ui.security import Access, is_loopback
 
@@ -24,7 +25,6 @@ __all__ = ["Settings", "serve"]
 DEFAULT_PORT = 8321
 # Ports that are tried after the default one, before any that is free.
 NEXT_PORTS = 20
-MAX_CONNECTIONS = 64
 KEEP_ALIVE_SECONDS = 30
 # The training comes first on the machine.
 NICENESS = 10
@@ -96,14 +96,13 @@ def serve(
     application = create_app(runs, access, judges=settings.judge)
     config = uvicorn.Config(
         application,
-        http="h11",
+        http=BoundedProtocol,
         ws="none",
         lifespan="off",
         loop="asyncio",
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=1,
     )

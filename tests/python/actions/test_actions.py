@@ -105,6 +105,18 @@ def test_a_webhook_posts_json(servers: list[Server]):
     assert "error in runs/a: DeadRelu at step 7" in document["text"]
 
 
+def test_text_for_slack_calls_nobody_and_links_nowhere(servers: list[Server]):
+    server = served(servers)
+    action = actions.make(f"webhook:{server.url}", "runs/a")
+    action(replace(finding(), tensor="<!channel> & <http://evil.example|click>"))
+    assert actions.close_all([action]) == []
+    document = json.loads(server.requests[0][2])
+    assert (
+        "&lt;!channel&gt; &amp; &lt;http://evil.example|click&gt;" in document["text"]
+    )
+    assert document["finding"]["tensor"].startswith("<!channel>")
+
+
 def test_a_message_with_half_a_character_reaches_a_webhook(servers: list[Server]):
     server = served(servers)
     action = actions.make(f"webhook:{server.url}", "runs/a")
@@ -189,6 +201,15 @@ def test_prometheus_reads_what_is_and_what_was(tmp_path: Path):
     action(finding(severity=Severity.ERROR, phase="worse", step=9))
     action(finding("other"))
     action(finding("other", phase="end", step=20))
+    kinds = {
+        family.name: family.type
+        for family in text_string_to_metric_families(file.read_text())
+    }
+    assert kinds == {
+        "tdbg_findings": "counter",
+        "tdbg_findings_active": "gauge",
+        "tdbg_last_finding_step": "gauge",
+    }
     found = {
         (sample.name, sample.labels.get("severity")): sample.value
         for family in text_string_to_metric_families(file.read_text())

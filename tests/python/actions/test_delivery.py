@@ -12,7 +12,7 @@ from tdbg.actions import ActionSpec
 from tdbg.actions.delivery import Background, Gate
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
-from tdbg.run.findings import Finding, Severity
+from tdbg.run.findings import Cause, Finding, Severity
 
 # A module that apprise imports has a successor from Python 3.13 on.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated")
@@ -34,6 +34,50 @@ def test_episodes_are_those_of_a_rule_a_tensor_and_a_mode():
     for each in [*several, *several]:
         gate(each)
     assert action.seen == several
+
+
+def test_an_action_is_taken_once_for_a_fault_and_all_that_follows_from_it():
+    cause = finding("fc.weight", rule="ExplodingTensor", step=5)
+    root = Cause("ExplodingTensor", "fc.weight", 5)
+    following = [
+        replace(finding(tensor, rule=rule, step=step), cause=root)
+        for rule, tensor, step in (
+            ("DeadRelu", "relu", 6),
+            ("LossNotDecreasing", "loss", 9),
+            ("ExplodingTensor", "out.weight", 7),
+        )
+    ]
+    action = Remembering()
+    gate = Gate(action)
+    for each in (cause, *following, *following):
+        gate(each)
+    assert action.seen == [cause]
+
+
+def test_what_is_severe_is_acted_upon_once_where_its_cause_is_not():
+    root = Cause("NotNormalized", "input", 0)
+    cause = finding("input", Severity.WARNING, rule="NotNormalized", step=0)
+    first, second = (
+        replace(finding(tensor, step=step), cause=root)
+        for tensor, step in (("relu1", 4), ("relu2", 5))
+    )
+    action = Remembering()
+    gate = Gate(action, severity=Severity.ERROR)
+    for each in (cause, first, second):
+        gate(each)
+    assert action.seen == [first]
+
+
+def test_what_shows_before_its_cause_is_acted_upon_and_so_is_the_cause():
+    early = finding("relu", step=3)
+    cause = finding("fc.weight", rule="ExplodingTensor", step=4)
+    root = Cause("ExplodingTensor", "fc.weight", 4)
+    late = replace(finding("relu2", step=5), cause=root)
+    action = Remembering()
+    gate = Gate(action)
+    for each in (early, cause, late):
+        gate(each)
+    assert action.seen == [early, cause]
 
 
 def test_the_end_of_one_episode_is_none_of_another():

@@ -256,6 +256,10 @@ def test_a_file_that_cannot_work_is_refused(tmp_path: Path, content: str, said: 
     ("name", "parameters", "said"),
     [
         ("webhook", {"url": "ftp://x"}, "url must begin with http"),
+        ("webhook", {"url": "http://[::1"}, "url must name a host"),
+        ("webhook", {"url": "https://x:99999/a"}, "url must name a host"),
+        ("webhook", {"url": "https://a..b/secret"}, "url must name a host"),
+        ("webhook", {"url": "https:///secret"}, "url must"),
         ("webhook", {"url": "https://x", "timeout": 0}, "timeout is 0"),
         ("webhook", {"url": "https://x", "retries": 99}, "retries is 99"),
         ("webhook", {}, "needs the parameter 'url'"),
