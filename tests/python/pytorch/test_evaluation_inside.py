@@ -145,3 +145,62 @@ def test_an_evaluation_that_fails_inside_leaves_the_next_step_whole(
         assert hook.counters()["internal_errors"] == 0
     trial = create_trial(run_dir)
     assert trial.tensor("body.fc2_output_0").steps(mode=TRAIN) == [0, 1, 2, 3]
+
+
+class Adjoint(torch.autograd.Function):
+    """Calls a field several times, and again for its gradients, as solvers do."""
+
+    @staticmethod
+    def forward(ctx, field, x, *parameters):  # type: ignore[no-untyped-def]
+        ctx.field = field
+        ctx.save_for_backward(x, *parameters)
+        for _ in range(3):
+            x = x + field(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        start, *parameters = ctx.saved_tensors
+        with torch.enable_grad():
+            start = start.detach().requires_grad_()
+            x = start
+            for _ in range(3):
+                x = x + ctx.field(x)
+            found = torch.autograd.grad(x, [start, *parameters], gradient)
+        return (None, *found)
+
+
+def test_a_field_that_an_adjoint_method_calls_is_trained(run_dir: Path) -> None:
+    """Both disable gradients: a solver inside of its function, and an evaluation."""
+    torch.manual_seed(0)
+    field = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
+    # A solver wraps the field, and calls what is inside.
+    wrapper = nn.Sequential(field)
+    optimizer = torch.optim.SGD(field.parameters(), lr=0.1)
+    x = torch.randn(16, 4)
+
+    def solve() -> torch.Tensor:
+        result: torch.Tensor = Adjoint.apply(field, x, *field.parameters())
+        return result
+
+    with td.Hook(
+        run_dir,
+        include_collections=["gradients", "outputs"],
+        save_config=EVERYTHING,
+        budget="off",
+    ) as hook:
+        hook.register_module(wrapper)
+        for _ in range(4):
+            optimizer.zero_grad()
+            solve().square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                solve()
+    trial = create_trial(run_dir)
+    assert trial.steps(mode=TRAIN) == [0, 1, 2, 3]
+    gradient = trial.tensor("gradient/0.0.weight")
+    assert gradient.steps(mode=TRAIN) == [0, 1, 2, 3]
+    output = trial.tensor("0.2_output_0")
+    assert output.steps(mode=TRAIN) == [0, 1, 2, 3]
+    # Three calls of the field in each solution that nobody differentiates.
+    assert len(trial.steps(mode=EVAL)) == 12

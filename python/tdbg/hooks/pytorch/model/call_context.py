@@ -1,4 +1,4 @@
-"""Find out whether a backward pass or a transform is calling.
+"""Find out whether a backward pass, a function of autograd or a transform is calling.
 
 Thread safety: pure functions.  Errors: none.
 """
@@ -6,15 +6,19 @@ Thread safety: pure functions.  Errors: none.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
+from types import FrameType
 
-from torch._C import _current_graph_task_id
+from torch._C import _current_graph_task_id, _FunctionBase
 from torch._C import _functorch as transforms
 from torch._functorch import pyfunctorch
+from torch.autograd import Function
 
 __all__ = [
     "NOT_IN_BACKWARD",
     "is_in_backward",
+    "is_in_function",
     "is_in_transform",
     "outside_transforms",
 ]
@@ -26,6 +30,29 @@ NOT_IN_BACKWARD = -1
 def is_in_backward() -> bool:
     """Return whether autograd is calling, to recompute a checkpointed forward."""
     return _current_graph_task_id() != NOT_IN_BACKWARD
+
+
+_APPLY = getattr(Function.apply, "__func__", Function.apply).__code__
+
+
+def is_in_function() -> bool:
+    """Return whether the forward of an ``autograd.Function`` that can train is calling.
+
+    Autograd disables gradients in such a forward, as an evaluation does, and its
+    backward computes them: the adjoint method of a differential equation calls the
+    model there, and a reentrant checkpoint.  PyTorch tells nobody, so this looks
+    through the stack: ask only where gradients are disabled and the answer matters.
+    """
+    called: FrameType | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if called is not None and frame.f_code is _APPLY:
+            names = called.f_code.co_varnames
+            context = called.f_locals.get(names[0]) if names else None
+            # It leads nowhere if gradients were disabled before.
+            return isinstance(context, _FunctionBase) and bool(context.next_functions)
+        called, frame = frame, frame.f_back
+    return False
 
 
 def is_in_transform() -> bool:

@@ -14,7 +14,7 @@ from torch import nn
 
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.model.call_context import is_in_transform
+from tdbg.hooks.pytorch.model.call_context import is_in_function, is_in_transform
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
@@ -73,8 +73,9 @@ class TorchMode(CurrentMode):
         mode = self.now()
         if self.said is not None or mode is not TRAIN or self._machine.is_in_closure:
             return mode
-        is_training = module is None or module.training
-        return TRAIN if is_training and torch.is_grad_enabled() else EVAL
+        if module is not None and not module.training:
+            return EVAL
+        return TRAIN if torch.is_grad_enabled() or is_in_function() else EVAL
 
     def of_loss(self) -> ModeKeys:
         """Return the mode of a loss: that of the evaluation before it, if any.
