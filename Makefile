@@ -288,13 +288,17 @@ wheel: | $(BIN)/pip ## a wheel for others, with the CUDA kernels: needs nvcc
 	@$(BIN)/pip wheel -q --no-deps --wheel-dir build/wheels . \
 	  --config-settings=cmake.define.TDBG_CUDA=ON
 
-.PHONY: bench bench-micro bench-detection bench-wild bench-environments bench-report
+.PHONY: bench bench-micro bench-intervals bench-detection bench-wild bench-environments bench-report
 .PHONY: clean distclean
 # FULL=1 for all rounds; SECONDS=60 bounds each slowdown; ONLY has beginnings of
 # names, with commas: make bench ONLY=overhead/resnet,writer
 bench: | $(BIN)/pip ## benchmarks, quickly: make bench ONLY=overhead/resnet FULL=1
 	@$(BIN)/python -m benchmarks.run --only '$(ONLY)' $(if $(FULL),--full) \
 	  $(if $(SECONDS),--seconds $(SECONDS))
+
+# On a GPU: ARGS='--device cuda --only resnet,bert'.
+bench-intervals: $(STAMPS)/test-all ## what each save interval costs, beside smdebug's paper: ten minutes
+	@$(BIN)/python -m benchmarks.save_interval $(ARGS)
 
 # Two commits: ARGS=--benchmark-save=before, then ARGS=--benchmark-compare.
 bench-micro: $(STAMPS)/test-all ## reducers, codec, writer and reader: make bench-micro ARGS='-k codec'

@@ -41,14 +41,15 @@ class Training:
         n_steps: How many are done.
     """
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, device: str = "cpu") -> None:
         how = recipe(model_name)
         torch.manual_seed(1)
-        self.model = how.make().train()
+        self.model = how.make().to(device).train()
         self.criterion = nn.CrossEntropyLoss()
         self.optimizer = how.optimizer(list(self.model.parameters()))
         dice = torch.Generator().manual_seed(2)
-        self._batches = [how.batch(dice) for _ in range(N_BATCHES)]
+        batches = (how.batch(dice) for _ in range(N_BATCHES))
+        self._batches = [(x.to(device), y.to(device)) for x, y in batches]
         self.n_steps = 0
 
     def step(self) -> float:
@@ -108,4 +109,4 @@ class Training:
 
 
 def array(tensor: torch.Tensor) -> Any:
-    return tensor.detach().clone().numpy()
+    return tensor.detach().clone().cpu().numpy()

@@ -23,10 +23,11 @@ class Capture:
 
     Attributes:
         what: ``all`` raw values of every tensor; raw ``weights`` (biases included) or
-            ``gradients``; ``statistics`` of every tensor, all that the contender
-            offers; ``histograms`` or raw values of ``parameters``, as far as the
-            contender knows only these; ``losses``; the contender's ``defaults``;
-            ``nothing`` but being registered.
+            ``gradients``; raw weights, inputs and outputs of the ``model``;
+            ``statistics`` of every tensor, all that the contender offers;
+            ``histograms`` or raw values of ``parameters``, as far as the contender
+            knows only these; ``losses``; the contender's ``defaults``; ``nothing``
+            but being registered.
         interval: In steps.
     """
 

@@ -19,18 +19,23 @@ class Watcher(contenders.Watcher):
     """One run; raw values compressed as they are by default."""
 
     captures = frozenset(
-        {"all", "weights", "gradients", "statistics", "losses", "nothing"}
+        {"all", "model", "weights", "gradients", "statistics", "losses", "nothing"}
     )
     settings: ClassVar[dict[str, Any]] = {}
 
     def attach(self) -> None:
         """Register model and loss."""
         what, every = self.capture.what, self.capture.interval
-        raw = what in {"all", "weights", "gradients"}
+        raw = what in {"all", "model", "weights", "gradients"}
         schedule = SaveConfig(save_interval=every, statistics_interval=every)
         if what == "nothing":
             schedule = SaveConfig(end_step=0)
-        included = {"weights": ["weights", "biases"], "gradients": ["gradients"]}
+        weights = ["weights", "biases"]
+        included = {
+            "weights": weights,
+            "gradients": ["gradients"],
+            "model": [*weights, "inputs", "outputs"],
+        }
         self.hook = Hook(
             self.directory / "run",
             save_all=what in {"all", "statistics"},
@@ -68,17 +73,17 @@ class Watcher(contenders.Watcher):
             check_equal(trial.tensor_names(), [], "names")
             return
         expected: dict[str, Any] = {}
-        if what in {"all", "weights", "statistics", "defaults"}:
+        if what in {"all", "model", "weights", "statistics", "defaults"}:
             expected |= snapshot.before
         if what in {"all", "gradients", "statistics", "defaults"}:
             expected |= {f"gradient/{k}": v for k, v in snapshot.gradients.items()}
-        if what in {"all", "statistics", "defaults"}:
+        if what in {"all", "model", "statistics", "defaults"}:
             expected |= {f"{k}_output_0": v for k, v in snapshot.outputs.items()}
         loss = trial.tensor(LOSS).value(step)
         check_equal(float(loss), snapshot.loss, f"loss of step {step}")
         for name, array in expected.items():
             tensor, where = trial.tensor(name), f"{name} at step {step}"
-            if what in {"all", "weights", "gradients"}:
+            if what in {"all", "model", "weights", "gradients"}:
                 check_equal(np.asarray(tensor.value(step)), array, where)
             exact = array.astype(np.float64)
             for key, value in {

@@ -27,6 +27,8 @@ from benchmarks.reader import envelope, long_runs
 from benchmarks.rules import engine
 from benchmarks.rules._plan import Plan
 from benchmarks.rules._run import build
+from benchmarks.save_interval import _measure as save_interval
+from benchmarks.save_interval import _torch as save_interval_torch
 from benchmarks.writer import storing, write_path
 from benchmarks.writer.contenders import CONTENDERS, make
 from tdbg.capture.ranks import READ_SECONDS, Consensus
@@ -416,3 +418,37 @@ def test_every_zoom_of_an_envelope_is_looked_at_for_all_that_was_planted(tmp_pat
     for marks in ((spikes[1:], bad), (spikes, []), ([*spikes, (0, 299)], bad)):
         with pytest.raises(WrongAnswer, match="is missing, or elsewhere"):
             envelope.find(found, *marks)
+
+
+def test_any_save_interval_follows_from_a_save_and_a_step_without():
+    also = {
+        name: {f"{what} wall": [seconds] * 7 for what, seconds in each.items()}
+        for name, each in {
+            "plain": {"save": 2.0, "other": 2.0},
+            CONTROL: {"save": 2.0, "other": 2.0},
+            "watched": {"save": 6.0, "other": 2.2},
+        }.items()
+    }
+    samples = Samples("plain", 1, 0.01, {}, also)
+    found = {k: save_interval.at_interval(samples, k, "wall") for k in (1, 2, 500)}
+    assert found[1].median == pytest.approx(3.0)
+    assert found[2].median == pytest.approx(2.05)
+    assert found[500].median == pytest.approx(1.1 + 1.9 / 500)
+
+
+def test_the_save_interval_of_a_training_is_measured_and_verified(monkeypatch):
+    given = argparse.Namespace(**{**vars(GIVEN), "figure": "tiny", "device": "cpu"})
+    for what in ("all", "weights, inputs and outputs"):
+        line = save_interval_torch.line_of(given, what)
+        assert line.megabytes > 0
+        for interval in save_interval.INTERVALS:
+            assert save_interval.at_interval(line.samples, interval, "processor").n == 2
+    # Another loss than that of the plain training is noticed.
+    step = Training.step
+    monkeypatch.setattr(
+        Training,
+        "step",
+        lambda self: step(self) + self.model.training * random.random(),
+    )
+    with pytest.raises(WrongAnswer):
+        save_interval_torch.line_of(given, "weights")
