@@ -29,6 +29,7 @@ from tdbg.capture.session_steps import SessionSteps
 from tdbg.config.collections import Role
 from tdbg.errors import TrainingStopped
 from tdbg.modes import ModeKeys
+from tdbg.run.schema import EventKind
 
 if TYPE_CHECKING:
     from tdbg._core import BatchCapture
@@ -264,6 +265,9 @@ class Session(SessionSteps):
 
     def _conclude(self, reason: str) -> None:
         self._apply(self.machine.close())
+        # The last steps may have no record.
+        content = {"what": "steps", "modes": self.steps_made()}
+        self.write_event(EventKind.CHANGE, content)
         self.step_writer.conclude()
         self.obedience.write_end(reason)
 

@@ -83,6 +83,7 @@ class SessionSteps(SessionTensors):
         self.forward_context: StepContext | None = None
         self.n_replicas = 0
         self.is_called_in_steps = False
+        self._resumed_at: dict[ModeKeys, int] = {}
         self.idle = IdleState()
         self.listeners = Listeners()
         # Ends of what goes on: called once, before the next event.
@@ -132,7 +133,21 @@ class SessionSteps(SessionTensors):
 
     def continue_from(self, counters: Counters) -> bool:
         """Continue from these numbers; False, and no change, if that would go back."""
-        return self.machine.continue_from(counters)
+        is_first = not any(self.machine.counters().modes.values())
+        continues = self.machine.continue_from(counters)
+        if continues and is_first:
+            self._resumed_at = dict(counters.modes)
+        return continues
+
+    def steps_made(self) -> dict[str, list[int]]:
+        """By mode, the number of the first step and that after the last one."""
+        ends = self.machine.counters().modes
+        firsts = {mode: self._resumed_at.get(mode, 0) for mode in ends}
+        return {
+            mode.name: [firsts[mode], end]
+            for mode, end in ends.items()
+            if firsts[mode] < end
+        }
 
     def latest_step(self, mode: ModeKeys) -> tuple[int, int]:
         """The numbers of the step that began last: global, and in *mode*; -1: none."""

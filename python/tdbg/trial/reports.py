@@ -101,6 +101,50 @@ def n_trained(table: NDArray[np.void]) -> int:
     return int(steps[-1] - steps[0]) + 1 if len(steps) else 0
 
 
+def steps_made(run: RunState) -> dict[ModeKeys, tuple[int, int]]:
+    """Return the first step of each mode, and the one after the last, in its count.
+
+    A training that has ended in order says it; of others the recorded steps do.
+    """
+    found = _recorded_span(run)
+    told = [(_told_span(writer), writer in run.newest) for writer in _writers(run)]
+    for spans, is_newest in told:
+        for mode, (first, end) in spans.items():
+            known = found.get(mode, (first, 0))
+            ends = max(end, known[1]) if is_newest else known[1]
+            found[mode] = min(first, known[0]), ends
+    return {mode: span for mode, span in found.items() if span[0] < span[1]}
+
+
+def _writers(run: RunState) -> list[WriterReader]:
+    return [source.writer for source in run.sources]
+
+
+def _recorded_span(run: RunState) -> dict[ModeKeys, tuple[int, int]]:
+    found = {}
+    for mode in ModeKeys:
+        if mode is ModeKeys.GLOBAL:
+            of_mode = run.table.column("mode") == mode.value
+            steps = run.table.column("mode_step")[of_mode]
+        else:
+            steps = run.table.of_mode(mode)[0]
+        if len(steps):
+            found[mode] = int(steps.min()), int(steps.max()) + 1
+    return found
+
+
+def _told_span(writer: WriterReader) -> dict[ModeKeys, tuple[int, int]]:
+    found = {}
+    for event in _changes(writer, "steps"):
+        for name, span in mapping_of(event.data.get("modes")).items():
+            numbers = list_of(span)
+            if name not in ModeKeys.__members__ or not all(map(is_integer, numbers)):
+                continue
+            if len(numbers) == 2 and 0 <= numbers[0] < numbers[1]:
+                found[ModeKeys[name]] = numbers[0], numbers[1]
+    return found
+
+
 def findings(run: RunState) -> list[Finding]:
     """Return all engines' findings, by step; what two of them found is there once."""
     found: dict[tuple[str, str, int, str], Finding] = {}

@@ -271,6 +271,21 @@ class Trial(TableQueries, Shown):
             known = {mode.value: mode for mode in ModeKeys}
             return known.get(int(row["mode"])), int(row["mode_step"])
 
+    def steps_made(self) -> dict[ModeKeys, tuple[int, int]]:
+        """Return the steps that were made, recorded or not, by mode.
+
+        Returns:
+            The number of the first step, and of the one after the last, in the count of
+            the mode.  A training that has ended in order says them; of one that goes on
+            or was killed they are those of the recorded steps.
+
+        Example:
+            >>> trial.steps_made()  # The last 7 of 600 steps have no record.
+            {<ModeKeys.TRAIN: 1>: (0, 600)}
+        """
+        with self._run.fresh() as run:
+            return reports.steps_made(run)
+
     def training_steps_at(self, global_steps: Sequence[int]) -> list[int]:
         """Return where global steps stand in the training, recorded or not.
 

@@ -20,7 +20,7 @@ from tdbg.view.curves import (
     series_of,
 )
 from tdbg.view.distributions import QUANTILES, Distribution, Histograms
-from tdbg.view.head import ENDED, Head, head_of, training_steps
+from tdbg.view.head import ENDED, Head, head_of
 from tdbg.view.layers import MAP_FIELDS, Cells, in_forward_order, layer_cells
 from tdbg.view.problems import (
     Diagnosis,
@@ -73,7 +73,6 @@ __all__ = [
     "row_of",
     "series_of",
     "tensors_in",
-    "training_steps",
     "verdict_of",
     "verdict_of_rules",
     "view_of",

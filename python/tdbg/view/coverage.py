@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.collections import BUILT_IN, Role
 from tdbg.config.quantities import conjoin, plural
-from tdbg.modes import EVALUATION, GLOBAL, TRAIN, TRAINING
+from tdbg.modes import GLOBAL, TRAIN
 from tdbg.run.json_values import is_integer, mapping_of
 from tdbg.trial import RunOverhead, Trial
 from tdbg.view.tensors import Tensors
@@ -27,7 +27,6 @@ __all__ = [
     "coverage_of",
     "gaps_of",
     "interval_of",
-    "steps_of_modes",
 ]
 
 # Roles by the word for their tensors, in the order in which a sentence names them.
@@ -157,23 +156,23 @@ _kept: WeakKeyDictionary[Trial, tuple[tuple[object, ...], int, Coverage]] = (
 
 
 def coverage_of(
-    trial: Trial, tensors: Tensors, table: NDArray[np.void], overhead: RunOverhead
+    trial: Trial, tensors: Tensors, n_steps: int, overhead: RunOverhead
 ) -> Coverage:
     """Return how much of a training was recorded.
 
     Args:
         trial: The run.
         tensors: Its tensors.
-        table: Its steps, as ``Trial.step_table`` returns them.
+        n_steps: How many training steps it made, or else steps of evaluation.
         overhead: Its cost, as ``Trial.overhead`` returns it.
     """
     with trial.no_refresh():
         n_tensors = len(tensors.roles)
         known = trial.status, trial.epoch, n_tensors, len(overhead.changes)
         held = _kept.get(trial)
-        if held is None or held[0] != known or len(table) > held[1] * (1 + GROWTH):
-            found = _counted(trial, tensors, table, overhead)
-            held = _kept[trial] = known, len(table), found
+        if held is None or held[0] != known or n_steps > held[1] * (1 + GROWTH):
+            found = _counted(trial, tensors, n_steps, overhead)
+            held = _kept[trial] = known, n_steps, found
         return held[2]
 
 
@@ -228,23 +227,8 @@ def gaps_of(
     return [*zip(ends[is_gap].tolist(), first[1:][is_gap].tolist(), strict=True)]
 
 
-def steps_of_modes(table: NDArray[np.void], modes: frozenset[Any]) -> int:
-    """Return the steps of some modes from the first recorded one to the last, summed.
-
-    Args:
-        table: Steps as ``Trial.step_table`` returns them.
-        modes: The modes, each of which counts its own steps.
-    """
-    total = 0
-    of_rows = np.ascontiguousarray(table["mode"])
-    for mode in modes:
-        counts = table["mode_step"][of_rows == mode.value]
-        total += int(counts.max() - counts.min()) + 1 if len(counts) else 0
-    return total
-
-
 def _counted(
-    trial: Trial, tensors: Tensors, table: NDArray[np.void], overhead: RunOverhead
+    trial: Trial, tensors: Tensors, n_steps: int, overhead: RunOverhead
 ) -> Coverage:
     words = {role.name.lower(): text for role, text in WORDS.items()}
     names = [name for name, role in tensors.roles.items() if role in words]
@@ -260,9 +244,8 @@ def _counted(
         if most.get(role, (0, 0))[0]
     ]
     found.sort(key=lambda each: -each.steps)
-    steps = steps_of_modes(table, TRAINING) or steps_of_modes(table, EVALUATION)
     return Coverage(
-        steps,
+        n_steps,
         "round" if tensors.are_trees else "step",
         tuple(found),
         _budget_that_left_out(overhead),

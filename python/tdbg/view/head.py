@@ -5,6 +5,7 @@ Thread safety: functions; the trial's lock is held inside.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.quantities import plural
-from tdbg.modes import EVALUATION, TRAINING
+from tdbg.modes import EVALUATION, TRAINING, ModeKeys
 from tdbg.trial import LostRecords, RunOverhead, Trial, stop_reason
-from tdbg.view.coverage import Coverage, coverage_of, steps_of_modes
+from tdbg.view.coverage import Coverage, coverage_of
 from tdbg.view.tensors import tensors_in
 
-__all__ = ["ENDED", "Head", "head_of", "training_steps"]
+__all__ = ["ENDED", "Head", "head_of"]
 
 #: States of a training that writes no more.
 ENDED = ("closed", "dead")
@@ -31,8 +32,9 @@ class Head:
 
     Attributes:
         state: State of the training, as ``Trial.status``.
-        steps: Training steps from the first to the last recorded one, evaluation apart;
-            rounds of boosted trees.
+        steps: Training steps that were made, recorded or not, evaluation apart; rounds
+            of boosted trees.  Of a training that was killed, up to the last that is
+            known.
         evaluated: Steps of evaluation and prediction, counted likewise.
         step_word: "step", or "round" of boosted trees.
         recorded: Recorded steps of all modes.
@@ -153,14 +155,14 @@ def head_of(trial: Trial, table: NDArray[np.void] | None = None) -> Head:
         tensors, overhead = tensors_in(trial), trial.overhead()
         steps, training = table["step"], table["training_step"]
         wall = table["wall_ns"]
-        state = trial.status
+        state, made = trial.status, trial.steps_made()
         is_over = state == "closed"
         newest = trial.attempts()[-1:]
         ranks = newest[0].world_size if newest else 0
         return Head(
             state=state,
-            steps=training_steps(table),
-            evaluated=steps_of_modes(table, EVALUATION),
+            steps=_n_made(made, TRAINING),
+            evaluated=_n_made(made, EVALUATION),
             step_word="round" if tensors.are_trees else "step",
             recorded=len(table),
             first_step=int(training[0]) if len(steps) else None,
@@ -178,23 +180,27 @@ def head_of(trial: Trial, table: NDArray[np.void] | None = None) -> Head:
             damaged=int(np.sum(~table["lossless"])),
             ranks=ranks,
             absent=max(0, ranks - len(newest[0].writers)) if newest else 0,
-            coverage=coverage_of(trial, tensors, table, overhead),
+            coverage=coverage_of(
+                trial,
+                tensors,
+                _n_made(made, TRAINING) or _n_made(made, EVALUATION),
+                overhead,
+            ),
             overhead=overhead,
             lost_records=trial.lost_records(),
         )
 
 
-def training_steps(table: NDArray[np.void]) -> int:
-    """Return the number of training steps, recorded or not, as the user counts them.
+def _n_made(
+    made: Mapping[ModeKeys, tuple[int, int]], modes: frozenset[ModeKeys]
+) -> int:
+    return sum(end - first for mode, (first, end) in made.items() if mode in modes)
 
-    Args:
-        table: Steps as ``Trial.step_table`` returns them.
 
-    Example:
-        >>> training_steps(trial.step_table())  # every tenth of 400 is recorded
-        391
-    """
-    return steps_of_modes(table, TRAINING)
+def _steps_between(table: NDArray[np.void]) -> int:
+    """Return the training steps from the first recorded one to the last, included."""
+    steps = table["training_step"]
+    return int(steps[-1] - steps[0]) + 1 if len(steps) else 0
 
 
 def _rate(table: NDArray[np.void]) -> float | None:
@@ -203,5 +209,5 @@ def _rate(table: NDArray[np.void]) -> float | None:
     if len(latest) < 2:
         return None
     seconds = float(latest["wall_ns"][-1] - latest["wall_ns"][0]) / 1e9
-    n = training_steps(latest) - 1
+    n = _steps_between(latest) - 1
     return n / seconds if seconds > 0 and n > 0 else None

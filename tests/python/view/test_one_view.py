@@ -20,7 +20,6 @@ from tdbg.view import (
     Head,
     Verdict,
     diagnosis_of,
-    training_steps,
     verdict_of,
     view_of,
 )
@@ -202,7 +201,7 @@ def test_all_steps_count_where_every_tenth_is_recorded(tmp_path: Path) -> None:
         for step in range(0, 400, 10):
             builder.step(step, {"w": np.ones(2, np.float32)}, mode_step=step)
     trial = create_trial(run)
-    assert training_steps(trial.step_table()) == 391
+    assert view_of(trial).head.steps == 391
     assert view_of(trial).loss is None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +77,9 @@ class LossyRun:
 
     def no_refresh(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
+
+    def training_steps_at(self, global_steps: Sequence[int]) -> list[int]:
+        return list(global_steps)
 
     def configuration(self) -> dict[str, Any]:
         return {}
