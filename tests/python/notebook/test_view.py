@@ -107,7 +107,7 @@ def colors_of(page: Page, at: float, row: int) -> set[tuple[int, ...]]:
               const root = document.querySelector(".tdbg-live-host").shadowRoot;
               const map = root.querySelector(".map-canvas");
               const ratio = devicePixelRatio, labels = Number(map.dataset.labels);
-              const x = labels + at * (map.clientWidth - labels);
+              const x = labels + at * (map.clientWidth - labels - 12);
               const y = (row + 0.5) * Number(map.dataset.rowHeight);
               const copy = document.createElement("canvas");
               [copy.width, copy.height] = [map.width, map.height];

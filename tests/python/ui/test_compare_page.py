@@ -129,7 +129,9 @@ def test_runs_that_are_the_same_part_nowhere(
         )
         page.get_by_role("button", name="step with evaluation").click()
         # Evaluation shifts the count of steps: what is compared is not the same.
-        expect(page.locator(".divergence")).to_contain_text("At step 11, first in")
+        expect(page.locator(".divergence")).to_contain_text(
+            "At recorded step 11, first in"
+        )
         page.get_by_role("button", name="step", exact=True).click()
         expect(page.locator(".divergence")).to_contain_text("Nowhere")
 
@@ -156,6 +158,20 @@ def test_the_map_shows_where_a_run_is_larger_and_no_spike_or_nan_is_lost(
         assert canvas.evaluate(COUNT, MAGENTA) == [0] * len(LAYERS)
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width
+
+
+def test_the_colours_of_the_map_keep_their_meaning_when_the_range_changes(
+    browser: Browser, served: Dashboard
+) -> None:
+    with new_page(browser, at(served, "base", "hot")) as watched:
+        drawn(watched.page, 0, STEPS)
+        legend = watched.page.locator(".legend").first
+        whole = legend.inner_text()
+        watched.page.goto(f"{watched.page.url}&from=0&to={DIVERGES_AT}")
+        drawn(watched.page, 0, DIVERGES_AT)
+        expect(legend).to_have_text(
+            re.compile(re.escape(whole.partition("\N{MULTIPLICATION SIGN}")[0]))
+        )
 
 
 def test_the_cell_under_the_cursor_is_read_and_opens_the_tensor_of_all_runs(
@@ -254,7 +270,7 @@ def test_the_screen_shuts_nobody_out(
     address = at(served, "base", "hot", "evaluated")
     with new_page(browser, address, **options) as watched:
         page = watched.page
-        drawn(page, 0, STEPS + STEPS // 10)
+        drawn(page, 0, STEPS + 1)
         expect(page.locator(".differences td").first).to_be_visible()
         expect(page.locator(".divergence b")).to_be_visible()
         assert axe_violations(page) == []

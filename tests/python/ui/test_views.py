@@ -163,7 +163,7 @@ def test_the_rank_that_the_others_wait_for_is_seen_in_the_map_of_step_times(
         expect(page).to_have_url(re.compile("rank=worker_0"))
         # The map of layers is that of the rank, which alone has the values.
         layers = page.locator(".card h2", has_text="Every layer")
-        expect(layers).to_have_text("Every layer, every step, worker_0")
+        expect(layers).to_have_text("Every layer, worker_0")
         layer_map = page.locator("canvas.map-canvas").first
         expect(layer_map).to_have_attribute("aria-label", re.compile("of 1 tensor, "))
         page.get_by_label("Rank", exact=True).select_option(label="worker_1")

@@ -222,11 +222,16 @@ export function Sparkline({ spark, label }: { spark: Spark | null; label: string
     ctx.clearRect(0, 0, canvas.width, canvas.height);
     if (!spark?.mean.length) return;
     const values = [...spark.low, ...spark.high].filter((v): v is number => v !== null);
-    const low = Math.min(...values);
-    const high = Math.max(...values);
+    // As on a chart: of what is far apart, a linear axis would show the greatest alone.
+    const isLog = Math.min(...values) > 0 && Math.max(...values) > 50 * Math.min(...values);
+    const place = isLog ? Math.log : (value: number) => value;
+    const low = place(Math.min(...values));
+    const high = place(Math.max(...values));
     const n = spark.mean.length;
     const y = (v: number) =>
-      canvas.height - 3 * ratio - ((v - low) / (high - low || 1)) * (canvas.height - 9 * ratio);
+      canvas.height -
+      3 * ratio -
+      ((place(v) - low) / (high - low || 1)) * (canvas.height - 9 * ratio);
     const x = (j: number) => ((j + 0.5) / n) * canvas.width;
     ctx.lineJoin = "round";
     ctx.fillStyle = isDark() ? "rgba(86,180,233,.28)" : "rgba(0,114,178,.2)";

@@ -9,7 +9,8 @@ import type { Run, Tensor } from "./types";
 export interface Range {
   from: number;
   to: number;
-  /** Whether it is all that there is. */
+  /** All that there is, and whether it is that. */
+  whole: { from: number; to: number };
   isWhole: boolean;
   /** Whether the newest step is followed. */
   follows: boolean;
@@ -78,6 +79,7 @@ export function rangeOn(first: number, end: number, route: Route): Range {
   return {
     from,
     to: Math.max(from + 1, to),
+    whole: { from: first, to: end },
     isWhole: from <= first && to >= end,
     follows: route.to === undefined,
     set: (a, b) =>

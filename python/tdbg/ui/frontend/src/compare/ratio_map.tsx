@@ -2,14 +2,25 @@
 import { useMemo } from "preact/hooks";
 import { BAD, isDark } from "../colors";
 import { count, plain, shorten } from "../format";
-import { filledColumns, type Grid, grouped, placesOf, standing, usualDistance } from "../grid";
+import {
+  coarsened,
+  filledColumns,
+  type Grid,
+  grouped,
+  placesOf,
+  standing,
+  usualDistance,
+} from "../grid";
 import { useTheme } from "../hooks";
+import { EXTENT_COLUMNS } from "../layer_map";
 import { MapCanvas, mostRows, type Plot, useFrame } from "../map_canvas";
 import { type By, placeText, timesText } from "./alignment";
 
 interface Props {
   /** Binary logarithms: low, high and mean. */
   grid: Grid;
+  /** The same over all places. */
+  whole: Grid;
   order: string[];
   by: By;
   from: number;
@@ -65,19 +76,20 @@ export function RatioMap(props: Props) {
   // All layers at once: neighbours share a row, which shows the one furthest from 1.
   const rows = useMemo(() => grouped(placesOf(grid, order), mostRows(MOST_HEIGHT)), [grid, order]);
   const { limit, beyond } = useMemo(() => {
+    const all = coarsened(props.whole, EXTENT_COLUMNS);
     const found: number[] = [];
     let greatest = 0;
-    for (const members of rows)
-      for (let j = 0; j < grid.columns; j++) {
-        const i = furthest(grid, members, j);
-        const value = i < 0 ? NaN : Math.abs(boundOf(grid, i * grid.columns + j));
+    for (const members of grouped(placesOf(all, order), mostRows(MOST_HEIGHT)))
+      for (let j = 0; j < all.columns; j++) {
+        const i = furthest(all, members, j);
+        const value = i < 0 ? NaN : Math.abs(boundOf(all, i * all.columns + j));
         if (value < 40) found.push(value);
         if (value > greatest) greatest = value;
       }
     found.sort((a, b) => a - b);
     const limit = Math.max(1, found[Math.floor(found.length * SHARE)] ?? 1);
     return { limit, beyond: greatest > limit * BEYOND ? greatest : 0 };
-  }, [grid, rows]);
+  }, [props.whole, order]);
 
   const cells = useMemo(
     () =>

@@ -2,6 +2,7 @@
 import { useMemo } from "preact/hooks";
 import { plain, shorten } from "../format";
 import { go, setCursor, setter } from "../hooks";
+import { EXTENT_COLUMNS } from "../layer_map";
 import { Card, Chips, Pending, Select } from "../parts";
 import { cursorOf, useGrid, useTensors } from "../run_data";
 import type { Tensor } from "../types";
@@ -27,21 +28,15 @@ export function Tensors({
   const roles = ROLES.filter((role) => tensors.some((each) => each.role === role));
   const role = roles.includes(route.role ?? "") ? route.role! : roles[0];
   const field = FIELDS.find((each) => each === route.field) ?? "rms";
+  const ratio = { path: "ratio" as const, run: above.run.id, other: below.run.id, role, field, by };
   const grid = useGrid(
-    role
-      ? {
-          path: "ratio",
-          run: above.run.id,
-          other: below.run.id,
-          role,
-          field,
-          by,
-          from: range.from,
-          to: range.to,
-          most: MAP_COLUMNS,
-        }
-      : null,
+    role ? { ...ratio, from: range.from, to: range.to, most: MAP_COLUMNS } : null,
     above.version + below.version,
+  );
+  // The scale of colours stays what it is when the range changes.
+  const whole = useGrid(
+    role && !range.isWhole ? { ...ratio, ...range.whole, most: EXTENT_COLUMNS } : null,
+    0,
   );
   const order = useMemo(
     () => tensors.filter((each) => each.role === role).map((each) => each.name),
@@ -105,6 +100,7 @@ export function Tensors({
         {grid.data?.names.length ? (
           <RatioMap
             grid={grid.data}
+            whole={whole.data ?? grid.data}
             order={order}
             by={by}
             from={range.from}

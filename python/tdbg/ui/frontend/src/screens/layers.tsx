@@ -92,10 +92,8 @@ export function Charts({
   );
   useEffect(() => setDrawn(grid.data !== null), [grid.data]);
   // The whole run, coarsely: the scale of colours stays what it is when the range changes.
-  const first = run.first_step ?? 0;
-  const end = (run.last_step ?? 0) + 1;
   const whole = useGrid(
-    !range.isWhole && role ? { ...envelope, from: first, to: end, most: EXTENT_COLUMNS } : null,
+    !range.isWhole && role ? { ...envelope, ...range.whole, most: EXTENT_COLUMNS } : null,
     0,
   );
   const interval = intervalOf(run, role);
