@@ -257,14 +257,60 @@ def test_labels_and_predictions_of_both_data_sets_are_told_apart_by_mode(
     )
 
 
-def test_gradients_are_those_that_a_custom_objective_would_have(run_dir: Path) -> None:
-    _, run, _ = train(run_dir, BINARY, cancer().train())
-    prediction, label = (run.value(x, 2) for x in ("predictions", "labels"))
-    np.testing.assert_allclose(run.value("gradient/margin", 2), prediction - label)
-    np.testing.assert_allclose(
-        run.value("hessian/margin", 2), prediction * (1 - prediction)
+def logistic(margin: Any, data: Any) -> tuple[Any, Any]:
+    """The objective of ``binary:logistic``, as a program would write it."""
+    p = 1.0 / (1.0 + np.exp(-margin))
+    return p - data.get_label(), p * (1.0 - p)
+
+
+def quantile(margin: Any, data: Any) -> tuple[Any, Any]:
+    """An objective that none of XGBoost's is like."""
+    return np.where(margin > data.get_label(), 0.1, -0.9), np.ones_like(margin)
+
+
+@pytest.mark.parametrize("objective", [logistic, quantile])
+def test_gradients_of_an_objective_of_ones_own_are_what_it_has_returned(
+    run_dir: Path, objective: Any
+) -> None:
+    seen: list[Any] = []
+
+    def seeing(margin: Any, data: Any) -> tuple[Any, Any]:
+        seen.append(objective(margin, data))
+        return seen[-1]
+
+    hook = tx.Hook(run_dir, include_collections=["gradients"], save_config=EVERY_ROUND)
+    booster = xgboost.train(
+        {"max_depth": 2}, cancer().train(), 4, obj=seeing, callbacks=[hook]
     )
+    hook.close()
+    run = Run(run_dir)
+    for step, (gradient, hessian) in enumerate(seen):
+        np.testing.assert_array_equal(run.value("gradient/margin", step), gradient)
+        np.testing.assert_array_equal(run.value("hessian/margin", step), hessian)
+    assert len(seen) == 4  # It is not called again.
+    assert "update" not in vars(booster)
+
+
+def test_gradients_are_those_that_the_trees_of_the_round_were_fit_to(
+    run_dir: Path,
+) -> None:
+    data, seen = cancer().train(), []
+
+    def seeing(margin: Any, data: Any) -> tuple[Any, Any]:
+        seen.append(logistic(margin, data))
+        return seen[-1]
+
+    # The base of an objective of the program's own is a margin.
+    xgboost.train({"max_depth": 3, "base_score": 0.0}, data, 3, obj=seeing)
+    hook = tx.Hook(run_dir, include_collections=["gradients"], save_config=EVERY_ROUND)
+    xgboost.train({**BINARY, "base_score": 0.5}, data, 3, callbacks=[hook])
+    hook.close()
+    run = Run(run_dir)
     assert run.names("gradients") == ["gradient/margin", "hessian/margin"]
+    for step, (gradient, hessian) in enumerate(seen):
+        found = (run.value(f"{each}/margin", step) for each in ("gradient", "hessian"))
+        for one, other in zip(found, (gradient, hessian), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_hyperparameters_are_the_ones_in_effect_and_recorded_when_they_change(

@@ -140,8 +140,7 @@ class _JaxBackend:
                     logs, new_state = step(state, data)
             finally:
                 patches.undo()
-            if inside:
-                new_state = _without(new_state, held, inside)
+            new_state = _without(new_state, held, inside, len(state[1]))
             leaves = self._jax.tree.leaves(state)
             tensors = _reachable(held, leaves[0] if leaves else None)
             return {_LOGS: logs, _TAPS: tensors}, new_state
@@ -210,18 +209,62 @@ def _returning(
 
     def returning(*args: Any, **kwargs: Any) -> Any:
         before = set(held.tensors)
-        value, (unscaled, predicted, variables, metrics) = loss(*args, **kwargs)
-        inside[:] = [key for key in held.tensors if key not in before]
-        found = [held.tensors[key] for key in inside]
-        return value, (unscaled, predicted, [*variables, *found], metrics)
+        returned = loss(*args, **kwargs)
+        found = [key for key in held.tensors if key not in before]
+        place = _place_of_variables(returned, args)
+        if place is None:
+            return returned
+        inside[:] = found
+        return _extended(returned, place, [held.tensors[key] for key in found])
 
     return returning
 
 
-def _without(state: Any, held: Taps, inside: Sequence[str]) -> Any:
-    """Return the state without the tensors that the loss function put beside it."""
+def _place_of_variables(returned: Any, args: Sequence[Any]) -> tuple[int, ...] | None:
+    """Where a loss function returns the non-trainable variables; None: nowhere.
+
+    Keras's own returns them in the third place beside the loss, and a program's own
+    may return them elsewhere, or not.  They are the second argument of both.
+    """
+    if len(args) < 2 or not isinstance(returned, tuple) or len(returned) != 2:
+        return None
+    given = _kinds_of(args[1])
+    level: list[tuple[tuple[int, ...], Any]] = [((1,), returned[1])]
+    while level:
+        way, value = level.pop(0)
+        if _kinds_of(value) == given:
+            return way
+        if isinstance(value, tuple):
+            level += [((*way, i), each) for i, each in enumerate(value)]
+    return None
+
+
+def _kinds_of(value: Any) -> list[Any] | None:
+    """Shapes and types of a list of arrays; None: it is none."""
+    if not isinstance(value, list | tuple):
+        return None
+    if not all(hasattr(each, "shape") and hasattr(each, "dtype") for each in value):
+        return None
+    return [(each.shape, each.dtype) for each in value]
+
+
+def _extended(value: Any, way: Sequence[int], found: Sequence[Any]) -> Any:
+    """Return nested tuples with more in the list at the end of a way."""
+    if not way:
+        return [*value, *found]
+    first, *rest = way
+    changed = _extended(value[first], rest, found)
+    return (*value[:first], changed, *value[first + 1 :])
+
+
+def _without(state: Any, held: Taps, inside: Sequence[str], n_own: int) -> Any:
+    """Return the state without the tensors that the loss function put beside it.
+
+    A step that has dropped what the loss function returned has left them out.
+    """
     trainable, others, *rest = state
-    n_own = len(others) - len(inside)
+    if not inside or len(others) != n_own + len(inside):
+        return state
     held.tensors.update(zip(inside, others[n_own:], strict=True))
     return (trainable, others[:n_own], *rest)
 

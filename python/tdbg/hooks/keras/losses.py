@@ -131,6 +131,7 @@ class Losses:
 
     Attributes:
         trackers: The metrics that mean losses, as of the last ``look``.
+        are_logged: Whether steps return losses that no tracker is given.
     """
 
     def __init__(
@@ -145,7 +146,10 @@ class Losses:
         # The losses that were seen to find the scores of which outputs were made.
         self._finding_scores: set[str] = set()
         self._names: dict[int, str] = {}
+        self.are_logged = False
         self.trackers: list[Tracker] = []
+        # Whether Keras had made all losses of the model at the last look.
+        self._is_built = False
         self._given: list[Any] = []
 
     def add(self, model: Any, loss: Any) -> LossFunction:
@@ -157,11 +161,17 @@ class Losses:
     def look(self, model: Any) -> None:
         """Look for losses and metrics: the model may have been compiled anew."""
         self._names.clear()
+        self._is_built = _is_built(model)
         known = {id(each.metric): each for each in self.trackers}
         self.trackers = [
             known.get(id(metric)) or self._follow(metric)
             for metric in trackers_of(model)
         ]
+
+    def look_again(self, model: Any) -> None:
+        """Look, if Keras has made the losses of single outputs in a trace."""
+        if not self._is_built and _is_built(model):
+            self.look(model)
 
     def functions(self, model: Any) -> list[LossFunction]:
         """The losses that were given, those of `compile`, and those in attributes."""
@@ -191,6 +201,10 @@ class Losses:
         if is_kept and self._backend.has_scores(prediction):
             self._finding_scores.add(function.name)
 
+    def name_of_log(self, name: str) -> str:
+        """The name of a loss that a step returns itself for the logs."""
+        return f"{self._prefix}{name}_output_0"
+
     def name_of(self, model: Any, tracker: Tracker) -> str:
         """The name of a tracker's loss: of the loss function, if that is all of it.
 
@@ -212,21 +226,22 @@ class Losses:
         """Tap what losses are given, and what trackers of losses are."""
         tapped: set[int] = set()
 
-        def tap_functions() -> None:
+        def tap_new() -> None:
+            self.look_again(model)
             for function in self.functions(model):
                 if id(function.loss) not in tapped:
                     tapped.add(id(function.loss))
                     self._tap_inputs(function, patches, taps, key)
+            for tracker in self.trackers:
+                if id(tracker.metric) not in tapped:
+                    tapped.add(id(tracker.metric))
+                    make = self._holding(model, tracker, taps, key)
+                    patches.wrap(tracker.metric, "update_state", make)
 
-        tap_functions()
-        compiled = getattr(model, "_compile_loss", None)
-        if compiled is not None and not compiled.built:
-            # Keras makes the functions of the losses in the first trace.
-            patches.wrap(compiled, "build", _followed_by(tap_functions, taps))
-        for tracker in self.trackers:
-            patches.wrap(
-                tracker.metric, "update_state", self._holding(model, tracker, taps, key)
-            )
+        tap_new()
+        if not _is_built(model):
+            # Keras makes the losses of single outputs in the first trace.
+            patches.wrap(model._compile_loss, "build", _followed_by(tap_new, taps))
 
     def _tap_inputs(
         self, function: LossFunction, patches: Patches, taps: Taps, key: _Key
@@ -269,6 +284,11 @@ class Losses:
             return tapped
 
         return make
+
+
+def _is_built(model: Any) -> bool:
+    compiled = getattr(model, "_compile_loss", None)
+    return compiled is None or bool(compiled.built)
 
 
 def trackers_of(model: Any) -> Iterator[Any]:
@@ -447,19 +467,28 @@ class LossRecords:
         context: StepContext,
         tensors: Mapping[str, Any],
         state: State,
+        logs: Mapping[str, Any],
     ) -> None:
         """Record the losses of a step that is over.
+
+        A tracker that was given nothing is none of the step: what the step has called
+        a loss in its logs is its loss, and not a mean over the epoch so far.
 
         Args:
             model: The model.
             context: The step.
             tensors: What taps hold of it.
             state: The variables as it has left them.
+            logs: What the step has returned for the logs.
         """
         mode = context.step.mode
+        alone = {
+            name: value for name, value in logs.items() if _DEFAULT in name.lower()
+        }
         for tracker in self._losses.trackers:
             entry = self._session.entry(self._losses.name_of(model, tracker), Role.LOSS)
             if tap_key(entry.name, Role.LOSS) in tensors:
+                alone.pop(tracker.name, None)
                 tracker.tapped_in.add(mode)
                 tracker.begin(None)
                 continue
@@ -468,11 +497,15 @@ class LossRecords:
             if not context.step_plan.of_entry(entry):
                 tracker.begin(None)
             elif isinstance(tracker, ReplicaTracker):
+                alone.pop(tracker.name, None)
                 tracker.record(self._session, context, entry)
             else:
                 before, after = tracker.before, self._totals(tracker, state)
                 tracker.begin(after)
-                self._record(context, entry, before, after)
+                logged = alone.pop(tracker.name, None)
+                self._record(context, entry, (before, after), tracker.name, logged)
+        for name, value in alone.items():
+            self._record(context, None, None, name, value)
 
     def metrics_are_reset(self) -> None:
         """Keras has reset its metrics."""
@@ -493,27 +526,47 @@ class LossRecords:
     def _record(
         self,
         context: StepContext,
-        entry: TensorEntry,
-        before: Totals | None,
-        after: Totals,
+        entry: TensorEntry | None,
+        totals: tuple[Totals | None, Totals] | None,
+        name: str,
+        logged: Any,
     ) -> None:
-        if before is None:
+        """Record a loss when it has been computed.
+
+        Args:
+            context: The step.
+            entry: The name of the loss of a tracker.
+            totals: Of the tracker, before and after the step.
+            name: How the step calls the loss in its logs.
+            logged: What it is there; None: it is not there.
+        """
+        before, after = totals or (None, None)
+        numbers = [] if before is None or after is None else [*before, *after]
+        numbers += [] if logged is None else [logged]
+        if not numbers:
             return
         session = self._session
-        flags = context.step_plan.of_entry(entry)
         micro_batch = context.step.micro_batch
 
         def deliver() -> None:
-            loss = growth(self._numbers(before), self._numbers(after))
-            if loss is not None:
-                session.note_data(context)
-                arrays = (np.asarray(loss, np.float32),)
-                session.take(context, (entry,), arrays, (flags,), 0, micro_batch)
+            grown = None
+            if before is not None and after is not None:
+                grown = growth(self._numbers(before), self._numbers(after))
+            found, loss = entry, grown
+            if loss is None and logged is not None:
+                found = session.entry(self._losses.name_of_log(name), Role.LOSS)
+                loss = number_in(self._backend, logged)
+                self._losses.are_logged = True
+            if found is None or loss is None or not context.step_plan.of_entry(found):
+                return
+            flags = context.step_plan.of_entry(found)
+            session.note_data(context)
+            arrays = (np.asarray(loss, np.float32),)
+            session.take(context, (found,), arrays, (flags,), 0, micro_batch)
 
         as_async = self._backend.as_async
         if as_async is not None:
             session.note_data(context)  # Its record waits for the result.
-            result = as_async.computed((*before, *after))
-            session.expect(context, result, deliver)
+            session.expect(context, as_async.computed(numbers), deliver)
         else:
             deliver()

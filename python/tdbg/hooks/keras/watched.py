@@ -273,6 +273,7 @@ class WatchedModel:
         """
         before = before or Before()
         self.variables.may_differ()  # The step may have been traced.
+        self.losses.look_again(self.model)
         state = self.backend.state_after(self.model, result)
         if n_steps > 1 and before.iterations is not None:
             n_steps = max(1, self._iterations(state) - before.iterations)
@@ -297,6 +298,8 @@ class WatchedModel:
             return None
         optimizers = self.optimizers()
         if len(optimizers) != 1 or accumulates_over(inner_of(optimizers[0])) > 1:
+            return None
+        if self.losses.are_logged:
             return None
         plan = session.next_plan(ModeKeys.TRAIN)
         entries = [
@@ -456,7 +459,11 @@ class WatchedModel:
             if context is not None:
                 if mode is not ModeKeys.PREDICT:
                     self.loss_records.step_ended(
-                        self.model, context, answer.tensors, state
+                        self.model,
+                        context,
+                        answer.tensors,
+                        state,
+                        self.backend.logs_of(answer.result),
                     )
                 self._record_logs(context, answer.result)
                 self._taps.take(context, answer.replicas, ends_step=ends_step)

@@ -436,14 +436,15 @@ class TreeHook(FrameworkHook):
                 return {}
             return {"gradient/margin": found[0], "hessian/margin": found[1]}
 
+        # First, because they are of the round before, whose margin is the older one.
+        if data_set.is_training:
+            self._take(context, self._derivatives, derivatives)
         self._take(context, self._labels, lambda: {"labels": model.labels(data_set)})
         self._take(
             context,
             self._predictions,
             lambda: {"predictions": model.predictions(data_set)},
         )
-        if data_set.is_training:
-            self._take(context, self._derivatives, derivatives)
 
     def _take(
         self,

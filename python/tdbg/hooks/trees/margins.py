@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RunningSum", "derivatives_of", "prediction_of"]
+__all__ = ["RunningSum", "derivatives_of", "margin_of", "prediction_of"]
 
 Floats = NDArray[np.float64]
 
@@ -83,6 +83,21 @@ def prediction_of(objective: str, margin: Floats) -> Floats:
     if objective in _EXPONENTIAL:
         return np.exp(margin)
     return margin
+
+
+def margin_of(objective: str, prediction: Floats) -> Floats | None:
+    """Return the margin of which ``prediction_of`` is a prediction; None: unknown.
+
+    Example:
+        >>> margin_of("binary:logistic", np.array([0.5]))
+        array([0.])
+    """
+    if objective in _LOGISTIC or objective == "binary:logitraw":
+        with np.errstate(divide="ignore"):
+            return np.log(prediction) - np.log1p(-prediction)
+    if objective in _SOFTMAX or objective == "reg:squarederror":
+        return prediction
+    return None
 
 
 def derivatives_of(

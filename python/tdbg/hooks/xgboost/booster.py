@@ -13,6 +13,7 @@ Errors: XGBoost's, for what a kind of model does not support.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -24,7 +25,12 @@ import xgboost
 from numpy.typing import NDArray
 
 from tdbg.hooks.trees.importance import KINDS, Importance
-from tdbg.hooks.trees.margins import RunningSum, derivatives_of, prediction_of
+from tdbg.hooks.trees.margins import (
+    RunningSum,
+    derivatives_of,
+    margin_of,
+    prediction_of,
+)
 from tdbg.hooks.trees.rounds import DataSet
 from tdbg.hooks.trees.shap import sample_rows
 from tdbg.hooks.trees.tables import TreeTable, level_order
@@ -37,6 +43,42 @@ Floats = NDArray[np.float64]
 _MOST_COPIED = 50_000_000
 
 
+class OwnDerivatives:
+    """What an objective of the program's own computes: gradient and hessian.
+
+    Attributes:
+        latest: Those of the latest round; None: there was none.
+    """
+
+    def __init__(self) -> None:
+        self.latest: tuple[Floats, Floats] | None = None
+
+    def watch(self, booster: xgboost.Booster) -> None:
+        """See what the next round of a booster is given.
+
+        The booster is as it was when the round has begun.
+        """
+        self.latest = None
+        given: Any = booster
+        update = given.update
+
+        def watched(dtrain: Any, iteration: int, fobj: Any = None) -> Any:
+            del given.update
+            if fobj is None:
+                return update(dtrain, iteration)
+
+            def objective(*args: Any) -> Any:
+                computed = fobj(*args)
+                with contextlib.suppress(Exception):  # XGBoost says what is wrong.
+                    gradient, hessian = computed
+                    self.latest = np.array(gradient), np.array(hessian)
+                return computed
+
+            return update(dtrain, iteration, objective)
+
+        given.update = watched
+
+
 class XGBoostModel:
     """A booster that is being trained: a ``TreeModel``.
 
@@ -47,6 +89,8 @@ class XGBoostModel:
     name = "Booster"
 
     def __init__(self, booster: xgboost.Booster) -> None:
+        # What an objective of the program's own has computed in the latest round.
+        self.own_derivatives: OwnDerivatives | None = None
         self._booster = booster
         self._n_rounds = 0
         self._trees: TreeTable | None = None
@@ -143,17 +187,53 @@ class XGBoostModel:
         return prediction_of(self._objective, self._margin(data_set.data))
 
     def derivatives(self, data_set: DataSet) -> tuple[Floats, Floats] | None:
-        """Return gradient and hessian of objectives that are known."""
+        """Return gradient and hessian that the trees of the latest round were fit to.
+
+        Of objectives that are known, and of the program's own.
+        """
+        if self.own_derivatives is not None:
+            return self.own_derivatives.latest
         data = data_set.data
+        margin = self._margin_before(data)
+        if margin is None:
+            return None
         label = np.asarray(data.get_label(), dtype=np.float64)
         weight = np.asarray(data.get_weight(), dtype=np.float64)
         return derivatives_of(
-            self._objective, self._margin(data), label, weight if len(weight) else None
+            self._objective, margin, label, weight if len(weight) else None
         )
+
+    def _margin_before(self, data: xgboost.DMatrix) -> Floats | None:
+        """Return the margin before the latest round; None where nothing tells it.
+
+        It is the one after the round where rounds cannot be told apart.
+        """
+        if not self._is_sum:
+            return self._predict(data, output_margin=True)
+        n_rounds = self.n_rounds
+        if n_rounds > 1:
+            return self._sum_of(data).up_to(n_rounds - 1)
+        given = np.asarray(data.get_base_margin(), dtype=np.float64)
+        if given.size:
+            return given.reshape(data.num_row(), -1).squeeze(-1)
+        base = self._base_score()
+        after = self._predict(data, output_margin=True)
+        fits = base is not None and (base.size == 1 or base.shape == after.shape[1:])
+        return np.broadcast_to(base, after.shape) if base is not None and fits else None
+
+    def _base_score(self) -> Floats | None:
+        """Return the margin before the first round, as the booster has it."""
+        learner = json.loads(self._booster.save_config())["learner"]
+        text = str(learner["learner_model_param"]["base_score"])
+        score = np.array([float(part) for part in text.strip("[]").split(",")])
+        return margin_of(self._objective, score)
 
     def _margin(self, data: xgboost.DMatrix) -> Floats:
         if not self._is_sum:
             return self._predict(data, output_margin=True)
+        return self._sum_of(data).up_to(self.n_rounds)
+
+    def _sum_of(self, data: xgboost.DMatrix) -> RunningSum:
         found = self._margins.get(id(data))
         if found is None:
             found = self._margins[id(data)] = RunningSum(
@@ -162,7 +242,7 @@ class XGBoostModel:
                 ),
                 lambda: self._base_margin(data),
             )
-        return found.up_to(self.n_rounds)
+        return found
 
     def _base_margin(self, data: xgboost.DMatrix) -> Floats | None:
         """Return what all rounds are added to: the base of two, less that of both."""

@@ -26,7 +26,7 @@ from tdbg.errors import ConfigurationError, TdbgError
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
 from tdbg.hooks.trees.rounds import DataSet, Score, is_maximized
-from tdbg.hooks.xgboost.booster import XGBoostModel
+from tdbg.hooks.xgboost.booster import OwnDerivatives, XGBoostModel
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
@@ -70,9 +70,9 @@ def find_data(train_data: Any, validation_data: Any) -> TrainingData:
         train_data: What the hook was given; None: as ``train`` was.
         validation_data: Likewise; None: the last of ``evals`` that is not trained by.
     """
-    arguments = _arguments_of_train()
+    arguments = arguments_of_training()
     trained: frozenset[str] | None = None
-    if arguments is not None:
+    if "dtrain" in arguments:
         given = arguments.get("dtrain")
         evals = [each for each in arguments.get("evals") or () if len(each) == 2]
         trained = frozenset(str(name) for data, name in evals if data is given)
@@ -103,16 +103,17 @@ def _make(
     return TrainingData(sets, trained, list(features))
 
 
-def _arguments_of_train() -> Mapping[str, Any] | None:
+def arguments_of_training() -> Mapping[str, Any]:
+    """Return the arguments of the ``train`` or ``cv`` that calls this; {}: none."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES):
         if frame is None:
-            return None
+            break
         code, module = frame.f_code, frame.f_globals.get("__name__")
-        if code.co_name == "train" and module == "xgboost.training":
+        if code.co_name in {"train", "cv"} and module == "xgboost.training":
             return dict(frame.f_locals)
         frame = frame.f_back
-    return None
+    return {}
 
 
 class Hook(TreeHook, TrainingCallback):
@@ -187,6 +188,7 @@ class Hook(TreeHook, TrainingCallback):
     def _attach(self, session: Session) -> CurrentMode:
         self._data = TrainingData()
         self._model: XGBoostModel | None = None
+        self._own_derivatives: OwnDerivatives | None = None
         return super()._attach(session)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -212,8 +214,14 @@ class Hook(TreeHook, TrainingCallback):
         self, model: Any, epoch: int, evals_log: Mapping[str, Any]
     ) -> bool:
         """A round begins; XGBoost calls it.  True stops the training."""
-        del model, epoch, evals_log
-        return self._round_begins()
+        del epoch, evals_log
+        if self._round_begins():
+            return True
+        own, context = self._own_derivatives, self._context
+        is_due = context is not None and self._derivatives.due(context.step_plan)
+        if own is not None and is_due:
+            self._session.run(own.watch, _booster_of(model))
+        return False
 
     def after_iteration(
         self, model: Any, epoch: int, evals_log: Mapping[str, Any]
@@ -239,6 +247,8 @@ class Hook(TreeHook, TrainingCallback):
     def _begin_training(self, model: Any) -> None:
         self._model = None
         folds = getattr(model, "cvfolds", None)
+        given = arguments_of_training().get("obj") is not None
+        self._own_derivatives = OwnDerivatives() if given else None
         if folds is None:
             self._data = find_data(self._train_data, self._validation_data)
             first_round = int(model.num_boosted_rounds())
@@ -249,9 +259,8 @@ class Hook(TreeHook, TrainingCallback):
     def _make_model(self, model: Any) -> None:
         """Read the booster, once it has been configured by its first round."""
         if self._model is None:
-            folds = getattr(model, "cvfolds", None)
-            booster: Booster = model if folds is None else folds[0].bst
-            self._model = XGBoostModel(booster)
+            self._model = XGBoostModel(_booster_of(model))
+            self._model.own_derivatives = self._own_derivatives
 
     def _read_scores(self, evals_log: Mapping[str, Any]) -> Sequence[Score]:
         names = list(evals_log)
@@ -283,6 +292,13 @@ class Hook(TreeHook, TrainingCallback):
             self._configure(lambda: config)
         except TdbgError as error:
             _log.warning("this rank captures nothing: %s", error)
+
+
+def _booster_of(model: Any) -> Booster:
+    """Return the booster that is trained, of several folds the first one."""
+    folds = getattr(model, "cvfolds", None)
+    booster: Booster = model if folds is None else folds[0].bst
+    return booster
 
 
 def _rank() -> tuple[int, int] | None:
