@@ -176,3 +176,21 @@ def test_the_hook_of_the_process_is_found(run_dir: Path) -> None:
     smd.del_hook()
     assert smd.get_hook() is None
     hook.close()
+
+
+def test_arguments_come_in_the_order_of_smdebug(tmp_path: Path) -> None:
+    """Third from the right are the hyperparameters, which are recorded as given."""
+    data, given = cancer(), {"objective": "mine", "num_round": 20}
+    hook = smd.Hook(
+        str(tmp_path / "run"), False, None, False, None,
+        smd.SaveConfig(save_interval=1), None, ["hyperparameters", "labels"], False,
+        "one", given, data.train(), data.valid(),
+    )  # fmt: skip
+    hook.save_scalar("seen", 3.0, sm_metric=True)
+    train(hook, 2)
+    hook.close()
+    trial = smd.create_trial(str(tmp_path / "run"))
+    assert trial.tensor("hyperparameters/objective").value(0) == "mine"
+    assert trial.tensor("hyperparameters/num_round").value(0) == 20
+    assert len(trial.tensor("labels").value(0)) == data.valid().num_row()
+    assert trial.tensor("scalar/seen").steps()

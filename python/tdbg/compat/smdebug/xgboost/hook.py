@@ -5,7 +5,8 @@ docs/migrating-from-smdebug.md lists the differences.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tdbg.capture.policy import Policy
 from tdbg.compat.smdebug.core.base import del_hook, set_hook
 from tdbg.compat.smdebug.core.collection import CollectionKeys, CollectionManager
 from tdbg.compat.smdebug.core.framework_hook import SmdebugHook, getter
+from tdbg.compat.smdebug.core.reduction_config import ReductionConfig
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 from tdbg.config import HookConfig
 from tdbg.hooks.trees.collections import INTERVAL
@@ -28,12 +30,12 @@ DEFAULT_INCLUDE_COLLECTIONS = [CollectionKeys.METRICS]
 class Hook(SmdebugHook, XGBoostHook):
     """Captures a training; by default only its metrics, every 10 rounds.
 
+    The first ten arguments are those of ``SmdebugHook``.
+
     Args:
-        args: The arguments of ``SmdebugHook``.
         hyperparameters: Parameters to record beside those that are in effect.
         train_data: A DMatrix, or the path of a file and its format ("csv", "libsvm").
         validation_data: The same; labels and predictions are of these data.
-        settings: The arguments of ``SmdebugHook``, by name.
     """
 
     _make_manager = staticmethod(lambda: CollectionManager(create_default=True))
@@ -51,16 +53,36 @@ class Hook(SmdebugHook, XGBoostHook):
 
     def __init__(
         self,
-        *args: Any,
+        out_dir: str | os.PathLike[str] | None = None,
+        export_tensorboard: bool = False,
+        tensorboard_dir: str | None = None,
+        dry_run: bool = False,
+        reduction_config: ReductionConfig | None = None,
+        save_config: Any = None,
+        include_regex: str | list[str] | None = None,
+        include_collections: Iterable[Any] | None = None,
+        save_all: bool = False,
+        include_workers: str = "one",
         hyperparameters: Mapping[str, Any] | None = None,
         train_data: Any = None,
         validation_data: Any = None,
-        **settings: Any,
     ) -> None:
         self.hyperparameters = dict(hyperparameters or {})
         self._train_data = _matrix(train_data)
         self._validation_data = _matrix(validation_data)
-        SmdebugHook.__init__(self, *args, **settings)
+        SmdebugHook.__init__(
+            self,
+            out_dir,
+            export_tensorboard,
+            tensorboard_dir,
+            dry_run,
+            reduction_config,
+            save_config,
+            include_regex,
+            include_collections,
+            save_all,
+            include_workers,
+        )
 
     def _make_policy(self, config: HookConfig) -> Policy:
         self._config = config
@@ -75,6 +97,12 @@ class Hook(SmdebugHook, XGBoostHook):
                 np.asarray(value),
                 CollectionKeys.HYPERPARAMETERS,
             )
+
+    def _changed(self, model: Any) -> dict[str, Any]:
+        """Leave out what the program has given itself: that is recorded."""
+        given = {f"hyperparameters/{name}" for name in self.hyperparameters}
+        found = super()._changed(model)
+        return {name: value for name, value in found.items() if name not in given}
 
 
 def _matrix(given: Any) -> Any:
