@@ -61,7 +61,8 @@ class Change:
 def _rate(found: re.Match[str], *, up: bool) -> list[Change]:
     text = found.group(1).replace(",", "")
     factor = float(text) * {"million": 1e6, "billion": 1e9}.get(found.group(2), 1.0)
-    return [Change(rate=factor if up else 1.0 / factor)]
+    rate = factor if up else 1.0 / factor
+    return [Change(rate=rate * more) for more in (1.0, 10.0, 0.1)]
 
 
 def _clip(found: re.Match[str]) -> list[Change]:
@@ -241,7 +242,7 @@ FOLD = r"([\d,.]+)(?: (million|billion))?-fold"
 #: the first counts, and of several changes of one advice one that trains is enough.
 FIXES: Sequence[tuple[str, Callable[[re.Match[str]], list[Change]]]] = (
     (rf"Lower the learning rate about {FOLD}", lambda m: _rate(m, up=False)),
-    (rf"Raise the learning rate up to {FOLD}", lambda m: _rate(m, up=True)),
+    (rf"Raise the learning rate about {FOLD}", lambda m: _rate(m, up=True)),
     (r"mean from each target", _normalize_targets),
     (r"mean from each input|from each column its own mean", _normalize),
     (r"leave out or repair", _finite),
@@ -261,7 +262,7 @@ FIXES: Sequence[tuple[str, Callable[[re.Match[str]], list[Change]]]] = (
     (r"[Ss]huffle", _shuffle),
     (r"schedule (ends|has ended)", _no_schedule),
     (r"CrossEntropyLoss\(weight", _weigh_classes),
-    (r"float32|GradScaler", _in_float32),
+    (r"GradScaler", _in_float32),
     (r"max_norm=([\d.,e+-]+)", _clip),
     (r"10 times as high and one 10 times as low", _either_rate),
     (r"Lower the learning rate|lower the learning rate", lambda _: [Change(rate=0.1)]),

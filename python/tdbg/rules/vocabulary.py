@@ -57,6 +57,8 @@ class Vocabulary:
     normal_default: str  # Sentence: which deviation a normal distribution has.
     # Runs.
     reproducing: str
+    # A new head beside LoRA: begins with a comma.
+    thawing_beside_adapters: str = ""
     # What a model that learns badly needs.
     not_learning: str = (  # Sentences.
         "The model does not learn. Try a learning rate 10 times as high and one 10 "
@@ -104,6 +106,7 @@ _PYTORCH: Final = Vocabulary(
     graph_cuts="detach(), .data, .item(), a conversion to NumPy, or no_grad()",
     freezing="call requires_grad_(False) on them",
     thawing="call requires_grad_(True) before you create the optimizer",
+    thawing_beside_adapters=", or list it in modules_to_save of LoraConfig",
     backward_check="Check that you call backward() on the loss that the model "
     "produced, not on a copy (detach(), item(), torch.tensor(loss)), and that you call "
     "zero_grad() before backward(), not after it.",
@@ -142,6 +145,7 @@ _KERAS: Final = replace(
     graph_cuts="stop_gradient(), a conversion to NumPy, a computation outside the tape",
     freezing="set trainable = False on them",
     thawing="set trainable = True before you compile the model",
+    thawing_beside_adapters="",
     backward_check="Check that you compute the loss inside the tape and from the "
     "model's output, not from a copy (stop_gradient(), numpy(), tf.constant()).",
     partial_loading="Check what load_weights(..., skip_mismatch=True) skipped.",
@@ -176,6 +180,7 @@ _JAX: Final = replace(
     graph_cuts="stop_gradient(), a conversion to NumPy",
     freezing="leave them out of what you differentiate",
     thawing="remove set_to_zero() from optax.multi_transform",
+    thawing_beside_adapters="",
     backward_check="Check that the function you differentiate computes the loss from "
     "its own argument, not from a copy (stop_gradient(), float(), a closure).",
     partial_loading="Check that the names in the checkpoint are those of the model.",
@@ -210,6 +215,7 @@ _MXNET: Final = replace(
     graph_cuts="detach(), asnumpy(), a computation outside autograd.record()",
     freezing="set grad_req = 'null' on them",
     thawing="set grad_req = 'write' before you create the Trainer",
+    thawing_beside_adapters="",
     backward_check="Check that you call backward() on the loss that you computed "
     "within autograd.record(), not on a copy (detach(), asnumpy()).",
     partial_loading="Check which names load_parameters(..., allow_missing=True, "

@@ -139,7 +139,7 @@ FAULTS = {
     ),
     "gradients that vanish": (
         Training(model=deep_sigmoids),
-        ("PoorWeightInitialization", "Gradients shrink", "Initialize for the width"),
+        ("PoorWeightInitialization", "Gradients shrink", "Use ReLU or GELU"),
     ),
     "a rate that is too low": (
         Training(rate=1e-6),

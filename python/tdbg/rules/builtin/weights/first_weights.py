@@ -10,15 +10,15 @@ distribution is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from tdbg.config.kinds import NORMS, Kind
 from tdbg.rules.window import Table
-from tdbg.run.model_info import ModelInfo, ParameterFacts
+from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 
-__all__ = ["untrained"]
+__all__ = ["new_last_layer", "untrained"]
 
 # Largest relative distance of the largest number from the bound of its distribution,
 # and of the root mean square from the deviation.
@@ -33,6 +33,8 @@ RECURRENT: Mapping[str | None, int] = {Kind.RNN: 1, Kind.GRU: 3, Kind.LSTM: 4}
 _CUT_AT = 2.0
 _CUT_DEVIATION = 0.87962566103423978
 _CUT_ROUNDNESS = 0.8216
+# The same ratio of a normal distribution, sqrt(2 / pi), and of a uniform one.
+_NORMAL_ROUNDNESS, _FLAT_ROUNDNESS = 0.7979, 0.8660
 # The scatter of that ratio for a few hundred numbers, and of the largest of them
 # about the cut.
 _CUT_TOLERANCE = 0.02
@@ -80,6 +82,42 @@ def untrained(table: Table, model_info: ModelInfo, names: Sequence[str]) -> list
         return scales if len(scales) >= ENOUGH_SCALES else []
     found = {*drawn, *scales} if drawn else set()
     return [name for name in names if name in found]
+
+
+def new_last_layer(
+    table: Table, model_info: ModelInfo, frozen: Collection[str]
+) -> str | None:
+    """Return the last weight if its layer is frozen as it was made; else None.
+
+    However small its weights were drawn, they have the shape of a normal or a uniform
+    distribution, and the bias is exactly zero, which training leaves nowhere.
+
+    Args:
+        table: Has the first row of each weight and bias.
+        model_info: What is known of the model.
+        frozen: Names of the parameters that are not trained.
+    """
+    index = {name: i for i, name in enumerate(table.names)}
+    *_, weight, bias = ["", "", *model_info.parameters]
+    if not {weight, bias} <= {*frozen} & index.keys():
+        return None
+    if owner_of(weight) != owner_of(bias) or not _is_judged(
+        model_info.parameters[weight]
+    ):
+        return None
+    rows = [index[weight], index[bias]]
+    first = (table.known[rows] & (table.ordinal[rows] == 1)).all(axis=0)
+    columns = np.flatnonzero(first)
+    if not len(columns):
+        return None
+    j = int(columns[0])
+    if table["l2"][rows[1], j] != 0 or not table["l2"][rows[0], j] > 0:
+        return None
+    count = float(table["count"][rows[0], j])
+    root = float(table["l2"][rows[0], j]) / math.sqrt(count)
+    roundness = float(table["l1"][rows[0], j]) / count / root
+    off = min(abs(roundness - each) for each in (_NORMAL_ROUNDNESS, _FLAT_ROUNDNESS))
+    return weight if off <= max(_CUT_TOLERANCE, 1.0 / math.sqrt(count)) else None
 
 
 def _is_judged(parameter: ParameterFacts) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import join_names, lowered, plural
-from tdbg.rules.builtin.weights.first_weights import untrained
+from tdbg.rules.builtin.weights.first_weights import new_last_layer, untrained
 from tdbg.rules.builtin.weights.model_info_rule import (
     ModelInfoRule,
     evaluate_first,
@@ -62,13 +62,13 @@ class NotInOptimizer(ModelInfoRule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of gradients, and the first row of weights."""
-        weights = Needs(collections=frozenset({"weights"}), first_steps=1)
+        """Rows of gradients, and the first row of weights and biases."""
+        weights = Needs(collections=frozenset({"weights", "biases"}), first_steps=1)
         return *with_beginning(Needs(collections=frozenset({"gradients"}))), weights
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select gradients and weights."""
-        return tensor.role in {"gradient", "weight"}
+        """Select gradients, weights and biases."""
+        return tensor.role in {"gradient", "weight", "bias"}
 
     def judge(
         self,
@@ -136,6 +136,9 @@ class NotInOptimizer(ModelInfoRule):
             if GRADIENT + name not in table.names
             and not _has_copy(table, name, trained)
         ]
+        last = None if found else new_last_layer(table, model_info, frozen)
+        if last is not None and not _has_copy(table, last, trained):
+            found = [last]
         if not found:
             return
         is_last = frozen[-1:] == list(parameters)[-1:] and _is_of(frozen[-1], found)
@@ -156,8 +159,10 @@ class NotInOptimizer(ModelInfoRule):
                     bad=some[np.newaxis],
                     decided=some[np.newaxis],
                     severity=Severity.WARNING if is_warning else Severity.INFO,
-                    describe=lambda _: self._describe_frozen(
-                        found, len(frozen), model_info
+                    describe=lambda _: (
+                        self._describe_frozen(found, len(frozen), model_info)
+                        if last is None
+                        else _describe_last(found[0])
                     ),
                 )
 
@@ -201,6 +206,21 @@ class NotInOptimizer(ModelInfoRule):
                 else words.adding_parameters
             ),
         )
+
+
+def _describe_last(weight: str) -> Description:
+    return Description(
+        message=(
+            f"The last layer, {owner_of(weight)}, is frozen although it has never "
+            "learned: its weights are as they were drawn, and its bias is exactly zero."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=lambda words: (
+            f"To train it, {words.thawing}{words.thawing_beside_adapters}. If you "
+            "meant to load it from a checkpoint, check its name there."
+        ),
+    )
 
 
 def _only_last_layers(held: Sequence[bool]) -> bool:

@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 
+_SQUASHING = {Kind.SIGMOID, Kind.HARD_SIGMOID, Kind.TANH, Kind.HARD_TANH}
 # Least number of transitions between layers in a chain.
 MIN_TRANSITIONS = 3
 # Least factor between consecutive layers of a chain.
@@ -147,13 +148,29 @@ def gradients_change(step: FirstStep, threshold: float) -> Found | None:
             ),
             value=ratio,
             threshold=threshold,
-            advice=(
-                "Initialize for the width of the layers and the activation (He for "
-                "ReLU, Glorot for tanh), normalize between the layers, or add residual "
-                "connections."
-            ),
+            advice=_SQUASHED if _squashes(step) and first < last else _BY_WIDTH,
         ),
     )
+
+
+_BY_WIDTH = (
+    "Initialize for the width of the layers and the activation (He for ReLU, Glorot "
+    "for tanh), normalize between the layers, or add residual connections."
+)
+# The gradient of a sigmoid is 1/4 at most.
+_SQUASHED = (
+    "Use ReLU or GELU instead of sigmoid or tanh between the layers, with initial "
+    "weights by He. No initialization helps a deep network of sigmoids; normalizing "
+    "between the layers, or residual connections, do."
+)
+
+
+def _squashes(step: FirstStep) -> bool:
+    """Return whether the model has a sigmoid or tanh for every second layer or more."""
+    modules = step.model_info.modules.values()
+    kinds = [step.model_info.kind_of_class(each) for each in modules]
+    n_layers = sum(kind in WEIGHTED for kind in kinds)
+    return 2 * sum(kind in _SQUASHING for kind in kinds) >= n_layers > 0
 
 
 def outputs_one_sided(step: FirstStep, asymmetry: float) -> Found | None:

@@ -282,9 +282,10 @@ class WeightUpdateRatio(Rule):
             value=ratio,
             threshold=self.large_threshold,
             advice=(
-                f"Lower the learning rate about {fold(ratio / BEARABLE)}, or warm it "
-                "up, and clip gradients. An update is usually about 0.1% of its "
-                "weight, and up to 10% in the first steps of Adam."
+                f"Lower the learning rate about {fold(ratio / BEARABLE)}. {_ESTIMATE} "
+                "If you need a high rate, warm it up and clip gradients. An update is "
+                "usually about 0.1% of its weight, and up to 10% in the first steps of "
+                "Adam."
             ),
         )
 
@@ -384,12 +385,16 @@ class _Losses:
         return bool(verdicts) and all(verdicts)
 
 
+# Healthy first updates lie within a factor of ten of the usual one.
+_ESTIMATE = "This is an estimate: also try 10 times more and 10 times less."
+
+
 def _raise(ratio: float) -> str:
     steps = times(0.01 / ratio).removesuffix(" times")
     return (
-        f"Raise the learning rate up to {fold(TYPICAL / ratio)}. An update is usually "
-        f"about 0.1% of its weight. At this rate, a weight needs about {steps} steps "
-        "in one direction to change by 1%."
+        f"Raise the learning rate about {fold(TYPICAL / ratio)}. {_ESTIMATE} An update "
+        "is usually about 0.1% of its weight. At this rate, a weight needs about "
+        f"{steps} steps in one direction to change by 1%."
     )
 
 

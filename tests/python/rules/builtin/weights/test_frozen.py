@@ -103,6 +103,45 @@ def test_new_layers_that_are_frozen_by_mistake_are_a_warning(
     assert "requires_grad_(True)" in finding.advice
 
 
+def tuned_by_adapters(*, is_new: bool, deviation: float) -> nn.Module:
+    """A pretrained trunk with a frozen head, and a layer beside it that is trained."""
+
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.adapter = nn.Linear(24, 24)
+            self.trunk = learn(network(3))
+            self.head = self.trunk[-1]
+            del self.trunk[-1]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.head(self.trunk(x + self.adapter(x)))
+            return scores
+
+    model = Adapted()
+    model.trunk.requires_grad_(False)
+    model.head.requires_grad_(False)
+    if is_new:
+        nn.init.normal_(model.head.weight, std=deviation)
+        nn.init.zeros_(model.head.bias)
+    return model
+
+
+@pytest.mark.parametrize("deviation", [0.02, 0.2])
+def test_a_new_head_that_is_frozen_beside_a_trained_trunk_is_a_warning(
+    deviation: float, tmp_path: Path
+):
+    """However small its weights were drawn: its bias is exactly zero."""
+    model = tuned_by_adapters(is_new=True, deviation=deviation)
+    (finding,) = trained_on(tmp_path / "new", model)
+    assert finding.severity is Severity.WARNING
+    assert finding.tensor == "head.weight"
+    assert "The last layer, head, is frozen" in finding.message
+    assert "modules_to_save" in finding.advice
+    learned = tuned_by_adapters(is_new=False, deviation=deviation)
+    assert trained_on(tmp_path / "learned", learned) == []
+
+
 def test_layers_that_are_kept_from_the_gradient_are_frozen_too(tmp_path: Path):
     class Detached(nn.Module):
         def __init__(self) -> None:

@@ -150,7 +150,7 @@ def test_slow_updates_are_reported_where_the_loss_has_not_come_down_either():
     (finding,) = judge(with_loss([5e-5] * 60, LEVEL), WeightUpdateRatio())
     assert (finding.step, finding.stage) == (49, Stage.RATE)
     assert "no loss has fallen" in finding.message
-    assert "Raise the learning rate up to 20-fold" in finding.advice
+    assert "Raise the learning rate about 20-fold" in finding.advice
 
 
 @pytest.mark.parametrize(
