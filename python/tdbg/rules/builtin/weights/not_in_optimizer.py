@@ -129,18 +129,13 @@ class NotInOptimizer(ModelInfoRule):
             if not p.requires_grad or p.optimizer is None
         ]
         trained = parameters.keys() - frozen
-        found = [
-            name
-            for name in untrained(table, model_info, frozen)
-            # An adversary is frozen while the other one learns.
-            if GRADIENT + name not in table.names
-            and not _has_copy(table, name, trained)
-        ]
-        last = None if found else new_last_layer(table, model_info, frozen)
-        if last is not None and not _has_copy(table, last, trained):
-            found = [last]
+        found = _never_learned(table, model_info, frozen, trained)
+        description = self._describe_frozen(found, len(frozen), model_info)
         if not found:
-            return
+            last = new_last_layer(table, model_info, frozen)
+            if last is None or _has_copy(table, last, trained):
+                return
+            found, description = [last], _describe_last(last)
         is_last = frozen[-1:] == list(parameters)[-1:] and _is_of(frozen[-1], found)
         is_mistake = len(found) >= SEVERAL or is_last
         is_out = all(parameters[name].optimizer is None for name in found)
@@ -159,11 +154,7 @@ class NotInOptimizer(ModelInfoRule):
                     bad=some[np.newaxis],
                     decided=some[np.newaxis],
                     severity=Severity.WARNING if is_warning else Severity.INFO,
-                    describe=lambda _: (
-                        self._describe_frozen(found, len(frozen), model_info)
-                        if last is None
-                        else _describe_last(found[0])
-                    ),
+                    describe=lambda _: description,
                 )
 
     def _describe_frozen(
@@ -206,6 +197,21 @@ class NotInOptimizer(ModelInfoRule):
                 else words.adding_parameters
             ),
         )
+
+
+def _never_learned(
+    table: Table,
+    model_info: ModelInfo,
+    frozen: Sequence[str],
+    trained: Collection[str],
+) -> list[str]:
+    """Return the frozen weights with their initial values, but for adversaries'."""
+    return [
+        name
+        for name in untrained(table, model_info, frozen)
+        # An adversary is frozen while the other one learns.
+        if GRADIENT + name not in table.names and not _has_copy(table, name, trained)
+    ]
 
 
 def _describe_last(weight: str) -> Description:
