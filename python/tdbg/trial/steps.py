@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,12 +25,11 @@ from numpy.typing import NDArray
 
 from tdbg import _core
 from tdbg.modes import ModeKeys
-from tdbg.run.json_values import is_integer, list_of
 from tdbg.run.schema import GapContent, StepFlag
 from tdbg.trial.compact_table import CompactTable
 from tdbg.trial.row_index import Growable, step_records
 from tdbg.trial.training_steps import is_training, training_steps
-from tdbg.trial.writers import Source
+from tdbg.trial.writers import Source, absent_ranks
 
 if TYPE_CHECKING:
     from tdbg._core import RunReader
@@ -363,7 +362,7 @@ class _Workers:
         self.are_missing = is_any_absent and are_waited_for
         self.given_up: list[int] = []
         if is_any_absent and not are_waited_for:
-            self.given_up = _absent(self.of_rank, world_size, sources[-1])
+            self.given_up = absent_ranks(self.of_rank, world_size, sources[-1].writer)
         self.lossy = {
             rank: of_rank
             for rank, of_rank in self.of_rank.items()
@@ -393,16 +392,6 @@ def _hangs(
         each.writer.reader.count_steps(last + 1, each.stop) >= wait_steps
         for each in sources
     )
-
-
-def _absent(seen: Container[int], world_size: int, source: Source) -> list[int]:
-    """The ranks that were to write, as *source* says, and have not shown up."""
-    ranks: Sequence[int] = range(world_size)
-    for event in source.writer.events:
-        listed = list_of(event.data.get("workers"))
-        if event.kind == "configuration" and listed and all(map(is_integer, listed)):
-            ranks = listed
-    return [rank for rank in ranks if rank not in seen]
 
 
 class _Records(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from tdbg import _core
 from tdbg._core import Definition, Event
 from tdbg.errors import QueryError, TdbgError
 from tdbg.run.directory import WriterDirectory
-from tdbg.run.json_values import parse_document
+from tdbg.run.json_values import is_integer, list_of, parse_document
 from tdbg.run.schema import EventKind
 from tdbg.trial.row_index import HistogramIndex, RowBlocks
 
@@ -38,6 +38,7 @@ __all__ = [
     "Ids",
     "Source",
     "WriterReader",
+    "absent_ranks",
     "attempts_of",
     "select",
     "sources_of",
@@ -342,6 +343,7 @@ class Attempt:
         first_step: Lowest global step recorded, or None.
         last_step: Highest global step recorded, or None.
         started_ns: When the last of its writers began, in ns since 1970 UTC.
+        absent: The ranks that were to write, and have not shown up.
     """
 
     number: int
@@ -351,6 +353,7 @@ class Attempt:
     first_step: int | None
     last_step: int | None
     started_ns: int
+    absent: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,13 +393,34 @@ def attempts_of(writers: Sequence[WriterReader]) -> list[list[WriterReader]]:
     ]
 
 
+def absent_ranks(
+    seen: Container[int], world_size: int, writer: WriterReader
+) -> list[int]:
+    """Return the ranks that were to write, and have not shown up.
+
+    Args:
+        seen: Those that have.
+        world_size: How many were to write, if the writer does not say which.
+        writer: One of them, which says which ranks were to write.
+    """
+    ranks: Sequence[int] = range(world_size)
+    for event in writer.events:
+        listed = list_of(event.data.get("workers"))
+        if event.kind == "configuration" and listed and all(map(is_integer, listed)):
+            ranks = listed
+    return [rank for rank in ranks if rank not in seen]
+
+
 def describe(number: int, group: list[WriterReader]) -> Attempt:
     """Describe an attempt for a user."""
     firsts = [w.first_step for w in group if w.first_step is not None]
+    world_size = max(int(writer.identity["world_size"]) for writer in group)
+    absent = absent_ranks({writer.rank for writer in group}, world_size, group[-1])
     return Attempt(
         number=number,
         uuid=group[0].identity["attempt"].hex(),
-        world_size=max(int(writer.identity["world_size"]) for writer in group),
+        world_size=world_size,
+        absent=tuple(absent),
         writers=tuple(writer.name for writer in group),
         first_step=min(firsts) if firsts else None,
         last_step=max(w.last_step for w in group) if firsts else None,

@@ -5,14 +5,14 @@ Thread safety: functions; the trial's lock is held inside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.quantities import plural
+from tdbg.config.quantities import conjoin, plural
 from tdbg.modes import EVALUATION, TRAINING, ModeKeys
 from tdbg.trial import LostRecords, RunOverhead, Trial, stop_reason
 from tdbg.view.coverage import Coverage, coverage_of
@@ -24,6 +24,8 @@ __all__ = ["ENDED", "Head", "head_of"]
 ENDED = ("closed", "dead")
 # The rate is that of so many of the newest recorded steps.
 RATE_STEPS = 200
+# So many ranks are named in a sentence.
+MOST_RANKS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class Head:
         incomplete: Steps that some worker did not record and will not.
         damaged: Recorded steps that lost something.
         ranks: Number of ranks that the newest attempt was started with.
-        absent: Number of those that wrote nothing.
+        absent: Those of them that wrote nothing.
         coverage: How much of the training was recorded, by role.
         overhead: What capture costs.
         lost_records: The records that were lost, and why.
@@ -77,7 +79,7 @@ class Head:
     incomplete: int
     damaged: int
     ranks: int
-    absent: int
+    absent: tuple[int, ...]
     coverage: Coverage
     overhead: RunOverhead
     lost_records: LostRecords
@@ -122,9 +124,7 @@ class Head:
         if self.incomplete:
             parts.append(f"{plural(self.incomplete, 'step')} not recorded by all ranks")
         if self.absent:
-            parts.append(
-                f"{self.absent:,} of {plural(self.ranks, 'rank')} wrote nothing"
-            )
+            parts.append(f"{_ranks(self.absent)} of {self.ranks:,} wrote nothing")
         return " and ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
@@ -138,6 +138,14 @@ class Head:
             "lost_records": self.lost_records.to_json(),
             "missing": self.missing,
         }
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Name ranks: ``rank 3``, ``ranks 1, 2, 3, 4 and 60 more``."""
+    more = len(ranks) - MOST_RANKS
+    listed = [str(rank) for rank in ranks[:MOST_RANKS]]
+    names = conjoin([*listed, f"{more:,} more"] if more > 0 else listed)
+    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
 
 
 def head_of(trial: Trial, table: NDArray[np.void] | None = None) -> Head:
@@ -179,7 +187,7 @@ def head_of(trial: Trial, table: NDArray[np.void] | None = None) -> Head:
             incomplete=int(np.sum((table["settled"] | is_over) & ~table["complete"])),
             damaged=int(np.sum(~table["lossless"])),
             ranks=ranks,
-            absent=max(0, ranks - len(newest[0].writers)) if newest else 0,
+            absent=newest[0].absent if newest else (),
             coverage=coverage_of(
                 trial,
                 tensors,

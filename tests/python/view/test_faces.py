@@ -91,7 +91,7 @@ def test_each_run_is_told_as_it_is(runs: dict[str, Path]) -> None:
     assert "1 rule failed and judged nothing: B." in told["failed"]
     assert told["killed"].startswith("Killed after 60 steps.")
     assert told["live"].startswith("Training, 60 steps so far.")
-    assert "Data is missing: 1 of 3 ranks wrote nothing." in told["ranks"]
+    assert "Data is missing: rank 2 of 3 wrote nothing." in told["ranks"]
     assert "Data is missing" in told["damaged"]
     assert told["empty"] == "Nothing was recorded."
     green = {name for name, verdict in said.items() if verdict.tone == "ok"}

@@ -47,7 +47,7 @@ def head(**changes: object) -> Head:
         incomplete=0,
         damaged=0,
         ranks=1,
-        absent=0,
+        absent=(),
         coverage=Coverage(),
         overhead=RunOverhead(),
         lost_records=LostRecords(),

@@ -40,7 +40,11 @@ def workers(subject: Subject) -> Section:
                 caption="How long a step took, and how much of that was capture.",
             )
         )
-    states = subject.trial.worker_states()
+    absent = subject.view.head.absent
+    states = {
+        **subject.trial.worker_states(),
+        **{f"worker_{rank}": "wrote nothing" for rank in absent},
+    }
     losses = [
         n for n in sorted(subject.in_collection("losses")) if subject.is_number(n)
     ]
