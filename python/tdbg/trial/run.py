@@ -300,6 +300,14 @@ class RunState:
                     return definition
         return None
 
+    def position(self, name: str) -> int:
+        """Its place in the order in which tensors first came; 0 if it never did."""
+        for source in self.sources:
+            ids = source.writer.ids.get(name)
+            if ids:
+                return ids[0]
+        return 0
+
     def names(self) -> set[str]:
         """Names of all tensors and scalars that were ever saved."""
         found: set[str] = set()

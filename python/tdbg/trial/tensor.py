@@ -132,10 +132,7 @@ class TensorHandle(HistogramQueries, Shown):
     def position(self) -> int:
         """Its place in the order in which tensors first came: that of execution."""
         with self._run.fresh() as run:
-            for source in run.sources:
-                if self.name in source.writer.ids:
-                    return source.writer.ids[self.name][0]
-            return 0
+            return run.position(self.name)
 
     @property
     def dtype(self) -> str:

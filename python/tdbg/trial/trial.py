@@ -442,6 +442,15 @@ class Trial(TableQueries, Shown):
                 raise TensorUnavailable(msg)
             return TensorHandle(run, found)
 
+    def positions(self, names: Iterable[str]) -> list[int]:
+        """Return the place of each tensor in the order in which they first came.
+
+        Args:
+            names: Names of tensors; one that was never saved has place 0.
+        """
+        with self._run.fresh() as run:
+            return [run.position(name) for name in names]
+
     def has_tensor(self, name: str) -> bool:
         """Whether there is a tensor of that name or alias."""
         with self._run.fresh() as run:

@@ -36,6 +36,7 @@ from tdbg.trial import DURATION_FIELD
 from tdbg.ui import comparison, control, documents, elements, series
 from tdbg.ui.control import estimate
 from tdbg.ui.judging import Judges
+from tdbg.ui.memory import GivesBack
 from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
 from tdbg.ui.reads import ReaderGone, Reading, Turns
@@ -109,9 +110,13 @@ def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
         "/api/capture": _Handler("POST", _capture),
         "/api/judge": _Handler("POST", partial(_judge, judged)),
     }
-    turns = Turns()
+    turns, gives_back = Turns(), GivesBack()
     routes = [
-        Route(path, _endpoint(runs, access, turns, handler), methods=[handler.method])
+        Route(
+            path,
+            _endpoint(runs, access, turns, gives_back, handler),
+            methods=[handler.method],
+        )
         for path, handler in handlers.items()
     ]
     routes.append(Route(EVENTS, _events(runs), methods=["GET"]))
@@ -213,7 +218,7 @@ class _Question:
 
 
 def _endpoint(
-    runs: Runs, access: Access, turns: Turns, handler: _Handler
+    runs: Runs, access: Access, turns: Turns, gives_back: GivesBack, handler: _Handler
 ) -> Callable[..., Any]:
     async def endpoint(request: Request) -> Response:
         body: object = None
@@ -234,6 +239,7 @@ def _endpoint(
             return Response(status_code=CLIENT_GONE)
         finally:
             watching.cancel()
+            gives_back.soon()
 
     return endpoint
 

@@ -52,12 +52,13 @@ def in_forward_order(trial: Trial, names: Iterable[str]) -> list[str]:
     info = trial.model_info()
     parameters = list(info[-1].parameters) if info else []
     place = {name: i for i, name in enumerate(parameters)}
+    given = list(names)
+    first = dict(zip(given, trial.positions(given), strict=True))
 
     def key(name: str) -> tuple[float, int]:
-        of_parameter = place.get(_parameter_of(name), math.inf)
-        return of_parameter, trial.tensor(name).position
+        return place.get(_parameter_of(name), math.inf), first[name]
 
-    return sorted(names, key=key)
+    return sorted(given, key=key)
 
 
 def _parameter_of(name: str) -> str:
