@@ -36,10 +36,9 @@ from tdbg.trial import DURATION_FIELD
 from tdbg.ui import comparison, control, documents, elements, series
 from tdbg.ui.control import estimate
 from tdbg.ui.judging import Judges
-from tdbg.ui.memory import GivesBack
 from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
-from tdbg.ui.reads import ReaderGone, Reading, Turns
+from tdbg.ui.reads import GivesBack, ReaderGone, Reading, Turns
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.security import EVENTS, TOKEN_HEADER, Access, Guard
 

@@ -1,18 +1,22 @@
-"""Reads that end when nobody waits for them, and of which nobody has many at once.
+"""Reads that end when nobody waits for them, of which nobody has many at once.
 
-Thread safety: a ``Reading`` may be used from any thread; ``Turns`` belongs to one loop.
+What memory they used is given back to the system.
+
+Thread safety: a ``Reading`` may be used from any thread; ``Turns`` and
+``GivesBack`` belong to one loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import threading
 from collections.abc import AsyncIterator
 
 from starlette.types import Receive
 
-__all__ = ["ReaderGone", "Reading", "Turns"]
+__all__ = ["GivesBack", "ReaderGone", "Reading", "Turns"]
 
 # Heavy reads of all clients at once; each has a thread.
 AT_ONCE = 4
@@ -70,3 +74,29 @@ class Turns:
             lock, n = self._clients.pop(client)
             if n > 1:
                 self._clients[client] = lock, n - 1
+
+
+# It takes milliseconds, so it is done once for the answers of so long a time.
+_SECONDS = 1.0
+
+
+class GivesBack:
+    """Gives memory back a while after an answer."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+
+    def soon(self) -> None:
+        """Note that there was an answer."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(_SECONDS, self._begin, loop)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        loop.run_in_executor(None, _trim)
+
+
+def _trim() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # No glibc.
+        ctypes.CDLL(None).malloc_trim(0)
