@@ -469,7 +469,7 @@ class RunOverhead:
             text += self._of_budget(self.budget)
         if self.changes:
             left_out = str(self.changes[-1].get("text") or "nothing left out now")
-            text += f", changed {plural(len(self.changes), 'time')}: {left_out}"
+            text += f"; changed {plural(len(self.changes), 'time')}: {left_out}"
         for each in self.devices:
             if not each.get("is_usable"):
                 text += f"; device {each['device']} without kernels: {each['reason']}"

@@ -26,6 +26,7 @@ from tdbg.capture.budget import (
     floor_of,
 )
 from tdbg.capture.counted_steps import FELT_COUNTED_NS
+from tdbg.capture.overhead import RunDelay
 from tdbg.capture.policy import Policy
 from tdbg.capture.schedule import ROWS, Throttle
 from tdbg.capture.steps import Step
@@ -437,3 +438,29 @@ def test_the_cost_of_a_schedule_that_is_kept_is_told(
     (told,) = [each.message for each in caplog.records if "turns this" in each.message]
     assert "your own schedules are kept" in told
     assert "s beside" in told
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("part", [0.0, 1.0])
+def test_time_without_a_processor_is_charged_to_nobody(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, part: float
+) -> None:
+    """Sabotaged: the budget goes by the clock, and other programs look like tdbg."""
+    monkeypatch.delenv("TDBG_BUDGET")
+    charged: list[float] = []
+
+    def end_step(_: Throttling, __: Step, capture_ns: float, rest_ns: float) -> None:
+        charged.extend((capture_ns, rest_ns))
+
+    def count(_: Throttling, __: int, rest_ns: float, ___: int = 0) -> None:
+        charged.append(rest_ns)
+
+    monkeypatch.setattr(RunDelay, "part_running", lambda *_: part)
+    monkeypatch.setattr(Throttling, "end_step", end_step)
+    monkeypatch.setattr(Throttling, "count", count)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with td.watch(model, out=run_dir):
+        train(model, nn.CrossEntropyLoss(), optimizer, digits(16), 80)
+    assert len(charged) >= 100
+    assert (sum(charged) > 0) is (part > 0)
