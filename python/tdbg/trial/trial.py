@@ -146,6 +146,18 @@ class Trial(TableQueries, Shown):
         with self._run.fresh() as run:
             return run.problems()
 
+    def verify(self) -> list[FileProblem]:
+        """Read every byte, and return all that is wrong with the files.
+
+        It takes about a second for each GB; ``problems`` has what opening them found.
+        """
+        with self._run.fresh() as run:
+            return [
+                FileProblem(p.kind, w.name, p.file, p.offset, p.length, p.message)
+                for w in run.everyone
+                for p in w.reader.verify()
+            ]
+
     def configuration(self) -> dict[str, Any]:
         """How capture was configured, as the training wrote it down."""
         with self._run.fresh() as run:

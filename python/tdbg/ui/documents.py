@@ -18,6 +18,7 @@ from tdbg.ui.series import curve, curve_names
 from tdbg.view import (
     RunRow,
     RunView,
+    file_problems,
     in_forward_order,
     tensors_in,
     view_of,
@@ -142,7 +143,7 @@ def described(trial: Trial) -> dict[str, Any]:
             "curves": curve_names(trial),
             "problem_list": [
                 {"kind": each.kind, "file": each.file, "message": each.message}
-                for each in trial.problems()[:MAX_PROBLEMS]
+                for each in file_problems(trial)[:MAX_PROBLEMS]
             ],
             "n_tensors": len(tensors_in(trial).roles),
             "changes": _changes(trial),

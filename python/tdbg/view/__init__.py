@@ -20,7 +20,7 @@ from tdbg.view.curves import (
     series_of,
 )
 from tdbg.view.distributions import QUANTILES, Distribution, Histograms
-from tdbg.view.head import ENDED, Head, head_of
+from tdbg.view.head import ENDED, Head, file_problems, head_of
 from tdbg.view.layers import MAP_FIELDS, Cells, in_forward_order, layer_cells
 from tdbg.view.problems import (
     Diagnosis,
@@ -58,6 +58,7 @@ __all__ = [
     "diagnosis_of",
     "diagnosis_of_report",
     "diagnosis_of_run",
+    "file_problems",
     "gaps_of",
     "head_of",
     "in_forward_order",

@@ -8,20 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.quantities import conjoin, plural
 from tdbg.modes import EVALUATION, TRAINING, ModeKeys
-from tdbg.trial import LostRecords, RunOverhead, Trial, stop_reason
+from tdbg.trial import FileProblem, LostRecords, RunOverhead, Trial, stop_reason
 from tdbg.view.coverage import Coverage, coverage_of
 from tdbg.view.tensors import tensors_in
 
-__all__ = ["ENDED", "Head", "head_of"]
+__all__ = ["ENDED", "Head", "file_problems", "head_of"]
 
 #: States of a training that writes no more.
 ENDED = ("closed", "dead")
+# Bytes of a run that are read to find damage: a quarter of a second.
+MOST_VERIFIED = 1 << 28
+# A torn tail is only how a killed writer ends; where the end of a run is not known,
+# nothing says that it is not this one; of a second training the head says more.
+HARMLESS = ("torn_tail", "unknown_end", "concurrent")
 # The rate is that of so many of the newest recorded steps.
 RATE_STEPS = 200
 # So many ranks are named in a sentence.
@@ -52,6 +58,7 @@ class Head:
         created: When the run was created, as ISO 8601 text in UTC.
         bytes: Size of the run's files.
         damaged_files: Number of problems with these files.
+        unsound: Number of those that are damage, and not how a killed writer ends.
         incomplete: Steps that some worker did not record and will not.
         damaged: Recorded steps that lost something.
         ranks: Number of ranks that the newest attempt was started with.
@@ -76,6 +83,7 @@ class Head:
     created: str
     bytes: int
     damaged_files: int
+    unsound: int = 0
     incomplete: int
     damaged: int
     ranks: int
@@ -114,7 +122,7 @@ class Head:
                 f"{plural(lost.hidden_steps, 'step')} hidden behind another training "
                 "that wrote to the run at the same time"
             )
-        if not all(each.in_order for each in lost.writers):
+        if self.unsound or not all(each.in_order for each in lost.writers):
             if lost.records:
                 parts.append(f"{plural(lost.records, 'record')} lost")
             elif self.damaged:
@@ -160,6 +168,7 @@ def head_of(trial: Trial, table: NDArray[np.void] | None = None) -> Head:
     """
     with trial.no_refresh():
         table = trial.step_table() if table is None else table
+        problems = file_problems(trial)
         tensors, overhead = tensors_in(trial), trial.overhead()
         steps, training = table["step"], table["training_step"]
         wall = table["wall_ns"]
@@ -182,7 +191,8 @@ def head_of(trial: Trial, table: NDArray[np.void] | None = None) -> Head:
             stopped=stop_reason(trial.events("status")),
             created=trial.created,
             bytes=trial.n_bytes,
-            damaged_files=len(trial.problems()),
+            damaged_files=len(problems),
+            unsound=sum(each.kind not in HARMLESS for each in problems),
             # Nobody comes late to a training that has ended in order.
             incomplete=int(np.sum((table["settled"] | is_over) & ~table["complete"])),
             damaged=int(np.sum(~table["lossless"])),
@@ -209,6 +219,30 @@ def _steps_between(table: NDArray[np.void]) -> int:
     """Return the training steps from the first recorded one to the last, included."""
     steps = table["training_step"]
     return int(steps[-1] - steps[0]) + 1 if len(steps) else 0
+
+
+_verified: WeakKeyDictionary[Trial, tuple[int, list[FileProblem]]] = WeakKeyDictionary()
+
+
+def file_problems(trial: Trial) -> list[FileProblem]:
+    """Return what is wrong with the files of a run.
+
+    An index answers for a shard whose records nobody reads, so that opening a run finds
+    no damage inside.  Files of a training that has ended are read as a whole, once, up
+    to 256 MB; ``tdbg fsck`` reads any.
+
+    Args:
+        trial: The run.
+    """
+    with trial.no_refresh():
+        found = trial.problems()
+        n_bytes = trial.n_bytes
+        if found or trial.status not in ENDED or n_bytes > MOST_VERIFIED:
+            return found
+        held = _verified.get(trial)
+        if held is None or held[0] != n_bytes:
+            held = _verified[trial] = n_bytes, trial.verify()
+        return held[1]
 
 
 def _rate(table: NDArray[np.void]) -> float | None:

@@ -20,6 +20,7 @@ from tdbg.view import (
     Head,
     Verdict,
     diagnosis_of,
+    file_problems,
     verdict_of,
     view_of,
 )
@@ -84,6 +85,28 @@ def test_only_a_whole_run_that_went_well_is_green() -> None:
     late = judged(incomplete=7)
     assert late.tone == "info"
     assert "7 steps not recorded by all ranks" in late.sentence
+
+
+@pytest.mark.parametrize("place", [0.3, 0.5, 0.7])
+def test_a_run_that_is_damaged_inside_is_not_green(
+    tmp_path: Path, place: float
+) -> None:
+    """The index answers for the shard, so that nothing of it is read on opening."""
+    with RunBuilder(tmp_path / "run") as run:
+        for step in range(200):
+            run.save(step, "gradient/w", np.arange(64, dtype=np.float32) + step)
+            run.end_step(step)
+    calm = diagnosis_of([], QUIET)
+    assert view_of(create_trial(tmp_path / "run"), calm).verdict.tone == "ok"
+    (shard,) = (tmp_path / "run").rglob("*.tds")
+    content = bytearray(shard.read_bytes())
+    at = int(place * len(content))
+    content[at : at + 64] = bytes(~byte & 0xFF for byte in content[at : at + 64])
+    shard.write_bytes(content)
+    found = view_of(create_trial(tmp_path / "run"), calm)
+    assert found.verdict.tone == "info"
+    assert "Data is missing: some of its files are damaged." in found.verdict.sentence
+    assert file_problems(create_trial(tmp_path / "run"))[0].kind == "damage"
 
 
 def test_a_rule_that_raised_is_said_and_is_not_nothing_wrong() -> None:
