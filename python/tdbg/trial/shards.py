@@ -29,6 +29,7 @@ __all__ = [
     "CLASS_DTYPES",
     "FLOAT64",
     "INT64",
+    "OF_SAMPLES",
     "PER_WORKER",
     "UINT64",
     "Contributions",
@@ -154,6 +155,9 @@ PER_WORKER = frozenset(
         Role.GRADIENT_LOCAL,
     }
 )
+
+# Of these a worker's part is some samples of the batch.
+OF_SAMPLES = PER_WORKER - {Role.UNIT_SUMMARY, Role.GRADIENT_LOCAL}
 
 _SIGNED = ("int8", "int16", "int32", "int64")
 _FLOATS = (

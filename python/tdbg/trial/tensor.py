@@ -45,6 +45,7 @@ from tdbg.trial.selection import (
     steps_of,
 )
 from tdbg.trial.shards import (
+    OF_SAMPLES,
     extreme_class,
     has_statistics,
     role_of,
@@ -127,6 +128,12 @@ class TensorHandle(HistogramQueries, Shown):
         """Return its role: weight, bias, gradient, input, output, loss, scalar, ..."""
         definition = self._definition()
         return "other" if definition is None else role_of(definition).name.lower()
+
+    @property
+    def is_of_samples(self) -> bool:
+        """Whether each worker has a share of the batch: inputs, outputs, losses."""
+        definition = self._definition()
+        return definition is not None and role_of(definition) in OF_SAMPLES
 
     @property
     def position(self) -> int:
@@ -252,9 +259,11 @@ class TensorHandle(HistogramQueries, Shown):
     ) -> NDArray[Any]:
         """The raw value, as an array that cannot be written to.
 
-        Where several were saved at the step, it is that of the first worker's first
-        micro-batch and call; unit summaries are added up instead, and the parts of a
-        sharded tensor put together.
+        Where several were saved at the step, it is that of the first micro-batch and
+        call.  Without a worker it is of all of them, as ``stats`` is: the batch of
+        inputs, outputs, labels and losses, put together by rank, the mean of losses
+        that are one number, the whole of a sharded tensor, and the sum of unit
+        summaries.  What is the same on all workers, as weights are, is the first's.
 
         Raises:
             StepUnavailable: If nothing was saved at *step*.

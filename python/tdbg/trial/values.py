@@ -21,7 +21,14 @@ from tdbg._core import Definition
 from tdbg.config.collections import Role
 from tdbg.errors import CorruptionError, TensorUnavailableForStep
 from tdbg.trial.run import RunState
-from tdbg.trial.shards import assemble, element_type, is_shard, role_of, tell_missing
+from tdbg.trial.shards import (
+    OF_SAMPLES,
+    assemble,
+    element_type,
+    is_shard,
+    role_of,
+    tell_missing,
+)
 from tdbg.trial.writers import Source, WriterReader
 
 __all__ = [
@@ -301,9 +308,11 @@ def value_of(
     *,
     is_whole: bool = True,
 ) -> NDArray[Any]:
-    """That of the first worker's first micro-batch and call.
+    """Return that of the first micro-batch and call, of all workers together.
 
-    Unit summaries are added up instead, and the parts of a sharded tensor put together.
+    What each worker has of a batch is put together by rank, and losses that are one
+    number are averaged; unit summaries are added up, and the parts of a sharded tensor
+    put together.  Of anything else the first worker has what all have.
 
     Args:
         run: The run.
@@ -314,12 +323,47 @@ def value_of(
     """
     if role_of(found[0].definition) is Role.UNIT_SUMMARY:
         return add_up(found)
-    if not is_whole or not is_shard(found[0].definition):
-        return read_value(found[0])
     parts = [entry for entry in found if entry.call == found[0].call]
+    definition = found[0].definition
+    if not is_whole or not is_shard(definition):
+        is_of_samples = is_whole and role_of(definition) in OF_SAMPLES
+        # A distributed tensor without shards is the same on all workers.
+        if len(parts) > 1 and is_of_samples and not definition.placements:
+            return _batch(name, step, parts)
+        return read_value(found[0])
     whole = assemble([(entry.definition, read_value(entry)) for entry in parts])
     if whole is None:
         raise incomplete(run, name, step, parts)
+    return whole
+
+
+def _batch(name: str, step: int, parts: Sequence[RawEntry]) -> NDArray[Any]:
+    """Put together what workers have of a batch, in the order of their ranks.
+
+    Raises:
+        TensorUnavailableForStep: If their parts do not fit together.
+    """
+    of_worker = {entry.source.writer.rank: entry for entry in reversed(parts)}
+    shares = [read_value(of_worker[rank]) for rank in sorted(of_worker)]
+    if len(shares) == 1:
+        return shares[0]
+    if all(share.ndim == 0 for share in shares):
+        stacked = np.stack(shares)
+        is_loss = role_of(parts[0].definition) is Role.LOSS
+        found = stacked.mean(dtype=np.float64) if is_loss else stacked
+        whole = np.asarray(found, shares[0].dtype)
+    elif len({share.shape[1:] for share in shares if share.ndim}) == 1 and all(
+        share.ndim for share in shares
+    ):
+        whole = np.concatenate(shares)
+    else:
+        shapes = ", ".join(str(share.shape) for share in shares)
+        msg = (
+            f"the shares that workers have of {name!r} at step {step} do not fit "
+            f"together (their shapes are {shapes}): use worker= to read one of them"
+        )
+        raise TensorUnavailableForStep(msg)
+    whole.flags.writeable = False
     return whole
 
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from run_builder import RunBuilder, new_attempt
 from tdbg import _core
-from tdbg.errors import InvalidWorker, QueryError
+from tdbg.config import Role
+from tdbg.errors import InvalidWorker, QueryError, TensorUnavailableForStep
 from tdbg.run.schema import EventKind
 from tdbg.trial import StepState, create_trial, waiting_for_steps
 
@@ -441,3 +442,25 @@ def test_an_epoch_ends_where_recorded_steps_are_replaced_and_only_there(
         again.step(2, {"w": np.zeros(2, np.float32)})
     assert trial.epoch == second
     assert create_trial(run_dir).epoch == second
+
+
+def test_a_value_is_of_all_workers_as_the_statistics_are(run_dir: Path) -> None:
+    attempt = new_attempt()
+    for rank in (1, 0):
+        share = np.full((2 + rank, 3), rank, np.float32)
+        with RunBuilder(run_dir, rank=rank, world_size=2, attempt=attempt) as run:
+            loss = np.asarray(np.float32(rank))
+            run.save(0, "loss_output_0", loss, role=Role.LOSS)
+            odd = np.zeros((2, 3 + rank), np.float32)
+            run.step(0, {"net_output_0": share, "fc.weight": ONES, "odd_output_0": odd})
+    trial = create_trial(run_dir)
+    output = trial.tensor("net_output_0")
+    assert output.value(0).tolist() == 2 * [[0] * 3] + 3 * [[1] * 3]
+    assert output.value(0).size == output.stats(0).count == 15
+    assert output.value(0).mean() == pytest.approx(output.stats(0).mean)
+    assert output.value(0, worker="worker_1").shape == (3, 3)
+    assert trial.tensor("fc.weight").value(0).shape == ONES.shape
+    of_all = trial.tensor("loss_output_0")
+    assert float(of_all.value(0)) == of_all.stats(0).mean == 0.5
+    with pytest.raises(TensorUnavailableForStep, match="use worker= to read one"):
+        trial.tensor("odd_output_0").value(0)

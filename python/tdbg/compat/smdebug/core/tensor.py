@@ -87,13 +87,22 @@ class Tensor:
             InvalidWorker: If this worker did not save the tensor.
         """
         with self._translated(step_num, mode, worker):
-            return self._handle.value(step_num, mode, worker)
+            chosen = worker or self._first_worker(step_num, mode)
+            return self._handle.value(step_num, mode, chosen)
 
     def values(
         self, mode: ModeKeys = ModeKeys.GLOBAL, worker: str | None = None
     ) -> dict[int, NDArray[Any]]:
         """Return all raw values by step."""
-        return self._handle.values(mode, worker)
+        steps = self._handle.steps(mode, what="values", worker=worker)
+        return {step: self.value(step, mode, worker) for step in steps}
+
+    def _first_worker(self, step: int, mode: ModeKeys) -> str | None:
+        """The worker whose value is returned where none is named; None: all alike."""
+        if not self._handle.is_of_samples:
+            return None
+        found = self._handle.workers(step, mode)
+        return found[0] if len(found) > 1 else None
 
     def reduction_value(
         self,
