@@ -65,7 +65,9 @@ def test_arrays_that_no_page_has_are_refused() -> None:
 def test_an_envelope_is_that_of_the_trial(served: Dashboard, run: Path) -> None:
     query = f"run={served.run_id()}&name=fc.weight&field=l2&columns=7"
     answer = served.ask(f"/api/envelope?{query}").arrays
-    expected = create_trial(run).envelope(["fc.weight"], columns=7, fields=("l2",))
+    expected = create_trial(run).envelope(
+        ["fc.weight"], columns=7, fields=("l2",), by="training"
+    )
     np.testing.assert_array_equal(answer["low"], expected.low["l2"])
     np.testing.assert_array_equal(answer["high"], expected.high["l2"])
     np.testing.assert_array_equal(answer["edges"], expected.edges)
@@ -92,17 +94,20 @@ def test_rows_are_exact_and_say_what_is_no_number(served: Dashboard) -> None:
     query = f"run={served.run_id()}&name=fc.weight&start=41&stop=43"
     rows = served.ask(f"/api/rows?{query}").json["rows"]
     assert [row["step"] for row in rows] == [41, 42]
-    assert rows[1]["mean"] == 45.5
+    # Four steps of evaluation came before.
+    assert [row["global_step"] for row in rows] == [45, 46]
+    assert rows[1]["mean"] == 49.5
     assert rows[1]["mode"] == "TRAIN"
 
 
-@pytest.mark.parametrize(("around", "first"), [(0, 0), (45, 38), (99, 85), (1000, 85)])
+@pytest.mark.parametrize(("around", "first"), [(0, 0), (45, 43), (99, 85), (1000, 85)])
 def test_rows_around_a_step_are_those_next_to_it(
     served: Dashboard, around: int, first: int
 ) -> None:
     query = f"run={served.run_id()}&name=fc.weight&start=0&stop=100&around={around}"
     found = served.ask(f"/api/rows?{query}").json
-    assert [row["step"] for row in found["rows"]] == list(range(first, first + 15))
+    recorded = [row["global_step"] for row in found["rows"]]
+    assert recorded == list(range(first, first + 15))
     assert found["n_steps"] == 100
 
 
@@ -125,7 +130,8 @@ def test_histograms_are_of_saved_values_where_none_was_counted(
     n_columns, n_bins = answer.arrays["counts"].shape
     assert 5 <= n_columns <= 10
     assert n_bins == 20
-    assert answer.arrays["counts"].sum() == pytest.approx(100)
+    # Those of training: evaluation has other distributions at the same steps.
+    assert answer.arrays["counts"].sum() == pytest.approx(90)
     assert answer.header["lost"][0]["dtype"] == "float16"
     query = f"run={served.run_id()}&name=fc.weight"
     assert served.ask(f"/api/histograms?{query}").arrays["steps"].shape == (0,)
@@ -153,7 +159,8 @@ def test_the_document_of_a_run_names_losses_before_settings(
     document = served.ask(f"/api/run?run={served.run_id()}").json
     assert document["curves"] == ["loss_output_0", "lr"]
     assert document["verdict"]["tone"] == "unjudged"
-    assert (document["steps"], document["last_step"]) == (90, 99)
+    assert (document["steps"], document["last_step"]) == (90, 90)
+    assert document["last_global_step"] == 99
     assert document["modes"] == ["TRAIN", "EVAL"]
 
 
