@@ -3,7 +3,8 @@
 A loop trains a model that it calls outside of ``fit`` while a tape records.  From that
 call on the search watches the model with the losses and optimizers that follow.  For
 this it replaces calls of models and losses, and ``apply`` of optimizers, on the classes
-of Keras.  The loops of a process share a run.
+of Keras.  Models that train together are called in the first steps: one that is called
+later begins another training, with a run of its own.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -25,6 +26,12 @@ from tdbg.launch.settings import open_hook
 
 __all__ = ["LoopSearch"]
 
+MOST_TRAININGS = 32
+"""Of one process: it may train many little models."""
+
+# After so many steps all models of a training have been called.
+_SETTLED = 2
+
 _log = logging.getLogger("tdbg")
 
 
@@ -38,7 +45,7 @@ class LoopSearch:
 
     Attributes:
         hook: The hook; None until a model is trained.
-        runs: The run of the loops.
+        runs: The runs of the trainings so far.
     """
 
     def __init__(
@@ -116,6 +123,11 @@ class LoopSearch:
     def _model_called(self, model: Any, *_: Any, **__: Any) -> None:
         if model in self._known or not self._is_recording():
             return
+        if self.hook is not None and self.hook.n_steps >= _SETTLED:
+            if len(self.runs) >= MOST_TRAININGS:
+                return  # It stays with the latest run.
+            self.close()
+            self._known, self._losses = weakref.WeakSet(), {}
         self._known.add(model)
         if self.hook is None:
             self._open()

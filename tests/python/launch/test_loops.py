@@ -98,6 +98,49 @@ def test_a_loop_is_captured_and_prints_what_it_prints_by_itself(
     assert not member(tmp_path / "run", 2).exists()
 
 
+AGAIN = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+x = np.random.default_rng(0).random((64, 8)).astype("float32")
+y = np.arange(64) % 3
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+def train(rate, compiled):
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(3)])
+    optimizer = keras.optimizers.SGD(rate)
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        grads = tape.gradient(loss, model.trainable_weights)
+        optimizer.apply_gradients(zip(grads, model.trainable_weights))
+    step = tf.function(step) if compiled else step
+    for _ in range(7):
+        step(x, y)
+
+train(0.1, True)
+train(0.5, True)
+train(0.5, False)
+"""
+
+
+def test_each_training_of_a_sweep_has_a_run(tmp_path: Path) -> None:
+    path, out = tmp_path / "sweep.py", tmp_path / "run"
+    path.write_text(AGAIN)
+    command = [sys.executable, "-m", "tdbg", "run", "--out", str(out), "--"]
+    subprocess.run(
+        [*command, sys.executable, str(path)],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""},
+        check=True,
+        capture_output=True,
+    )
+    for number in (1, 2, 3):
+        trial = tdbg.create_trial(member(out, number))
+        (loss,) = trial.tensor_names(collection="losses")
+        assert trial.tensor(loss).steps(mode=TRAIN) == list(range(7))
+
+
 def test_a_loop_under_xla_is_left_alone_and_that_is_said(tmp_path: Path) -> None:
     _, told = launch(tmp_path, "XLA")
     assert "compiled by XLA" in told
