@@ -45,15 +45,13 @@ const char* Name(Liveness liveness) {
 
 std::unique_ptr<LockedReader> OpenReader(const std::string& directory,
                                          const std::optional<py::bytes>& run,
-                                         bool use_caches,
-                                         std::optional<bool> map_files,
+                                         bool use_caches, bool map_files,
                                          std::uint64_t max_tensor_bytes,
                                          std::uint64_t cached_bytes,
                                          unsigned threads) {
   ReaderOptions options;
   options.use_caches = use_caches;
-  options.map_files = map_files.value_or(true);
-  options.map_live = map_files.has_value();
+  options.map_files = map_files;
   options.max_tensor_bytes = max_tensor_bytes;
   options.cached_bytes = cached_bytes;
   options.n_threads = threads;
@@ -216,7 +214,7 @@ void RegisterReader(py::module_& module) {
   py::class_<Self> type(module, "RunReader", PlainType());
   type.def(py::init(&OpenReader), py::arg("directory"),
            py::arg("run_uuid") = py::none(), py::arg("use_caches") = true,
-           py::arg("map_files") = py::none(),
+           py::arg("map_files") = ReaderOptions().map_files,
            py::arg("max_tensor_bytes") = ReaderOptions().max_tensor_bytes,
            py::arg("cached_bytes") = ReaderOptions().cached_bytes,
            py::arg("threads") = 0)

@@ -4,7 +4,7 @@
 //
 // Limit: when somebody truncates a mapped file, or the disk fails to read a
 // page, the kernel ends the process that touches it (SIGBUS).  tdbg never
-// truncates; where others may, ReaderOptions::map_files turns maps off.
+// truncates, but others may: ReaderOptions::map_files must ask for maps.
 //
 // Thread safety: immutable after construction.
 

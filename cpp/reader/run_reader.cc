@@ -248,11 +248,8 @@ void DirectoryReader::BeginShard(std::uint32_t number) {
   ShardPlace place = place_;
   place.shard_number = number;
   if (!list_.empty()) size_before_ += list_.last().Size();
-  const bool has_ended = commit_.liveness() == Liveness::kClosed ||
-                         commit_.liveness() == Liveness::kDead;
   list_.Add(std::make_unique<Shard>(
-      &files_.directory(), place,
-      options_.map_files && (options_.map_live || has_ended),
+      &files_.directory(), place, options_.map_files,
       options_.use_caches && options_.use_index, definitions_, &problems_));
 }
 

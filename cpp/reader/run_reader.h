@@ -12,8 +12,8 @@
 // some are held in memory.  The tables are put together when they are asked
 // for, and only ever grow, so a caller remembers how much of each it has seen.
 //
-// Sealed shards are mapped (read-only) where the options say so, the live one
-// is read with pread.
+// Files are read with pread; sealed shards are mapped (read-only) where the
+// options say so.
 // Values of tensors and histograms are read and checked when asked for.
 //
 // Thread safety: none; the bindings hold a lock around each call.
@@ -53,12 +53,9 @@ struct ReaderOptions {
   bool use_caches = true;
   // Whether the index, a cache, is used.
   bool use_index = true;
-  // Map sealed shards.  Off where others than the writer may truncate them, or
-  // on a file system that loses pages: a map then faults.
-  bool map_files = true;
-  // Also those that are found while their writer lives, or nobody knows.  Off,
-  // they are read: who looks at a live run is there when its files change.
-  bool map_live = true;
+  // Map sealed shards, so that raw values are given where they lie.  A map
+  // faults where somebody truncates a file, or the file system loses a page.
+  bool map_files = false;
   // The most memory that a tensor may decode to which the bytes it has on the
   // disk do not justify (one is justified by an eighth of it).
   std::uint64_t max_tensor_bytes = 2ULL << 30;

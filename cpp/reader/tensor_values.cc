@@ -245,19 +245,11 @@ class TensorReading {
     return *found;
   }
 
-  // The values where they lie, when they lie there as they are.
-  std::optional<Result<TensorValue>> Mapped(const Located& tensor) {
-    const auto& map = shard_.file().map();
-    if (map == nullptr || !tensor.is_raw()) return std::nullopt;
-    const std::uint64_t end = tensor.data_at() + tensor.n_stored();
-    if (end > map->bytes().size()) return std::nullopt;
-    const auto data = map->bytes().subspan(tensor.data_at(), tensor.n_stored());
+  // Whether these are the values of a tensor that is stored as it is.
+  Status CheckRaw(const Located& tensor, std::span<const std::byte> data) {
     if (data.size() != tensor.head.raw_length) {
       return Bad(tensor.entry, "raw chunks of another length");
     }
-    TensorValue value{data, map};
-    // Nobody writes in a sealed shard: once is enough.
-    if (values_.verified_.contains(KeyOf(tensor.entry))) return value;
     std::uint64_t at = 0;
     for (const Chunk& chunk : tensor.head.chunks) {
       if (MaskedCrc32c(data.data() + at, chunk.stored_length) != chunk.crc) {
@@ -267,6 +259,21 @@ class TensorReading {
       }
       at += chunk.stored_length;
     }
+    return Status::Ok();
+  }
+
+  // The values where they lie, when they lie there as they are.
+  std::optional<Result<TensorValue>> Mapped(const Located& tensor) {
+    const auto& map = shard_.file().map();
+    if (map == nullptr || !tensor.is_raw()) return std::nullopt;
+    const std::uint64_t end = tensor.data_at() + tensor.n_stored();
+    if (end > map->bytes().size()) return std::nullopt;
+    const auto data = map->bytes().subspan(tensor.data_at(), tensor.n_stored());
+    TensorValue value{data, map};
+    // Nobody writes in a sealed shard: once is enough.
+    if (values_.verified_.contains(KeyOf(tensor.entry))) return value;
+    const Status status = CheckRaw(tensor, data);
+    if (!status.ok()) return status;
     if (values_.verified_.size() >= kMaxVerified) values_.verified_.clear();
     values_.verified_.insert(KeyOf(tensor.entry));
     return value;
@@ -297,6 +304,14 @@ class TensorReading {
         before == nullptr ? std::span<const std::byte>() : before->bytes();
     try {
       const auto buffer = std::make_shared<ValueBuffer>(tensor.head.raw_length);
+      if (tensor.is_raw() && tensor.n_stored() == tensor.head.raw_length) {
+        // Without a stop in between.
+        const Status read =
+            shard_.file().Read(tensor.data_at(), buffer->bytes());
+        if (!read.ok()) return Error(read, tensor.entry);
+        TDBG_RETURN_IF_ERROR(CheckRaw(tensor, buffer->bytes()));
+        return std::shared_ptr<const ValueBuffer>(buffer);
+      }
       const std::uint64_t end = tensor.data_at() + tensor.n_stored();
       const auto data =
           shard_.file().View(tensor.data_at(), tensor.n_stored(), end);

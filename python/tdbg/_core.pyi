@@ -305,14 +305,14 @@ class RunReader:
         directory: str,
         run_uuid: bytes | None = None,
         use_caches: bool = True,
-        map_files: bool | None = None,
+        map_files: bool = False,
         max_tensor_bytes: int = ...,
         cached_bytes: int = ...,
         threads: int = 0,
     ) -> None:
         """With use_caches off every record is checked at once; map_files: whether
-        sealed shards are mapped, None: where their writer has ended; threads: as
-        many decode a large tensor, 0: one for each processor, and at most 4."""
+        sealed shards are mapped; threads: as many decode a large tensor, 0: one for
+        each processor, and at most 4."""
 
     def poll(self) -> bool: ...
     def definitions(self, start: int = 0) -> list[Definition]: ...

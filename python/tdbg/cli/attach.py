@@ -183,7 +183,6 @@ def _run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
 )
 @click.option("--end", is_flag=True, help="End all earlier requests.")
 @options.wait_for_answer
-@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(

@@ -46,7 +46,6 @@ __all__ = ["command", "conclude"]
 )
 @report_option
 @jobs_option
-@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(

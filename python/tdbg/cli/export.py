@@ -54,7 +54,6 @@ def command() -> None:
 @click.option(
     "--follow", is_flag=True, help="Follow the run until the training has ended."
 )
-@options.no_mmap
 @options.as_json
 def _tensorboard(
     run: str,

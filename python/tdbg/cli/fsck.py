@@ -17,7 +17,6 @@ from tdbg.run.directory import WriterDirectory, open_run, writer_directories
 from tdbg.trial import (
     HiddenSteps,
     LostRecords,
-    default_mapping,
     hidden_steps,
     lost_by_writer,
 )
@@ -32,7 +31,6 @@ HARMLESS = {"torn_tail", UNKNOWN_END}
 
 @click.command("fsck")
 @options.run
-@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, run: str, as_json: bool) -> None:
@@ -68,9 +66,7 @@ def _check(
     """Check the files of a writer, and keep what reads them."""
     directory = writer.path
     try:
-        reader = readers[writer] = _core.RunReader(
-            str(directory), run_uuid, map_files=default_mapping()
-        )
+        reader = readers[writer] = _core.RunReader(str(directory), run_uuid)
     except StorageError as error:
         problem = _problem(directory, error, "unreadable")
         return {"writer": directory.name, "problems": [problem]}

@@ -24,7 +24,6 @@ __all__ = ["command"]
 @options.regex
 @options.collection
 @options.mode
-@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(

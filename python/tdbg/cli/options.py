@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
 from tdbg.modes import ModeKeys
-from tdbg.run.directory import NO_MAP_VARIABLE
 
 __all__ = [
     "DIRECTORY",
     "as_json",
     "collection",
     "mode",
-    "no_mmap",
     "regex",
     "run",
     "runs",
@@ -42,23 +39,6 @@ regex = click.option(
     "--regex", multiple=True, help="Only tensors whose names match; repeatable."
 )
 collection = click.option("--collection", help="Only tensors of this collection.")
-
-
-def _read_only(ctx: click.Context, _: click.Parameter, given: bool) -> None:
-    """For all that this verb opens, and the processes that it starts."""
-    if not given or NO_MAP_VARIABLE in os.environ:
-        return
-    os.environ[NO_MAP_VARIABLE] = "1"
-    ctx.call_on_close(lambda: os.environ.pop(NO_MAP_VARIABLE, None))
-
-
-no_mmap = click.option(
-    "--no-mmap",
-    is_flag=True,
-    expose_value=False,
-    callback=_read_only,
-    help="Read files instead of mapping them, so that truncation cannot end tdbg.",
-)
 
 wait_for_answer = click.option(
     "--wait",

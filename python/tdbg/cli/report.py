@@ -65,7 +65,6 @@ report_option = click.option(
     callback=_place,
     help="The file.  Default: NAME-report.html, in this folder.",
 )
-@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(

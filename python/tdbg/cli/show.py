@@ -42,7 +42,6 @@ COLUMNS = ("mean", "std", "min", "max", "l1", "l2")
 @options.regex
 @options.collection
 @options.mode
-@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(

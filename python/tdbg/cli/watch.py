@@ -66,7 +66,6 @@ __all__ = ["command", "first_interrupt"]
 )
 @report_option
 @jobs_option
-@options.no_mmap
 @options.as_json
 @click.pass_context
 def command(

@@ -26,7 +26,6 @@ from tdbg.errors import ConfigurationError, NotARun, StorageError, UnsupportedFe
 from tdbg.run.json_values import load_json
 
 __all__ = [
-    "NO_MAP_VARIABLE",
     "Run",
     "WriterDirectory",
     "create_run",
@@ -41,10 +40,6 @@ __all__ = [
     "wait_for_run",
     "writer_directories",
 ]
-
-# Set, no file of a run is mapped by who does not ask for it: ``--no-mmap`` of the
-# verbs, which also reaches the processes that they start.
-NO_MAP_VARIABLE = "TDBG_NO_MMAP"
 
 FORMAT = "tdbg-run"
 VERSION = 1

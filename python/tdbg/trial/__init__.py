@@ -17,7 +17,7 @@ from tdbg.trial.statistics import Statistics
 from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
 from tdbg.trial.tensor import TensorHandle, TensorStatistics
 from tdbg.trial.training_steps import edges_of
-from tdbg.trial.trial import Trial, create_trial, default_mapping
+from tdbg.trial.trial import Trial, create_trial
 from tdbg.trial.values import Call
 from tdbg.trial.writers import Attempt, EventRecord, FileProblem
 
@@ -46,7 +46,6 @@ __all__ = [
     "Trial",
     "WriterLostRecords",
     "create_trial",
-    "default_mapping",
     "edges_of",
     "hidden_steps",
     "lost_by_writer",

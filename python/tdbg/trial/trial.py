@@ -24,7 +24,7 @@ from tdbg.config.collections import Collection, CollectionKeys
 from tdbg.config.messages import nearest_recorded, short
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
-from tdbg.run.directory import NO_MAP_VARIABLE, local_path, wait_for_run
+from tdbg.run.directory import local_path, wait_for_run
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
 from tdbg.shown import Shown, drawn_by
@@ -38,7 +38,7 @@ from tdbg.trial.table_queries import TableQueries
 from tdbg.trial.tensor import TensorHandle
 from tdbg.trial.writers import Attempt, EventRecord, FileProblem
 
-__all__ = ["Trial", "create_trial", "default_mapping"]
+__all__ = ["Trial", "create_trial"]
 
 
 class Trial(TableQueries, Shown):
@@ -535,7 +535,7 @@ def create_trial(
     range_steps: tuple[int, int | None] | None = None,
     attempt: int | None = None,
     wait: float = 0.0,
-    map_files: bool | None = None,
+    map_files: bool = False,
     max_tensor_bytes: int | None = None,
 ) -> Trial:
     """Open the run at *path*, finished or not.
@@ -549,9 +549,10 @@ def create_trial(
             first, -1 for the last. By default a later attempt replaces the steps
             of earlier ones from its first step on.
         wait: Seconds to wait for the run to come into being.
-        map_files: Map finished files; off, they are read, which is slower and does
-            not fault where somebody truncates them. By default those of writers that
-            have ended are mapped, unless TDBG_NO_MMAP is set.
+        map_files: Map finished files, so that uncompressed values are views of them
+            without a copy. If somebody truncates a mapped file, the system kills
+            the process that reads it. By default files are read, and a truncated
+            one raises an error.
         max_tensor_bytes: The most memory that a tensor may decode to which the bytes
             it has on the disk do not justify; 2 GiB by default.
 
@@ -571,11 +572,6 @@ def create_trial(
     return Trial(run, run.run.path.name if name is None else name)
 
 
-def default_mapping() -> bool | None:
-    """Which finished files are mapped where nobody says: None: of ended writers."""
-    return False if os.environ.get(NO_MAP_VARIABLE) else None
-
-
 def _range(given: tuple[int, int | None] | None) -> tuple[int, int | None] | None:
     if given is None:
         return None
@@ -592,9 +588,8 @@ def _range(given: tuple[int, int | None] | None) -> tuple[int, int | None] | Non
     return start, stop
 
 
-def _options(map_files: bool | None, max_tensor_bytes: int | None) -> dict[str, Any]:
-    mapping = default_mapping() if map_files is None else bool(map_files)
-    options: dict[str, Any] = {"map_files": mapping}
+def _options(map_files: bool, max_tensor_bytes: int | None) -> dict[str, Any]:
+    options: dict[str, Any] = {"map_files": bool(map_files)}
     if max_tensor_bytes is not None:
         given: object = max_tensor_bytes
         if not isinstance(given, int) or not 0 <= given < 1 << 63:

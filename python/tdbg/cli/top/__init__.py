@@ -31,7 +31,6 @@ _FRAME_SECONDS = 0.1
 @click.command("top")
 @options.runs
 @click.option("--once", is_flag=True, help="Print the screen once and exit.")
-@options.no_mmap
 @options.as_json
 def command(runs: tuple[str, ...], once: bool, as_json: bool) -> None:
     """Show RUNs on the whole screen while they train: losses, findings, all layers.
