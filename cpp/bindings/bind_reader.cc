@@ -102,10 +102,12 @@ py::array ReadTensor(LockedReader& reader, std::size_t index) {
   return array;
 }
 
-// Problems that a reader finds which uses no index, and those of all values.
+// Problems that a reader finds which uses no index, those of all values, and
+// where an index tells something else.
 std::vector<Problem> Verify(LockedReader& reader) {
   ReaderOptions options = reader.options();
   options.use_index = false;
+  options.check_index = true;
   const ReleaseGil released;
   auto opened = RunReader::Open(reader.directory(), options);
   if (!opened.ok()) {

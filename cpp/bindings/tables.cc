@@ -65,7 +65,7 @@ py::dtype TableDType<ColumnRow>() {
 
 template <>
 py::dtype TableDType<StepEntry>() {
-  // Behind micro_batches stand 4 bytes of padding.
+  // Behind micro_batches stand 4 reserved bytes.
   using Names = std::vector<const char*>;
   const Names names = {
       "step",          "mode",       "flags",       "mode_step", "wall_ns",

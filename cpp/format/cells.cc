@@ -184,9 +184,9 @@ void AppendCells(std::span<const ColumnRow> rows, ExtremeClass extremes,
 bool CellHolds(const Cell& cell, std::uint32_t definition,
                std::int64_t first_step, std::int64_t last_step) {
   return cell.definition == definition && cell.n_rows > 0 &&
-         cell.n_bad <= cell.n_rows && cell.n_valued <= cell.n_rows &&
-         first_step <= cell.first_step && cell.first_step <= cell.last_step &&
-         cell.last_step <= last_step &&
+         cell.reserved == 0 && cell.n_bad <= cell.n_rows &&
+         cell.n_valued <= cell.n_rows && first_step <= cell.first_step &&
+         cell.first_step <= cell.last_step && cell.last_step <= last_step &&
          (cell.mode != kModeUnknown || cell.first_step == cell.last_step) &&
          (cell.n_bad == 0 || (cell.first_step <= cell.first_bad &&
                               cell.first_bad <= cell.last_step));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <numeric>
 
 #include "base/coding.h"
@@ -163,7 +162,6 @@ Status IndexBuilder::Take(const IndexEntry& entry,
       const auto decoded = DecodeStep(payload);
       if (!decoded.ok()) return decoded.status();
       StepEntry step;
-      std::memset(static_cast<void*>(&step), 0, sizeof(step));  // Padding, too.
       step.record = decoded.value();
       step.record.step = header.step;
       step.sequence = header.sequence;
@@ -229,7 +227,9 @@ void IndexBuilder::PutCells(std::span<const Group> columns,
         return a.record.step < b.record.step;
       });
   const unsigned shift =
-      BucketShift(first->record.step, last->record.step, steps_.size());
+      bucket_shift_
+          ? std::clamp(*bucket_shift_, kLeastBucketShift, kMostBucketShift)
+          : BucketShift(first->record.step, last->record.step, steps_.size());
   StepModes modes(steps_);
   std::vector<Cell> cells;
   std::vector<Group> groups;
@@ -245,7 +245,7 @@ void IndexBuilder::PutCells(std::span<const Group> columns,
                       .first = begin,
                       .n = cells.size() - begin});
   }
-  if (cells.size() > rows_.size() / 2) return;
+  if (!bucket_shift_ && cells.size() > rows_.size() / 2) return;
   for (Group& group : groups) {
     group.crc = MaskedCrc32c(&cells[group.first], group.n * sizeof(Cell));
   }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,6 +39,10 @@ class IndexBuilder {
   [[nodiscard]] bool is_complete() const { return is_complete_; }
   [[nodiscard]] std::size_t n_rows() const { return rows_.size(); }
 
+  // Has cells over buckets of 2^shift steps, however many these are.  Otherwise
+  // the steps decide, and an index that hardly gains has none.
+  void UseBuckets(unsigned shift) { bucket_shift_ = shift; }
+
   // The whole file, and the crc of its directory for the `end` record.  Orders
   // the rows by definition: nothing may be added afterwards.
   struct File {
@@ -57,6 +62,7 @@ class IndexBuilder {
 
   IndexHeader header_;
   bool is_complete_ = true;
+  std::optional<unsigned> bucket_shift_;
   // By id; of one id in the order of the records.
   std::map<std::uint32_t, std::vector<std::vector<std::byte>>> definitions_;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> definition_order_;

@@ -48,7 +48,7 @@ struct TensorEntry {
 static_assert(sizeof(TensorEntry) == 48);
 
 struct StepEntry {
-  StepRecord record;  // Has 4 bytes of padding behind micro_batches.
+  StepRecord record;
   std::uint64_t sequence = 0;
 };
 static_assert(sizeof(StepEntry) == 104);

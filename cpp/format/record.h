@@ -189,6 +189,8 @@ struct StepRecord {
   std::uint64_t dropped = 0;
   std::uint64_t failed = 0;
   std::uint32_t micro_batches = 1;
+  std::uint32_t reserved =
+      0;  // Of an index that an older tdbg wrote, anything.
   std::int64_t capture_ns = 0;
   std::int64_t duration_ns = 0;
 };

@@ -103,9 +103,25 @@ std::optional<IndexReader> IndexReader::Open(const Directory* directory,
                                              std::uint64_t salt,
                                              const End& end) {
   if (end.index_crc == 0) return std::nullopt;
+  return OpenFile(
+      std::make_unique<InputFile>(directory, ShardName(number, ".tdi")), number,
+      salt, end);
+}
+
+std::optional<IndexReader> IndexReader::OfBytes(
+    std::span<const std::byte> bytes, std::uint32_t number, const End& end,
+    std::uint32_t directory_crc) {
+  End of_bytes = end;
+  of_bytes.index_crc = directory_crc;
+  return OpenFile(std::make_unique<InputFile>(bytes, ShardName(number, ".tdi")),
+                  number, std::nullopt, of_bytes);
+}
+
+std::optional<IndexReader> IndexReader::OpenFile(
+    std::unique_ptr<InputFile> opened, std::uint32_t number,
+    std::optional<std::uint64_t> salt, const End& end) {
   IndexReader reader;
-  reader.file_ =
-      std::make_unique<InputFile>(directory, ShardName(number, ".tdi"));
+  reader.file_ = std::move(opened);
   reader.shard_length_ = end.file_length;
   reader.number_ = number;
   InputFile& file = *reader.file_;

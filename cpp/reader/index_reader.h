@@ -44,6 +44,15 @@ class IndexReader {
                                          std::uint32_t number,
                                          std::uint64_t salt, const End& end);
 
+  // One in memory, which outlives this; `directory_crc` stands for the one that
+  // the `end` of its shard names.
+  static std::optional<IndexReader> OfBytes(std::span<const std::byte> bytes,
+                                            std::uint32_t number,
+                                            const End& end,
+                                            std::uint32_t directory_crc);
+
+  [[nodiscard]] std::uint32_t number() const { return number_; }
+
   // Number of entries, and the range of their steps; null for an empty table.
   [[nodiscard]] const Section* Find(SectionKind kind) const {
     const Section& section = tables_[static_cast<std::size_t>(kind)].section;
@@ -103,6 +112,10 @@ class IndexReader {
 
   IndexReader() = default;
 
+  static std::optional<IndexReader> OpenFile(std::unique_ptr<InputFile> file,
+                                             std::uint32_t number,
+                                             std::optional<std::uint64_t> salt,
+                                             const End& end);
   bool Load(SectionKind kind);
   template <typename Entry>
   std::size_t Visit(SectionKind kind, std::span<const Group> groups,

@@ -248,9 +248,11 @@ void DirectoryReader::BeginShard(std::uint32_t number) {
   ShardPlace place = place_;
   place.shard_number = number;
   if (!list_.empty()) size_before_ += list_.last().Size();
-  list_.Add(std::make_unique<Shard>(
+  auto shard = std::make_unique<Shard>(
       &files_.directory(), place, options_.map_files,
-      options_.use_caches && options_.use_index, definitions_, &problems_));
+      options_.use_caches && options_.use_index, definitions_, &problems_);
+  if (options_.check_index) shard->CheckIndex();
+  list_.Add(std::move(shard));
 }
 
 bool DirectoryReader::ScanCurrent() {

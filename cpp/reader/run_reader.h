@@ -53,6 +53,9 @@ struct ReaderOptions {
   bool use_caches = true;
   // Whether the index, a cache, is used.
   bool use_index = true;
+  // Whether each index is compared with the records of its shard, all of which
+  // are walked.  REQUIRES: !use_index.
+  bool check_index = false;
   // Map sealed shards, so that raw values are given where they lie.  A map
   // faults where somebody truncates a file, or the file system loses a page.
   bool map_files = false;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/crc32c.h"
+#include "reader/index_comparison.h"
 
 namespace tdbg {
 
@@ -25,7 +26,24 @@ bool Shard::Scan(bool settled) {
   const bool unsure = reader_.Scan(
       settled, &tables_, use_index_ ? by_index : ShardReader::IsKnown{});
   MoveProblems();
+  if (checks_index_ && reader_.state() == ShardState::kSealed) {
+    CompareIndexOfSealed();
+  }
   return unsure;
+}
+
+void Shard::CompareIndexOfSealed() {
+  checks_index_ = false;
+  IndexBuilder records = reader_.TakeRebuiltIndex();
+  // Of lost records only the index may tell.
+  if (reader_.is_damaged() || !records.is_complete()) return;
+  auto index = IndexReader::Open(directory_, number(), reader_.header().salt,
+                                 reader_.end());
+  if (!index) return;
+  for (Problem& problem :
+       CompareIndex(reader_.end(), std::move(records), &*index)) {
+    problems_->push_back(std::move(problem));
+  }
 }
 
 void Shard::Settle() {

@@ -40,6 +40,12 @@ class Shard {
   Shard(const Shard&) = delete;
   Shard& operator=(const Shard&) = delete;
 
+  // Walks the records, and once the shard is sealed compares its index with
+  // them.
+  void CheckIndex() {
+    checks_index_ = true;
+    reader_.RebuildIndex();
+  }
   // Takes in what is there, as ShardReader::Scan does.
   bool Scan(bool settled);
   // Of a shard that was walked while it grew, and is sealed: from now on its
@@ -150,6 +156,7 @@ class Shard {
 
  private:
   bool OpenIndex(const End& end);
+  void CompareIndexOfSealed();
   bool TakeDefinitions();
   // The index does not hold: from now on the records are walked.
   void Demote();
@@ -225,6 +232,7 @@ class Shard {
   ShardReader reader_;
   Tables tables_;
   std::optional<IndexReader> index_;
+  bool checks_index_ = false;
   bool is_indexed_ = false;   // Opened by an index, which may be gone by now.
   bool has_records_ = false;  // TakeRecords was done.
   bool index_failed_ = false;

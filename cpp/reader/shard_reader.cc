@@ -181,6 +181,7 @@ void ShardReader::ReadHeader(bool settled, Tables* tables) {
     return;
   }
   state_ = ShardState::kGrowing;
+  if (rebuilt_) rebuilt_ = IndexBuilder(header_.salt, place_.shard_number);
   next_ = limits::kFileHeader;
   expected_ = header_.first_sequence;
   failed_size_ = 0;

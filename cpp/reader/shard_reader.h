@@ -18,11 +18,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/status.h"
 #include "format/index.h"
+#include "format/index_builder.h"
 #include "format/names.h"
 #include "format/record.h"
 #include "format/tensor_record.h"
@@ -60,6 +62,13 @@ class ShardReader {
 
   // Whether what a sealed shard says is known from elsewhere.
   using IsKnown = std::function<bool(const End&)>;
+
+  // From the first Scan on, makes an index of the records, to compare with.
+  void RebuildIndex() { rebuilt_.emplace(); }
+  // That index, which is whole.
+  // REQUIRES: RebuildIndex() was called, state() is kSealed and nothing is
+  // damaged.
+  IndexBuilder TakeRebuiltIndex() { return std::move(*rebuilt_); }
 
   // Takes in what is there.  `settled`: no more will be written, so that an
   // invalid tail is torn.  Returns whether another Scan of the same bytes may
@@ -156,6 +165,7 @@ class ShardReader {
                    Tables* tables);
 
   void Accept(const Checked& record, Tables* tables);
+  [[nodiscard]] IndexEntry EntryOf(const Checked& record) const;
   Status Take(const Checked& record, Tables* tables);
   Status TakeDefinition(const Checked& record, Tables* tables) const;
   Status TakeRows(const Checked& record, Tables* tables);
@@ -204,6 +214,8 @@ class ShardReader {
   std::uint64_t searched_to_ = 0;   // Of a growing shard, for a chain.
   std::uint64_t settled_size_ = 0;  // At which it was searched to its end.
   std::optional<std::uint64_t> torn_at_;
+
+  std::optional<IndexBuilder> rebuilt_;
 
   // Positions, see docs/format.md.
   PositionCounter row_positions_;

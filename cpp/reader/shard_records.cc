@@ -34,6 +34,7 @@ bool IsOffered(RecordType type) {
 
 void ShardReader::Accept(const Checked& record, Tables* tables) {
   const Status status = Take(record, tables);
+  if (rebuilt_) rebuilt_->Add(EntryOf(record), record.payload);
   ++n_records_;
   if (IsOffered(record.header.type)) ++n_offered_;
   if (status.ok()) return;
@@ -43,6 +44,18 @@ void ShardReader::Accept(const Checked& record, Tables* tables) {
                                                    : ProblemKind::kDamage,
          next_, record.end - next_,
          "its checksum holds but not its content: " + status.message(), tables);
+}
+
+IndexEntry ShardReader::EntryOf(const Checked& record) const {
+  IndexEntry entry{.header = record.header, .offset = next_};
+  if (record.header.type == RecordType::kHistogram) {
+    const auto histogram = DecodeHistogram(record.payload);
+    if (histogram.ok()) {
+      entry.call = histogram.value().call;
+      entry.micro_batch = histogram.value().micro_batch;
+    }
+  }
+  return entry;
 }
 
 HistogramEntry ShardReader::PlaceOf(const IndexEntry& entry,

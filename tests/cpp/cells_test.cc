@@ -213,6 +213,7 @@ TDBG_TEST(ACellThatLiesAboutItselfDoesNotHold) {
   EXPECT_FALSE(holds([](Cell* c) { c->n_rows = 0; }));
   EXPECT_FALSE(holds([](Cell* c) { c->n_bad = 2; }));
   EXPECT_FALSE(holds([](Cell* c) { c->n_valued = 2; }));
+  EXPECT_FALSE(holds([](Cell* c) { c->reserved = 1; }));
   EXPECT_FALSE(holds([](Cell* c) {
     c->mode = kModeUnknown;
     c->last_step = 8;
