@@ -147,7 +147,7 @@ def _show_history(
         mode: [
             {
                 **trial.step_numbers(at),
-                **{c: tensor.reduction_value(at, c, ModeKeys.GLOBAL) for c in COLUMNS},
+                **_reductions(tensor, at),
             }
             for at in steps[-last:]
         ]
@@ -202,6 +202,15 @@ def _show_history(
         (step,) = trial.training_steps_at([at])
         histogram = tensor.histogram(at, ModeKeys.GLOBAL)
         summaries.print_histogram(histogram, step, out)
+
+
+def _reductions(tensor: TensorHandle, step: int) -> dict[str, float]:
+    """The columns of a row; extremes of integers are exact."""
+    row = tensor.stats(step, ModeKeys.GLOBAL)
+    exact = {c: getattr(row, c) for c in ("min", "max")}
+    return {c: tensor.reduction_value(step, c, ModeKeys.GLOBAL) for c in COLUMNS} | {
+        c: value for c, value in exact.items() if isinstance(value, int)
+    }
 
 
 def _recorded(

@@ -206,11 +206,12 @@ class _History:
         self._rms.append(np.where(hides, np.nan, rows.l2[i, at] / np.sqrt(finite)))
         self.steps.append(rows.steps[at])
         last = at[-1]
+        low, high = rows.exact_extremes(rows.names[i])
         self.last = {
             "mean": float(rows.mean[i, last]),
             "std": float(np.sqrt(rows.m2[i, last] / finite[-1])),
-            "min": float(rows.min[i, last]),
-            "max": float(rows.max[i, last]),
+            "min": low[last].item(),
+            "max": high[last].item(),
             "zero_share": float(rows.zero[i, last] / max(count[-1], 1.0)),
             "not_finite": int(not_finite[-1]),
         }

@@ -102,7 +102,7 @@ class _Rows:
         values = np.asarray(self._rows[("min", "max")[index]])
         if values.dtype == np.uint64:  # Bits, as the core lays a row out.
             values = values.view(np.float64)
-        return _float(values)
+        return _float(values) + 0.0  # A zero has no sign.
 
     def min_of(self, absolute: bool) -> Column:
         low = _float(self._rows["abs_min"]) if absolute else self._extreme(0)
@@ -140,7 +140,8 @@ class _Rows:
         return np.where(self._infinite, signs, finite)
 
     def variance_of(self, absolute: bool) -> Column:
-        variance = _float(self._rows["m2"]) / self._finite
+        m2 = _float(self._rows["m2"])
+        variance = np.where(m2 >= 0, m2, np.nan) / self._finite
         if absolute:
             # The variance of |x| is that of x where no sign changes.  Elsewhere the
             # mean square is the same, and the means differ.

@@ -73,7 +73,7 @@ def to_float(
         if at.any():
             values = bits[at].view(CLASS_DTYPES[number]).astype(np.float64)
             result[at] = np.where(finite[at], values, np.nan)
-    return result
+    return result + 0.0  # A zero has no sign.
 
 
 def group(

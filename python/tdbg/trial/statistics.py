@@ -71,9 +71,12 @@ class Statistics(
 
     @property
     def variance(self) -> NDArray[np.float64]:
-        """Population variance of the finite elements; NaN where there are none."""
+        """Population variance of the finite elements.
+
+        NaN where there are none, or where m2 cannot be true.
+        """
         with np.errstate(invalid="ignore", divide="ignore"):
-            return self.m2 / self.finite
+            return np.where(self.m2 >= 0, self.m2, np.nan) / self.finite
 
     @property
     def std(self) -> NDArray[np.float64]:
@@ -99,7 +102,7 @@ class Statistics(
         i = self.names.index(name)
         dtype = shards.CLASS_DTYPES[int(self.extreme_classes[i])]
         low, high = self.extreme_bits
-        return low[i].view(dtype), high[i].view(dtype)
+        return low[i].view(dtype) + dtype(0), high[i].view(dtype) + dtype(0)
 
 
 def collect(

@@ -77,8 +77,8 @@ class TensorStatistics(RowFields[int, float | int, float]):
 
     @property
     def variance(self) -> float:
-        """Population variance; NaN if no element is finite."""
-        return self.m2 / self.finite if self.finite else math.nan
+        """Population variance; NaN if no element is finite, or m2 cannot be true."""
+        return self.m2 / self.finite if self.finite and self.m2 >= 0 else math.nan
 
     @property
     def std(self) -> float:
@@ -92,11 +92,14 @@ class TensorStatistics(RowFields[int, float | int, float]):
 
 
 def extremes_of(row: np.void, number: int) -> tuple[float | int, float | int]:
-    """Minimum and maximum of a row whose extremes are of the class *number*."""
+    """Minimum and maximum of a row whose extremes are of the class *number*.
+
+    A zero has no sign: which of two zeros is the larger depends on who looks.
+    """
     if row["abs_min"] == math.inf:
         return math.inf, -math.inf
     dtype = shards.CLASS_DTYPES[number]
-    return row["min"].view(dtype).item(), row["max"].view(dtype).item()
+    return row["min"].view(dtype).item() + 0, row["max"].view(dtype).item() + 0
 
 
 def as_row(merged: Statistics) -> np.void:
