@@ -21,6 +21,7 @@ import tdbg.compat.smdebug.pytorch as smd
 from ranks import read_notes, run_ranks, write_note
 from tdbg import _core
 from tdbg.capture import budget
+from tdbg.config.schedules import Default
 from tdbg.errors import TrainingStopped
 from tdbg.pytorch import Hook, SaveConfig
 from tdbg.run.directory import writer_directories
@@ -404,11 +405,12 @@ def test_a_rank_that_dies_leaves_the_others_and_its_data(stopped: Path) -> None:
 def _keep_budget(rank: int, folder: Path) -> None:
     """A training of which any capture is too expensive, by a clock of its leader."""
     budget.AUTO_HORIZON_NS, budget.AUTO_SHARE = 0, 1e-4
+    budget.FLOOR_STEPS = 1
     hook = make_hook(
         folder,
         include_workers="all",
         include_collections=["weights"],
-        save_config=SaveConfig(statistics_interval=2),
+        save_config=SaveConfig(statistics_interval=Default(2)),
         budget="auto",
     )
     model = mlp()
