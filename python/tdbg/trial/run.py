@@ -273,6 +273,14 @@ class RunState:
             )
         return self._hidden
 
+    def verify(self) -> list[FileProblem]:
+        """Read every byte, and return all that is wrong with the files."""
+        return [
+            FileProblem(p.kind, w.name, p.file, p.offset, p.length, p.message)
+            for w in self.everyone
+            for p in w.reader.verify()
+        ]
+
     def problems(self) -> list[FileProblem]:
         """Return the problems in the run's files."""
         found = []

@@ -152,11 +152,7 @@ class Trial(TableQueries, Shown):
         It takes about a second for each GB; ``problems`` has what opening them found.
         """
         with self._run.fresh() as run:
-            return [
-                FileProblem(p.kind, w.name, p.file, p.offset, p.length, p.message)
-                for w in run.everyone
-                for p in w.reader.verify()
-            ]
+            return run.verify()
 
     def configuration(self) -> dict[str, Any]:
         """How capture was configured, as the training wrote it down."""
