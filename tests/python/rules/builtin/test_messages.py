@@ -227,7 +227,7 @@ def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
         (updated(1e-8, 1e-8, 1e-9), WeightUpdateRatio(), 1e-8, 1e-6,
          ["1e-6% of the weight", "at 5 recorded steps",
           "All 3 weights are affected: 0.",
-          "up to 100,000-fold", "about 1 million steps"]),
+          "about 100,000-fold", "about 1 million steps"]),
         (updated(1e-3, 1e-3, 1e-9), WeightUpdateRatio(), 1e-9, 1e-6,
          ["1e-7% of the weight", "1 of 3 weights is affected.",
           "The median update is 0.1% of its weight"]),
