@@ -109,6 +109,7 @@ class Window:
     _tables: tuple[Table, ...] = ()
     _unit_tables: tuple[UnitTable, ...] = ()
     _infos: Callable[[], Sequence[ModelInfo]] = tuple
+    _training_step: Callable[[int], int] = int
 
     def model_info_at(self, step: int) -> ModelInfo | None:
         """Return the model info as of a step, or None.
@@ -118,6 +119,14 @@ class Window:
         """
         known = self._infos_until(step)
         return known[-1] if known else None
+
+    def training_step(self, step: int) -> int:
+        """Return where a step stands in the training, for messages.
+
+        The steps of tables and verdicts are global ones, which count evaluation, too.
+        People count training steps.
+        """
+        return self._training_step(step)
 
     def thawed_at(self, step: int) -> dict[str, int]:
         """Return the parameters that were frozen once and require a gradient now.

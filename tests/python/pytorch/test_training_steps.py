@@ -192,3 +192,27 @@ def test_a_training_that_continues_in_a_new_run_counts_its_own_steps(
         hook.close()
         made = create_trial(tmp_path / str(part)).steps_made()
         assert made == {TRAIN: (20 * part, 20 * part + 20)}, os.fspath(tmp_path)
+
+
+def test_the_steps_in_the_messages_of_rules_are_those_of_the_loop(
+    tmp_path: Path,
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    criterion = nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with td.Hook(tmp_path / "run", save_all=True) as hook:
+        hook.register_module(model)
+        hook.register_loss(criterion)
+        for i in range(60):
+            x = torch.randn(8, 4)
+            criterion(model(x), x[:, :2]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if i == 20:
+                model.eval()  # And never train() again.
+                with torch.no_grad():
+                    for _ in range(EVALUATED):
+                        model(torch.randn(8, 4))
+    (found,) = check(str(tmp_path / "run"), ["TrainedInEvalMode"]).findings
+    assert "since step 21, the optimizer" in found.message

@@ -165,7 +165,12 @@ class Feed:
             _tables=self._histories[self._keys[i]].tables(self._values),
             _unit_tables=self._units.tables(self._selected[i]),
             _infos=self._read_model_info,
+            _training_step=self._training_step,
         )
+
+    def _training_step(self, step: int) -> int:
+        (found,) = self._trial.training_steps_at([step])
+        return int(found)
 
     def release(self, i: int) -> None:
         """Drop the tables of the rule of that index, unless a later rule shares them.

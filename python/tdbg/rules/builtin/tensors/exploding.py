@@ -149,7 +149,7 @@ class ExplodingTensor(TensorRule):
             threshold=0.0,
             evidence=Evidence("abs_max"),
         )
-        return explained(table, i, j, found)
+        return explained(window, table, i, j, found)
 
 
 def _counted(table: Table, i: int, j: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from tdbg.config.quantities import number
 from tdbg.rules.builtin.loss.loss_series import losses_of
 from tdbg.rules.rule import ROLES
-from tdbg.rules.window import Description, Table
+from tdbg.rules.window import Description, Table, Window
 from tdbg.run.findings import Stage
 
 if TYPE_CHECKING:
@@ -38,10 +38,13 @@ RISEN = 2.0
 Advice = str | Callable[["Vocabulary"], str]
 
 
-def explained(table: Table, i: int, j: int, found: Description) -> Description:
+def explained(
+    window: Window, table: Table, i: int, j: int, found: Description
+) -> Description:
     """Return the description of the first tensor that is not finite, with a cause.
 
     Args:
+        window: Knows where steps stand in the training.
         table: The training, with ``PAST`` earlier rows.
         i: Row of the first tensor that is not finite.
         j: Column of the step.
@@ -89,7 +92,8 @@ def explained(table: Table, i: int, j: int, found: Description) -> Description:
         calm = _calm_loss(table, j)
         if calm is not None:
             loss, step = calm
-            message = f" The loss was normal until step {step:,} ({number(loss)})."
+            when = window.training_step(step)
+            message = f" The loss was normal until step {when:,} ({number(loss)})."
             advice = partial(_of_one_batch, is_alone=is_alone)
     return Description(
         message=found.message + message,

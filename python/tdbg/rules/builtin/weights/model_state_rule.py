@@ -67,10 +67,15 @@ class ModelStateRule(Rule):
                 if model_info is not None and model_info.modules and start < steps.stop:
                     new = slice(start, steps.stop)
                     since = self._since(window, model_info)
-                    yield self._judge(table, model_info, new, since)
+                    yield self._judge(window, table, model_info, new, since)
 
     def _judge(
-        self, table: Table, model_info: ModelInfo, new: slice, since: int | None
+        self,
+        window: Window,
+        table: Table,
+        model_info: ModelInfo,
+        new: slice,
+        since: int | None,
     ) -> Evaluation:
         steps = table.steps[new]
         known = table.known[:, new].any(axis=0)
@@ -85,7 +90,10 @@ class ModelStateRule(Rule):
             steps,
             table.mode,
             severities,
-            lambda _: replace(self.describe(model_info, since or 0), since=since),
+            lambda _: replace(
+                self.describe(model_info, window.training_step(since or 0)),
+                since=since,
+            ),
         )
 
     def _since(self, window: Window, model_info: ModelInfo) -> int | None:
@@ -110,4 +118,4 @@ class ModelStateRule(Rule):
 
     @abstractmethod
     def describe(self, model_info: ModelInfo, since: int) -> Description:
-        """Describe the state, which the model entered at step *since*."""
+        """Describe the state, which the model entered at training step *since*."""

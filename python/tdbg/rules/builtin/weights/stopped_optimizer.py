@@ -95,7 +95,6 @@ class StoppedOptimizer(ModelStateRule):
             ),
             value=0.0,
             threshold=1.0,
-            since=since,
             advice=lambda words: (
                 f"Check why the program does not reach {words.stepping}: a condition "
                 "on the iteration or epoch, a `continue`, or a caught exception. If "

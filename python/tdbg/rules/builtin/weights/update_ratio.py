@@ -226,7 +226,7 @@ class WeightUpdateRatio(Rule):
             if still[i, j]:
                 return self._too_slow(found, n_judged, float(largest[j]))
             return self._too_small(
-                found, n_judged, float(ratio[i, j]), middle[: j + 1], table
+                found, n_judged, float(ratio[i, j]), middle[: j + 1], table, window
             )
 
         return weights.judge(severities, describe, severities != UNKNOWN)
@@ -296,6 +296,7 @@ class WeightUpdateRatio(Rule):
         ratio: float,
         middles: Floats,
         table: Table,
+        window: Window,
     ) -> Description:
         middle, largest = float(middles[-1]), int(np.argmax(np.nan_to_num(middles)))
         # The rate was fine once, so the reason for its fall is the cause, not the
@@ -313,7 +314,8 @@ class WeightUpdateRatio(Rule):
             limit, patience = self.slow_threshold, SLOW_ROWS
         if fell:
             advice = (
-                f"At step {table.steps[largest]:,}, the median update was "
+                f"At step {window.training_step(int(table.steps[largest])):,}, the "
+                "median update was "
                 f"{_share(float(middles[largest]))} of its weight; now it is "
                 f"{_share(middle)}. Check whether the learning rate schedule ends too "
                 "soon (one in epochs that you step in each batch), and whether "
