@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -78,9 +78,9 @@ class VanishingLearningRate(Rule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Compare each rate with its largest value so far."""
         for table in window.tables(*TRAINING):
-            yield self._judge(table)
+            yield self._judge(window, table)
 
-    def _judge(self, table: Table) -> Evaluation:
+    def _judge(self, window: Window, table: Table) -> Evaluation:
         known = table.known
         rates = np.where(known, table["mean"], 0.0)
         at_first = np.where(table.ordinal <= FIRST, rates, 0.0)
@@ -98,19 +98,20 @@ class VanishingLearningRate(Rule):
             is_high = known[i, : j + 1] & (rates[i, : j + 1] > largest[i, j] / 2)
             peak = int(np.flatnonzero(is_high)[-1])
             end = int(np.argmax(is_tiny[i]))
-            return self._describe(
+            at = [int(table.steps[k]) for k in (peak, end, j)]
+            found = self._describe(
                 rate=float(rates[i, j]),
                 largest=float(largest[i, j]),
-                peak=int(table.steps[peak]),
-                end=int(table.steps[end]),
-                now=int(table.steps[j]),
+                steps=[window.training_step(step) for step in at],
             )
+            return replace(found, since=at[0])
 
         return table.judge(severities, describe, known & (vanished | ~is_tiny))
 
     def _describe(
-        self, *, rate: float, largest: float, peak: int, end: int, now: int
+        self, *, rate: float, largest: float, steps: Sequence[int]
     ) -> Description:
+        peak, end, now = steps
         n_steps = end - peak
         return Description(
             message=(
@@ -121,7 +122,6 @@ class VanishingLearningRate(Rule):
             value=rate / largest,
             threshold=self.remaining,
             evidence=Evidence("mean", self.remaining * largest),
-            since=peak,
             advice=(
                 f"The schedule ends after about {plural(n_steps, 'step')}. If its "
                 "length or decay is in epochs, step it once an epoch instead of once a "

@@ -93,8 +93,8 @@ def test_a_model_that_is_never_in_training_mode(loss: bool, tmp_path: Path):
 
 def test_training_mode_that_is_not_taken_up_after_validation(tmp_path: Path):
     (finding,) = judged(tmp_path, never_again)
-    assert finding.step == 13 + 9
-    assert "since step 13, the optimizer" in finding.message
+    assert finding.step == 12 + 9
+    assert "since step 12, the optimizer" in finding.message
 
 
 def test_it_ends_when_the_model_trains_again(tmp_path: Path):
@@ -104,7 +104,7 @@ def test_it_ends_when_the_model_trains_again(tmp_path: Path):
         training.steps(10)
 
     (finding,) = judged(tmp_path, loop)
-    assert (finding.phase, finding.last_step) == ("end", 32)
+    assert (finding.phase, finding.last_step) == ("end", 31)
 
 
 def test_losses_of_such_a_training_are_losses_of_training(tmp_path: Path):
