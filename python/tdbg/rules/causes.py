@@ -141,7 +141,9 @@ def _explains(
 
 def cause_of(finding: Finding) -> Cause:
     """Return a finding as the cause of others."""
-    return Cause(finding.rule, finding.tensor, finding.first_step)
+    return Cause(
+        finding.rule, finding.tensor, finding.first_step, finding.first_global_step
+    )
 
 
 def with_causes(findings: Sequence[Finding]) -> list[Finding]:

@@ -102,7 +102,7 @@ def test_following_sees_every_step_once_whole_and_in_order(run_dir: Path) -> Non
             rows = trial.statistics(start=start, end=new[-1] + 1 if new else start)
             statistics_seen += int(rows.present.sum())
             for step in new:
-                assert trial.has_passed_step(step) is StepState.AVAILABLE
+                assert trial.has_passed_step(step, "GLOBAL") is StepState.AVAILABLE
             if new:
                 check_step(trial, new[-1])
                 go_on(process)
@@ -126,8 +126,8 @@ def test_a_step_passes_from_not_yet_to_available_only(run_dir: Path) -> None:
         states: list[list[StepState]] = [[] for _ in range(200)]
         while not states[199] or states[199][-1] is not StepState.AVAILABLE:
             for step in range(0, 200, 7):
-                states[step].append(trial.has_passed_step(step))
-            states[199].append(trial.has_passed_step(199))
+                states[step].append(trial.has_passed_step(step, "GLOBAL"))
+            states[199].append(trial.has_passed_step(199, "GLOBAL"))
             go_on(process)
     met = 0
     for of_step in states:
@@ -135,7 +135,7 @@ def test_a_step_passes_from_not_yet_to_available_only(run_dir: Path) -> None:
         assert known == sorted(known)
         met += len(set(known)) == 2
     assert met >= 5
-    assert trial.has_passed_step(500) is StepState.UNAVAILABLE
+    assert trial.has_passed_step(500, "GLOBAL") is StepState.UNAVAILABLE
 
 
 def test_waiting_wakes_up_and_ends_with_the_training(run_dir: Path) -> None:

@@ -95,8 +95,10 @@ CASES: dict[str, tuple[str, int, Build]] = {
 
 def drawn(run: Path, finding: Finding, statistic: str) -> float:
     """The statistic of the tensor at the step of the finding, as charts have it."""
+    step = finding.global_step
+    assert step is not None
     found = create_trial(run).envelope(
-        [finding.tensor], start=finding.step, stop=finding.step + 1, fields=(statistic,)
+        [finding.tensor], start=step, stop=step + 1, fields=(statistic,)
     )
     return float(found.mean[statistic][0, 0])
 

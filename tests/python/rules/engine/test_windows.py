@@ -209,7 +209,7 @@ def test_steps_that_are_read_ahead_in_parts_give_the_same_findings(
     parts = Engine(run, RULES)
     parts.poll()
     assert parts.report() == whole.report()
-    assert parts.report().n_steps == 60
+    assert (parts.report().n_steps, parts.report().n_evaluated) == (50, 10)
 
 
 def test_a_step_of_training_behind_many_of_evaluation_is_judged_in_its_order(
@@ -227,7 +227,7 @@ def test_a_step_of_training_behind_many_of_evaluation_is_judged_in_its_order(
     run.step(1, {"w": [1.0]})
     engine.poll()
     assert engine.report().last_step == 39
-    assert engine.report().n_steps == 40
+    assert (engine.report().n_steps, engine.report().n_evaluated) == (2, 38)
 
 
 class CountingRun(FakeRun):
