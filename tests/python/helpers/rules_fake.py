@@ -84,9 +84,7 @@ class FakeTensor:
     def workers(self, step: int, mode: object = None) -> list[str]:
         return list(self._at(self.of_workers, step))
 
-    def stats(
-        self, step: int, mode: object = None, worker: str | None = None
-    ) -> Any:
+    def stats(self, step: int, mode: object = None, worker: str | None = None) -> Any:
         return self._at(self.of_workers, step)[str(worker)]
 
     def _at(self, of_steps: dict[int, Any], step: int) -> Any:

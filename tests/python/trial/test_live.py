@@ -77,11 +77,13 @@ def go_on(process: subprocess.Popen[str]) -> None:
 
 def check_step(trial: Trial, step: int) -> None:
     """All that was saved at *step* is there, and right."""
-    assert trial.tensor_names(step=step) == sorted(f"w{i}" for i in range(20))
+    assert trial.tensor_names(step=step, mode="GLOBAL") == sorted(
+        f"w{i}" for i in range(20)
+    )
     for i in (0, 19):
         tensor = trial.tensor(f"w{i}")
-        assert np.all(tensor.value(step) == step + i)
-        assert tensor.reduction_value(step, "max") == step + i
+        assert np.all(tensor.value(step, "GLOBAL") == step + i)
+        assert tensor.reduction_value(step, "max", "GLOBAL") == step + i
     expected = ModeKeys.EVAL if step % 10 == 9 else ModeKeys.TRAIN
     assert trial.mode(step) is expected
 
@@ -142,11 +144,11 @@ def test_waiting_wakes_up_and_ends_with_the_training(run_dir: Path) -> None:
     with training(run_dir, 150):
         trial = create_trial(run_dir, wait=60.0)
         for step in (0, 60, 149):
-            trial.wait_for_steps([step], timeout=60.0)
+            trial.wait_for_steps([step], "GLOBAL", timeout=60.0)
             check_step(trial, step)
         trial.wait_for_steps([14], mode=ModeKeys.EVAL, timeout=60.0)
         with pytest.raises(NoMoreData, match=r"step 150 .* its last is 149"):
-            trial.wait_for_steps([150], timeout=60.0)
+            trial.wait_for_steps([150], "GLOBAL", timeout=60.0)
         with pytest.raises(NoMoreData, match=r"step 15 .*EVAL.* its last is 14"):
             trial.wait_for_steps([15], mode=ModeKeys.EVAL, timeout=60.0)
     with pytest.raises(StepUnavailable, match="step -1"):
@@ -157,11 +159,11 @@ def test_a_killed_training_keeps_its_flushed_steps_and_is_dead(run_dir: Path) ->
     with training(run_dir, 40, "kill") as process:
         trial = create_trial(run_dir, wait=60.0)
         with pytest.raises(NoMoreData):
-            trial.wait_for_steps([39, 40], timeout=60.0)
+            trial.wait_for_steps([39, 40], "GLOBAL", timeout=60.0)
         assert process.wait(60) == -9
     assert trial.status == "dead"
     assert trial.loaded_all_steps
-    assert trial.steps() == list(range(40))
+    assert trial.steps("GLOBAL") == list(range(40))
     for step in range(40):
         check_step(trial, step)
 
@@ -169,12 +171,12 @@ def test_a_killed_training_keeps_its_flushed_steps_and_is_dead(run_dir: Path) ->
 def test_a_trial_opened_late_and_one_that_followed_agree(run_dir: Path) -> None:
     with training(run_dir, 100, "wait") as process:
         following = create_trial(run_dir, wait=60.0)
-        following.wait_for_steps([99], timeout=60.0)
+        following.wait_for_steps([99], "GLOBAL", timeout=60.0)
         assert process.stdout is not None
         assert process.stdout.readline() == "flushed\n"
         assert following.status == "running"
         late = create_trial(run_dir)
-        assert late.steps() == following.steps() == list(range(100))
+        assert late.steps("GLOBAL") == following.steps("GLOBAL") == list(range(100))
         process.communicate("\n")
         assert late.status == following.status == "closed"
         ours, theirs = late.statistics(), following.statistics()
