@@ -67,24 +67,24 @@ class FakeTensor:
     first_shape: tuple[int, ...] = ()
     reads: int = 0
 
-    def steps(self, mode: object = None, what: str = "any") -> list[int]:
+    def steps(self, _mode: object = None, what: str = "any") -> list[int]:
         found = {"values": self.values, "histograms": self.histograms}
         return sorted(found.get(what, {*self.rows, *self.values, *self.histograms}))
 
-    def value(self, step: int, mode: object = None) -> np.ndarray:
+    def value(self, step: int, _mode: object = None) -> np.ndarray:
         return self._at(self.values, step)
 
     def values_between(self, start: int, stop: int) -> Mapping[int, np.ndarray]:
         within = [step for step in self.values if start <= step < stop]
         return _Between(self, within)
 
-    def histogram(self, step: int, mode: object = None) -> Histogram:
+    def histogram(self, step: int, _mode: object = None) -> Histogram:
         return self._at(self.histograms, step)
 
-    def workers(self, step: int, mode: object = None) -> list[str]:
+    def workers(self, step: int, _mode: object = None) -> list[str]:
         return list(self._at(self.of_workers, step))
 
-    def stats(self, step: int, mode: object = None, worker: str | None = None) -> Any:
+    def stats(self, step: int, _mode: object = None, worker: str | None = None) -> Any:
         return self._at(self.of_workers, step)[str(worker)]
 
     def _at(self, of_steps: dict[int, Any], step: int) -> Any:
