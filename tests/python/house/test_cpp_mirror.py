@@ -35,6 +35,7 @@ COVERED = {
     "reader/commit_reader.h": "reader_cache_test.cc",
     "reader/definitions.h": "run_reader_test.cc",
     "reader/envelope_reader.h": "envelope_test.cc",
+    "reader/index_comparison.h": "index_reader_test.cc",
     "reader/input_file.h": "reader_attack_test.cc",
     "reader/mapped_file.h": "reader_cache_test.cc",
     "reader/run_files.h": "run_reader_test.cc",
