@@ -323,5 +323,5 @@ def test_without_a_budget_nothing_is_changed(run_dir: Path) -> None:
         train(model, criterion, optimizer, digits(16), 50)
         assert hook.overhead().budget is None
     recorded = Recorded(run_dir)
-    assert recorded.events(3) == []
+    assert recorded.events(3) == [{"what": "steps", "modes": {"TRAIN": [0, 50]}}]
     assert len(recorded.values("fc1.weight")) == 50

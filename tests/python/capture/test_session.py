@@ -249,18 +249,22 @@ def test_what_steps_without_a_record_cost_is_told_at_the_end(sink: Listing) -> N
         step(session, captures="w")
     session.close()
     assert len(sink.steps) == 3
-    (told,) = (each for each in sink.events if each["kind"] == EventKind.CHANGE)
-    assert (told["what"], told["steps"]) == ("cost", 5)
-    assert told["capture_ns"] > 0
+    made, cost = (each for each in sink.events if each["kind"] == EventKind.CHANGE)
+    assert (made["what"], made["modes"]) == ("steps", {"TRAIN": [0, 5]})
+    assert (cost["what"], cost["steps"]) == ("cost", 5)
+    assert cost["capture_ns"] > 0
 
 
-def test_where_every_step_has_a_record_nothing_more_is_told(sink: Listing) -> None:
+def test_where_every_step_has_a_record_no_cost_is_told_beside_them(
+    sink: Listing,
+) -> None:
     session = Session(sink, Policy(CollectionRegistry(["weights"]), EVERY_STEP))
     for _ in range(3):
         step(session, captures="w")
     session.close()
     assert len(sink.steps) == 3
-    assert EventKind.CHANGE not in [each["kind"] for each in sink.events]
+    (made,) = (each for each in sink.events if each["kind"] == EventKind.CHANGE)
+    assert (made["what"], made["modes"]) == ("steps", {"TRAIN": [0, 3]})
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tdbg import _core
 from tdbg.cli import _tdbg
 from tdbg.errors import RunInUse
 from tdbg.launch import family
+from tdbg.modes import ModeKeys
 from tdbg.run.directory import open_run, writer_directories
 from tdbg.run.in_use import living_writer, refuse_if_in_use
 from tdbg.trial import create_trial
@@ -124,7 +125,9 @@ def test_a_run_whose_process_was_killed_is_resumed(
     training.stdin.write("3\n")
     training.stdin.flush()
     assert training.stdout.readline() == "trained\n"
-    training.kill()  # Nobody has waited for it yet: its entry stays.
+    training.kill()
+    # It has ended, and nobody has waited for it yet: its entry stays.
+    os.waitid(os.P_PID, training.pid, os.WEXITED | os.WNOWAIT)
     resumed = hook(run_dir)
     resumed.train(resumed, 2)
     assert resumed.close()
@@ -221,7 +224,9 @@ def test_two_hooks_of_a_program_are_both_recorded_and_it_is_said(
     assert second.close()
     assert create_trial(run_dir).status == "running"
     assert first.close()
-    assert len(create_trial(run_dir, attempt=0).steps()) == 6
+    earlier = create_trial(run_dir, attempt=0)
+    assert earlier.tensor("loss").steps() == list(range(6))
+    assert earlier.steps_made() == {ModeKeys.TRAIN: (0, 6)}
 
 
 def test_at_a_prompt_a_new_hook_replaces_the_one_before_and_says_so(

@@ -96,7 +96,7 @@ GIVEN: dict[str, tuple[Callable[[], Any], bool, bool]] = {
     "dates": (lambda: np.array(["2020-01-01"], "datetime64[D]"), False, True),
     "text": (lambda: np.array(["a", "b"]), False, True),
     "longdouble": (lambda: np.ones(2, np.longdouble), False, True),
-    "COO": (lambda: torch.eye(3).to_sparse(), True, False),
+    "COO": (lambda: torch.eye(3).to_sparse(), True, True),
     "CSR": (lambda: torch.eye(3).to_sparse_csr(), False, False),
     "complex": (lambda: torch.ones(2, dtype=torch.complex64), False, False),
     "mkldnn": (lambda: torch.ones(2).to_mkldnn(), False, False),

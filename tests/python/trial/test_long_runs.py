@@ -59,9 +59,15 @@ def check(trial: Trial, n: int) -> None:
     assert np.array_equal(table["mode"] == ModeKeys.EVAL.value, numbers % 10 == 9)
     rows = trial.statistics(["gradient/fc.weight"])
     assert np.array_equal(rows.mean[0], numbers)
-    assert trial.tensor("fc.weight").reduction_value(n // 2, "max") == n // 2
-    assert trial.tensor("scalar/loss").steps() == numbers.tolist()
-    assert trial.tensor("fc.weight").steps(what="values") == []
+    weight, loss = trial.tensor("fc.weight"), trial.tensor("scalar/loss")
+    assert weight.reduction_value(n // 2, "max", ModeKeys.GLOBAL) == n // 2
+    training = np.flatnonzero(numbers % 10 != 9)  # By training step, its global one.
+    middle = len(training) // 2
+    assert weight.reduction_value(middle, "max") == training[middle]
+    assert loss.steps(ModeKeys.GLOBAL) == numbers.tolist()
+    assert loss.steps() == list(range(len(training)))
+    assert np.array_equal(table["training_step"], numbers - numbers // 10)
+    assert weight.steps(what="values") == []
     assert trial.scalars()["scalar/loss"].values.tolist() == [
         1 / (i + 1) for i in numbers
     ]
@@ -84,13 +90,16 @@ def test_a_follower_holds_less_than_100_bytes_of_each_step(
         write(writing, start, stop)
         while trial.last_complete_step < stop - 1:
             trial.refresh()
+        last = stop - 1
+        n_evaluated = last // 10
         if how == "engine":
             engine.poll()
-            assert engine.report().last_step == stop - 1
+            assert engine.report().last_global_step == last
+            assert engine.report().last_step == last - n_evaluated
         else:
-            assert (
-                trial.tensor("fc.weight").reduction_value(stop - 1, "max") == stop - 1
-            )
+            weight = trial.tensor("fc.weight")
+            assert weight.reduction_value(last - n_evaluated, "max") == last
+            assert weight.reduction_value(last, "max", ModeKeys.GLOBAL) == last
         sizes.append(held(trial))
     # Beyond what the shard holds that grows, whose end is anywhere.
     half = len(sizes) // 2

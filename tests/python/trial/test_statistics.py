@@ -106,10 +106,11 @@ def test_activations_merge_over_workers_and_parameters_do_not(run_dir: Path) -> 
     assert tensor.stats(0).count == 10
     assert tensor.stats(0, worker="worker_1").count == 5
     np.testing.assert_array_equal(tensor.value(0, worker="worker_1"), outputs[1])
-    np.testing.assert_array_equal(tensor.value(0), outputs[0])
+    np.testing.assert_array_equal(tensor.value(0), outputs.ravel())
     mean = tensor.reduction_value(0, "mean")
     assert mean == pytest.approx(outputs.mean(), rel=1e-12)
     assert trial.tensor("w").stats(0, worker="worker_1").max == weights[1].max()
+    np.testing.assert_array_equal(trial.tensor("w").value(0), weights[0])
 
 
 def test_shards_merge_and_a_shard_held_twice_counts_once(run_dir: Path) -> None:
