@@ -17,7 +17,6 @@ import torch
 from torch import nn
 
 import tdbg.compat.smdebug.pytorch as smd
-from tdbg.compat.smdebug.exceptions import TensorUnavailableForStep
 from tdbg.compat.smdebug.trials import Trial
 from torch_helpers import digits, mlp
 
