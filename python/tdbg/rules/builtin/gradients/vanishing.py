@@ -10,7 +10,7 @@ import numpy as np
 
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import affected, exact, number, plural, times
-from tdbg.rules.columns import is_bias
+from tdbg.rules.columns import is_bias, model_info_of_steps
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number, check_switch
 from tdbg.rules.window import (
@@ -69,6 +69,9 @@ class VanishingGradient(Rule):
     attention, or not at all, as on a weight that adds the same to all inputs of a
     softmax.
 
+    If every gradient has been exactly zero since the beginning, there is nothing to
+    compare with, and the finding is a warning: the loss depends on no weight.
+
     Args:
         threshold: A mean of |g| below this has vanished.
         relative: Share of the step's largest mean of |g| that it must also be below:
@@ -81,7 +84,7 @@ class VanishingGradient(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
-    severities = (Severity.INFO, Severity.ERROR)
+    severities = (Severity.INFO, Severity.WARNING, Severity.ERROR)
     stage = Stage.GRADIENTS
 
     threshold: float = 1e-7
@@ -108,6 +111,11 @@ class VanishingGradient(Rule):
         """The rows that ``patience`` needs."""
         return rows_of_lasting(self.patience)
 
+    @property
+    def head_rows(self) -> int:
+        """The first row of each gradient: whether any was ever more than zero."""
+        return 1
+
     def selects(self, tensor: TensorInfo) -> bool:
         """Select gradients of weights, and of biases if requested."""
         if tensor.role != "gradient":
@@ -117,9 +125,9 @@ class VanishingGradient(Rule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each gradient against both limits."""
         for table in window.tables():
-            yield self._judge(table)
+            yield self._judge(table, window)
 
-    def _judge(self, table: Table) -> Evaluation:
+    def _judge(self, table: Table, window: Window) -> Evaluation:
         used = table["count"] - table["zero"]
         mean = np.where(used > 0, table["l1"] / np.maximum(used, 1.0), 0.0)
         # Skipped steps and gradients with NaN or Inf, which ExplodingTensor reports,
@@ -129,15 +137,22 @@ class VanishingGradient(Rule):
         small = mean < self.threshold
         if self.relative is not None:
             small &= mean < self.relative * largest[np.newaxis, :]
+        # A loss that is fitted exactly has such gradients at the end, not at first.
+        nothing = known & (np.maximum.accumulate(largest) == 0)[np.newaxis, :]
+        nothing &= ~_rewarded(window, table)
+        small |= nothing
         lasting = table.lasts(small, known, rows=self.patience)
         is_alone = _between(known & ~small) & (mean > 0)
         severities = np.where(is_alone, Severity.INFO, Severity.ERROR)
+        severities = np.where(nothing, Severity.WARNING, severities)
         severities = np.where(lasting, severities, OK)
 
         def describe(i: int, j: int) -> Description:
             top = int(np.argmax(np.where(known[:, j], mean[:, j], -1.0)))
             n_small = int(np.count_nonzero(lasting[:, j]))
             present = int(np.count_nonzero(known[:, j]))
+            if nothing[i, j]:
+                return self._describe_nothing(present)
             return self._describe(
                 mean=float(mean[i, j]),
                 largest=float(mean[top, j]),
@@ -152,6 +167,24 @@ class VanishingGradient(Rule):
     @property
     def _evidence(self) -> Evidence:
         return Evidence("abs_mean", self.threshold)
+
+    def _describe_nothing(self, n_gradients: int) -> Description:
+        return Description(
+            message=(
+                "No gradient reaches any weight: every element of "
+                f"{plural(n_gradients, 'gradient')} has been exactly zero since the "
+                "training began."
+            ),
+            value=0.0,
+            threshold=self.threshold,
+            evidence=self._evidence,
+            advice=lambda words: (
+                "The loss does not depend on any weight, so no learning rate helps. "
+                "Check for a factor or mask that is zero, for labels that the loss "
+                f"ignores, for {words.detaching} between the model and the loss, and "
+                "for outputs that are constant: dead ReLUs, clipping, or rounding."
+            ),
+        )
 
     def _describe(
         self,
@@ -196,6 +229,14 @@ class VanishingGradient(Rule):
             evidence=self._evidence,
             advice=advice,
         )
+
+
+def _rewarded(window: Window, table: Table) -> Bools:
+    """Find the steps of losses that are zero until there is a reward."""
+    found = np.zeros(len(table.steps), dtype=bool)
+    for model_info, steps in model_info_of_steps(window, table):
+        found[steps] = model_info is not None and model_info.is_surrogate
+    return found
 
 
 def _between(sound: Bools) -> Bools:

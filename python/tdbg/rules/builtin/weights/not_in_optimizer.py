@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from tdbg.rules.registry import register
 from tdbg.rules.window import Bools, Description, Evaluation, Table, TensorInfo
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.model_info import ModelInfo, owner_of
+
+if TYPE_CHECKING:
+    from tdbg.rules.vocabulary import Vocabulary
 
 __all__ = ["NotInOptimizer"]
 
@@ -160,21 +164,34 @@ class NotInOptimizer(ModelInfoRule):
     def _describe_frozen(
         self, found: Sequence[str], n_frozen: int, model_info: ModelInfo
     ) -> Description:
+        is_trainable = all(model_info.parameters[each].requires_grad for each in found)
+        state = "in no optimizer and" if is_trainable else "frozen although they"
+
+        def advice(words: Vocabulary) -> str:
+            fix = f"To train them, {words.thawing}."
+            if is_trainable:
+                fix = (
+                    "If the optimizer leaves them out since they get no gradient, look "
+                    f"for what cuts them off from the loss: {words.graph_cuts}. If "
+                    f"not: {lowered(words.adding_parameters)}"
+                )
+            return (
+                f"{fix} If you meant to load pretrained weights: "
+                f"{lowered(words.partial_loading)} If you want random features, "
+                "ignore this."
+            )
+
         return Description(
             message=(
                 f"{n_frozen:,} of {plural(len(model_info.parameters), 'parameter')} "
-                f"{'is' if n_frozen == 1 else 'are'} frozen although they have never "
+                f"{'is' if n_frozen == 1 else 'are'} {state} have never "
                 f"learned: {join_names(found)} still "
                 f"{'has its' if len(found) == 1 else 'have their'} initial values, and "
                 "the rule cannot judge the others."
             ),
             value=float(len(found)),
             threshold=0.0,
-            advice=lambda words: (
-                f"To train them, {words.thawing}. If you meant to load pretrained "
-                f"weights: {lowered(words.partial_loading)} If you want random "
-                "features, ignore this."
-            ),
+            advice=advice,
         )
 
     def _describe(

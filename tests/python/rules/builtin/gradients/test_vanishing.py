@@ -91,6 +91,27 @@ def test_an_all_zero_gradient_beside_others_has_vanished():
     assert finding.value == 0
 
 
+@pytest.mark.parametrize(
+    ("scales", "n_findings"),
+    [
+        ([0.0] * 5, 2),
+        # A loss that is fitted exactly, and one that counts from some step on.
+        ([1e-2, *[0.0] * 8], 0),
+        ([0.0, 0.0, 1e-2, 1e-2, 1e-2], 0),
+    ],
+)
+def test_gradients_that_were_all_zero_from_the_start_reach_no_weight(
+    scales: list[float], n_findings: int
+):
+    run = run_with({"0.weight": scales, "8.weight": scales})
+    findings = judge(run, VanishingGradient())
+    assert len(findings) == n_findings
+    for finding in findings:
+        assert finding.severity is Severity.WARNING
+        assert "every element of 2 gradients has been exactly zero" in finding.message
+        assert "optimizer" not in finding.advice
+
+
 def test_of_a_reverse_direction_that_is_all_zero_the_last_place_is_named():
     name = "gradient/lstm.weight_hh_l1_reverse"
     run = FakeRun()

@@ -81,6 +81,21 @@ def test_pretrained_weights_that_were_not_loaded_are_a_warning(tmp_path: Path):
     assert "strict=False" in finding.advice
 
 
+def test_parameters_that_are_cut_off_and_left_out_are_not_called_frozen(
+    tmp_path: Path,
+):
+    class CutOff(nn.Sequential):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            *before, last = self
+            return last(nn.Sequential(*before)(inputs).detach())
+
+    model = CutOff(*network(3))
+    (finding,) = trained_on(tmp_path, model, *model[-1].parameters())
+    assert "6 of 8 parameters are in no optimizer and have never" in finding.message
+    assert "what cuts them off from the loss: detach()" in finding.advice
+    assert "requires_grad_(True) before" not in finding.advice
+
+
 def test_those_that_were_loaded_are_sound(tmp_path: Path):
     assert trained_on(tmp_path, loaded("")) == []
 
