@@ -83,7 +83,14 @@ class Vocabulary:
     simpler_trees: str = (
         "set max_depth to {} or less, or raise min_child_weight or gamma"
     )
-    allowing_splits: str = "lower min_child_weight and gamma, and check max_depth"
+    allowing_splits: str = (
+        "lower min_child_weight, gamma, lambda and alpha, and check max_depth"
+    )
+    # What else keeps trees from splitting: begins with a space.
+    first_prediction: str = (  # Sentence.
+        " If you set base_score, set it to the mean of the labels, or leave it out: "
+        "the first trees only correct a value that is far from it."
+    )
     column_sampling: str = "colsample_bytree"
 
 
@@ -235,7 +242,11 @@ _MXNET: Final = replace(
 
 
 def _of_trees(
-    allowing_splits: str, simpler: str, early: str, sampling: str
+    allowing_splits: str,
+    simpler: str,
+    early: str,
+    sampling: str,
+    first_prediction: str = "",
 ) -> Vocabulary:
     """Return the vocabulary of boosted trees.
 
@@ -244,6 +255,7 @@ def _of_trees(
         simpler: How to get simpler trees, with ``{}`` for a depth.
         early: The setting that stops early.
         sampling: The setting that leaves out features.
+        first_prediction: What to check of the value that the first trees start from.
     """
     return replace(
         _PYTORCH,
@@ -261,6 +273,7 @@ def _of_trees(
         simpler_trees=simpler,
         allowing_splits=allowing_splits,
         column_sampling=sampling,
+        first_prediction=first_prediction,
     )
 
 
@@ -275,9 +288,11 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         _PYTORCH.simpler_trees,
         "early_stopping_rounds",
         "colsample_bytree",
+        _PYTORCH.first_prediction,
     ),
     "lightgbm": _of_trees(
-        "lower min_data_in_leaf, min_sum_hessian_in_leaf and min_gain_to_split",
+        "lower min_data_in_leaf, min_sum_hessian_in_leaf, min_gain_to_split, lambda_l1 "
+        "and lambda_l2",
         "set max_depth to {} or less, lower num_leaves, or raise min_data_in_leaf or "
         "min_gain_to_split",
         "lightgbm.early_stopping",

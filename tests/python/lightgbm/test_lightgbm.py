@@ -243,3 +243,44 @@ def test_a_training_that_is_learned_by_heart_is_found(run_dir: Path) -> None:
         train(greedy, data, hook, 60)
     rules = {each.rule for each in check(run_dir, default_rules()).findings}
     assert "Overfit" in rules
+
+
+def judged(run_dir: Path, parameters: dict[str, Any], data: Split) -> dict[str, str]:
+    """Train 45 rounds, and map each rule with a finding to its first message."""
+    with tl.Hook(run_dir, rules=default_rules()) as hook:
+        train(parameters, data, hook, 45)
+    findings = check(run_dir, default_rules()).findings
+    return {each.rule: each.message for each in reversed(findings)}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"min_data_in_leaf": 300},
+        {"min_sum_hessian_in_leaf": 1e6},
+        {"min_gain_to_split": 1e6},
+        {"lambda_l1": 1e6},
+    ],
+    ids=lambda setting: next(iter(setting)),
+)
+def test_settings_that_forbid_all_splits_are_found(
+    run_dir: Path, setting: dict[str, float]
+) -> None:
+    found = judged(run_dir, {**BINARY, **setting}, cancer())
+    assert found["TreeDepth"].startswith("No tree has a split")
+
+
+def test_trees_that_stop_splitting_when_all_is_learned_are_healthy(
+    run_dir: Path,
+) -> None:
+    stopping = {**BINARY, "min_gain_to_split": 30.0, "learning_rate": 0.5}
+    booster, _ = train(stopping, cancer(), None, 45)
+    assert 1 < booster.num_trees() < 45
+    assert "TreeDepth" not in judged(run_dir, stopping, cancer())
+
+
+def test_validation_on_a_copy_of_the_training_data_is_found(run_dir: Path) -> None:
+    data = cancer()
+    copy = data._replace(valid_x=data.x.copy(), valid_y=data.y.copy())
+    found = judged(run_dir, BINARY, copy)
+    assert found["Overfit"].startswith("The validation loss equals the training loss")

@@ -12,7 +12,8 @@ from sklearn.datasets import load_breast_cancer, load_digits, make_friedman1
 
 import tdbg.xgboost as tx
 from tdbg.rules import Report, check, default_rules
-from tree_runs import Split, cancer, diabetes, digits, split
+from tdbg.run.findings import Stage
+from tree_runs import Run, Split, cancer, diabetes, digits, split
 
 BINARY = {"objective": "binary:logistic", "max_depth": 3, "eta": 0.1}
 TEN = {"objective": "multi:softprob", "num_class": 10, "max_depth": 3, "eta": 0.3}
@@ -131,3 +132,71 @@ def test_underfitting_finds_a_model_that_may_not_split(run_dir: Path) -> None:
     stiff = {"objective": "binary:logistic", "eta": 0.1, "min_child_weight": 80}
     messages = found(judged(run_dir, stiff, data, 210))
     assert "its loss is flat" in messages["Underfitting"]
+
+
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_validation_on_a_copy_of_the_training_data_is_found(
+    run_dir: Path, is_copy: bool
+) -> None:
+    data = cancer()
+    if is_copy:
+        data = data._replace(valid_x=data.x.copy(), valid_y=data.y.copy())
+    report = judged(run_dir, BINARY, data, 30)
+    expected = {"valid-logloss"} if is_copy else set()
+    assert {finding.tensor for finding in report.findings} == expected
+    for finding in report.findings:
+        assert finding.message.startswith("The validation loss equals the training")
+        assert (finding.rule, finding.stage) == ("Overfit", Stage.SETUP)
+
+
+def test_equal_losses_that_never_change_are_no_proof(run_dir: Path) -> None:
+    # Training and validation have no error left at all: that is a good model.
+    x = np.random.default_rng(0).normal(size=(600, 3))
+    data = split(x, x[:, 0] > 0, 300)
+    exact = BINARY | {"eval_metric": "error"}
+    assert "Overfit" not in found(judged(run_dir, exact, data, 30))
+
+
+# Faults that keep all trees from splitting, and what the advice must name.
+WITHOUT_SPLIT: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "weights": (BINARY | {"min_child_weight": 1e4}, cancer, "min_child_weight"),
+    "alpha": (BINARY | {"alpha": 1e5}, cancer, "alpha"),
+    "base of two classes": (BINARY | {"base_score": 0.9999}, cancer, "base_score"),
+    "base of numbers": (NUMBERS | {"base_score": -1e5}, diabetes, "base_score"),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_SPLIT)
+def test_trees_without_a_split_get_advice_that_names_the_cause(
+    run_dir: Path, name: str
+) -> None:
+    parameters, make, cause = WITHOUT_SPLIT[name]
+    report = judged(run_dir, parameters, make(), 20)
+    (finding,) = [each for each in report.findings if each.rule == "TreeDepth"]
+    assert finding.message.startswith("No tree has a split")
+    assert cause in finding.advice
+    # The advice is the fix.
+    fixed = {key: value for key, value in parameters.items() if key != cause}
+    healthy = judged(run_dir.with_name("fixed"), fixed, make(), 20)
+    assert "TreeDepth" not in found(healthy)
+
+
+def test_trees_that_stop_splitting_when_all_is_learned_are_healthy(
+    run_dir: Path,
+) -> None:
+    stopping = BINARY | {"gamma": 5.0, "eta": 0.5}
+    report = judged(run_dir, stopping, cancer(), 45)
+    nodes = Run(run_dir).value("trees/Node", 40)
+    assert len(nodes) == 1
+    assert "TreeDepth" not in found(report)
+
+
+def test_a_base_score_that_xgboost_refuses_is_no_error_of_tdbg(
+    run_dir: Path,
+) -> None:
+    with tx.Hook(run_dir) as hook:
+        with pytest.raises(xgboost.core.XGBoostError, match="base_score"):
+            xgboost.train(
+                BINARY | {"base_score": 2.0}, cancer().train(), 3, callbacks=[hook]
+            )
+        assert hook.counters()["internal_errors"] == 0

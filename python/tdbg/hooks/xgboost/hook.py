@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from xgboost import Booster, DMatrix, __version__, collective
 from xgboost.callback import TrainingCallback
+from xgboost.core import XGBoostError
 
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.policy import Policy
@@ -251,7 +252,7 @@ class Hook(TreeHook, TrainingCallback):
         self._own_derivatives = OwnDerivatives() if given else None
         if folds is None:
             self._data = find_data(self._train_data, self._validation_data)
-            first_round = int(model.num_boosted_rounds())
+            first_round = _rounds_of(model)
         else:
             self._data, first_round = data_of_folds(folds), 0
         self._training_begins(first_round, self._data.features)
@@ -292,6 +293,17 @@ class Hook(TreeHook, TrainingCallback):
             self._configure(lambda: config)
         except TdbgError as error:
             _log.warning("this rank captures nothing: %s", error)
+
+
+def _rounds_of(model: Booster) -> int:
+    """Return the rounds of a model; 0 where XGBoost refuses its parameters.
+
+    It then raises into the program by itself, in the first round.
+    """
+    try:
+        return int(model.num_boosted_rounds())
+    except XGBoostError:
+        return 0
 
 
 def _booster_of(model: Any) -> Booster:

@@ -247,13 +247,15 @@ class Passes:
 
     Attributes:
         validation: Mean loss of each pass, oldest first.
-        training: Loss of training just before each pass.
+        training: Loss of training just before each pass: a median.
+        latest: The last loss of training before each pass.
         start: Loss at which training began.
         column: Column of the last step in the table of evaluation.
     """
 
     validation: Floats
     training: Floats
+    latest: Floats
     start: float
     column: int
 
@@ -336,7 +338,14 @@ def _passes(
         start, before = train.start(now), train.before(first, k + 1, now)
         known = np.isfinite(validation) & np.isfinite(before)
         if known[-1] and np.isfinite(start):
-            yield Passes(validation[known], before[known], start, int(rows[at]))
+            latest = train.latest[first : k + 1]
+            yield Passes(
+                validation[known],
+                before[known],
+                latest[known],
+                start,
+                int(rows[at]),
+            )
 
 
 class _Training:
@@ -346,6 +355,9 @@ class _Training:
         table: Steps of training.
         i: Row of the loss.
         begins: Steps at which passes begin.
+
+    Attributes:
+        latest: The last loss before each pass; NaN: there is none.
     """
 
     def __init__(self, table: Table, i: int, begins: NDArray[np.int64]) -> None:
@@ -353,6 +365,7 @@ class _Training:
         self._steps, self._loss = table.steps[rows], losses_of(table, i)[rows]
         self._is_first = table.ordinal[i, rows] <= N_START
         self._ends = np.searchsorted(self._steps, begins)
+        self.latest = np.concatenate([[np.nan], self._loss])[self._ends]
         self._whole = np.array(
             [median(self._loss[max(0, end - N_TRAIN) : end]) for end in self._ends]
         )

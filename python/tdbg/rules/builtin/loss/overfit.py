@@ -16,16 +16,21 @@ from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["Overfit"]
 
+# Different values of a loss that training and validation must share, to the last
+# digit, before they are of the same data.
+SHARED = 5
+
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overfit(PassesRule):
     """Report models that memorize their training data.
 
-    One of three things must hold.  The validation loss has risen from its best while
+    One of four things must hold.  The validation loss has risen from its best while
     the training loss fell.  Or the training loss has fallen far, and little of that
     fall shows in validation.  Or the training loss is next to nothing, while a good
-    part of the loss is left in validation.
+    part of the loss is left in validation.  Or both losses are the same numbers, so
+    that nothing shows whether the model has memorized them.
 
     Args:
         rise: Share of its best by which the validation loss may rise.
@@ -92,11 +97,12 @@ class Overfit(PassesRule):
     def _level(self, passes: Passes) -> int:
         n = len(passes.validation)
         last = range(max(0, n - self.passes), n)
-        bad = n >= self.passes and (
+        overfits = n >= self.passes and (
             all(self._rises(passes, k) for k in last)
             or all(self._stays_behind(passes, k) for k in last)
             or all(self._is_known_by_heart(passes, k) for k in last)
         )
+        bad = overfits or _is_training_data(passes)
         return int(Severity.WARNING) if bad else OK
 
     def _rises(self, passes: Passes, k: int) -> bool:
@@ -130,6 +136,8 @@ class Overfit(PassesRule):
         )
 
     def _describe(self, passes: Passes) -> Description:
+        if _is_training_data(passes):
+            return _of_training_data(len(passes.validation))
         best = int(np.argmin(passes.validation))
         low, now = float(passes.validation[best]), float(passes.validation[-1])
         training = float(passes.training[-1])
@@ -174,3 +182,27 @@ class Overfit(PassesRule):
             evidence=Evidence("mean", passes.start - self.carried_over * fell),
             advice=lambda words: words.overfitting,
         )
+
+
+def _is_training_data(passes: Passes) -> bool:
+    """Return whether training and validation have the same losses, to the last bit."""
+    is_same = bool((passes.validation == passes.latest).all())
+    return is_same and len(np.unique(passes.validation)) >= SHARED
+
+
+def _of_training_data(n_passes: int) -> Description:
+    return Description(
+        message=(
+            "The validation loss equals the training loss to the last digit in all "
+            f"{plural(n_passes, 'pass')}. The validation data are the training data, "
+            "which cannot show whether the model overfits."
+        ),
+        value=float(n_passes),
+        threshold=float(SHARED),
+        advice=(
+            "Validate on data that the model is not trained by, for example from "
+            "sklearn.model_selection.train_test_split. Early stopping and the best "
+            "round mean nothing on training data."
+        ),
+        stage=Stage.SETUP,
+    )

@@ -146,8 +146,8 @@ def _without_split() -> Description:
         value=0.0,
         threshold=1.0,
         advice=lambda words: (
-            f"No split is allowed. To allow them, {words.allowing_splits}. Check that "
-            "features are not constant or missing."
+            f"To allow splits, {words.allowing_splits}. Check that features and labels "
+            f"are not constant or missing.{words.first_prediction}"
         ),
         stage=Stage.SETUP,
     )

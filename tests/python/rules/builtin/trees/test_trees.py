@@ -49,7 +49,7 @@ def test_trees_that_never_split_are_told_with_the_fix_of_their_framework(run_dir
     (finding,) = check(run_dir, "TreeDepth", record=False).findings
     assert (finding.step, finding.severity) == (0, Severity.WARNING)
     assert finding.message.startswith("No tree has a split: each is a single leaf")
-    assert "lower min_child_weight and gamma" in finding.advice
+    assert "lower min_child_weight, gamma, lambda and alpha" in finding.advice
     assert finding.stage is Stage.SETUP
     # Trees end in leaves where nothing is left to learn.
     learned = run_dir.with_name("learned")
