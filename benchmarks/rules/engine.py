@@ -147,7 +147,8 @@ def verify(
     first: dict[tuple[str, str], int] = {}
     for finding in found.findings:
         which = finding.rule, finding.tensor
-        first[which] = min(first.get(which, finding.first_step), finding.first_step)
+        at = finding.first_global_step
+        first[which] = min(first.get(which, at), at)
     missed, others = expected.keys() - first.keys(), first.keys() - planted.keys()
     check(not missed and not others, f"missed {sorted(missed)}, found {sorted(others)}")
     for which, fault in expected.items():
@@ -158,7 +159,8 @@ def verify(
     check(not silent, f"these gave no verdict: {silent}")
     failed = [status for status in found.statuses if status.status.value == "Error"]
     check(not failed, f"a rule failed: {failed}")
-    check(found.n_steps > plan.n_steps, f"{found.n_steps} steps were judged")
+    n_judged = found.n_steps + found.n_evaluated
+    check(n_judged > plan.n_steps, f"{n_judged} steps were judged")
 
 
 def _memory(what: str) -> int:

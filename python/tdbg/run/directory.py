@@ -242,7 +242,10 @@ def writer_directories(run: Run | str | os.PathLike[str]) -> list[WriterDirector
     """The directories of all writers of the run, by role, rank and generation."""
     root = run.path if isinstance(run, Run) else Path(run)
     found = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(root / "w") as entries:
+    with (
+        contextlib.suppress(FileNotFoundError, NotADirectoryError),
+        os.scandir(root / "w") as entries,
+    ):
         for entry in entries:
             match = _WRITER_NAME.fullmatch(entry.name)
             if match and entry.is_dir(follow_symlinks=False):

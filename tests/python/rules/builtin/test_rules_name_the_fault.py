@@ -130,7 +130,7 @@ NAMED = [
     Named("deep_sigmoids", "VanishingGradient", "gradient/0.weight", ERROR, (9, 30),
           "times smaller than gradient/16.weight", "ReLU or GELU"),
     Named("deep_sigmoids", "PoorWeightInitialization", "gradient/0.weight", WARNING,
-          (0, 0), "Gradients shrink towards the input", "Glorot"),
+          (0, 0), "Gradients shrink towards the input", "Use ReLU or GELU"),
     Named("equal_weights", "PoorWeightInitialization", "0.weight", ERROR, (0, 0),
           "All 64 units have the same initial weights", "kaiming_normal_"),
     Named("own_optimizer_rebinds_the_name", "UnchangedTensor", "0.weight", WARNING,
