@@ -8,7 +8,7 @@ own.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tdbg.config.messages import nearest
@@ -235,6 +235,21 @@ class Collection:
         return bool(self._patterns) and any(
             pattern.search(name) for pattern in self._patterns_for(role)
         )
+
+    def chosen(self, names: Mapping[Role, Iterable[str]]) -> set[str]:
+        """Return those of *names*, by role, that belong to it.
+
+        A collection that has no expressions looks at no name by itself.
+        """
+        found: set[str] = set()
+        for role, of_role in names.items():
+            if role in self.roles:
+                found.update(of_role)
+            elif self._patterns_for(role):
+                found.update(name for name in of_role if self.has(name, role))
+            elif self.tensor_names:
+                found.update(self.tensor_names.intersection(of_role))
+        return found
 
     def may_hold(self, role: Role) -> bool:
         """Return whether tensors of this role may belong to it."""

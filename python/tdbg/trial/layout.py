@@ -88,10 +88,12 @@ def _of_source(
     found = sorted(
         (number, i) for i, name in enumerate(names) for number in known.get(name, ())
     )
-    definitions = [source.writer.definitions[number] for number, _ in found]
     of_names = np.array([i for _, i in found], np.int64)
-    counts = [contributions.counts(source, number) for number, _ in found]
-    adds = [contributions.merges(source, number) for number, _ in found]
+    definitions, counts, adds = [], [], []
+    for number, _ in found:  # In one pass: few definitions are kept.
+        definitions.append(source.writer.definitions[number])
+        counts.append(contributions.counts(source, number))
+        adds.append(contributions.merges(source, number))
     return SourceLayout(
         source=source,
         ids=np.array([number for number, _ in found], np.uint32),

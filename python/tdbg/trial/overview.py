@@ -82,7 +82,7 @@ def describe(run: RunState, names: Sequence[str]) -> list[TensorDescription]:
     shapes: dict[str, tuple[int, ...] | None] = {}
     for source in run.sources:
         last: dict[str, Definition] = {}
-        for definition in _definitions(source).values():
+        for definition in source.writer.definitions.values():
             last[definition.name] = definition
             shape = whole_shape(definition)
             if shapes.setdefault(definition.name, shape) != shape:
@@ -123,11 +123,6 @@ def overview(
     ]
 
 
-def _definitions(source: Source) -> dict[int, Definition]:
-    """The last definition of each id, in the order in which they came."""
-    return {each.id: each for each in source.writer.reader.definitions()}
-
-
 def _parts(
     run: RunState, mode: ModeKeys, saved: Sequence[_Saved]
 ) -> Iterator[tuple[Ints, Ints]]:
@@ -152,7 +147,7 @@ class _Saved:
 
     def __init__(self, source: Source, numbers: dict[str, int]) -> None:
         self._source = source
-        definitions = _definitions(source)
+        definitions = source.writer.definitions.all()
         self._ids = np.array(sorted(definitions), np.int64)
         # The number of the tensor of each id; -1: it is not asked for.
         self._tensors = np.array(

@@ -213,26 +213,28 @@ def collections(run: RunState) -> dict[str, Collection]:
         for event in writer.events:
             if event.kind == "collections":
                 found |= _collections_of(event.data)
-    roles = _roles(run)
+    names = _names_by_role(run)
     for collection in found.values():
-        names = (name for name, role in roles.items() if collection.has(name, role))
-        collection.tensor_names.update(names)
+        collection.tensor_names.update(collection.chosen(names))
     return found
 
 
 def selected(run: RunState, collection: Collection) -> set[str]:
     """The names of the tensors that a collection selects."""
-    roles = _roles(run).items()
-    return {name for name, role in roles if collection.has(name, role)}
+    return collection.chosen(_names_by_role(run))
 
 
-def _roles(run: RunState) -> dict[str, Role]:
-    """The role of each tensor that was saved so far."""
-    return {
+def _names_by_role(run: RunState) -> dict[Role, list[str]]:
+    """The names of the tensors of each role that were saved so far."""
+    roles = {
         definition.name: role_of(definition)
         for source in run.sources
         for definition in source.writer.definitions.values()
     }
+    found: dict[Role, list[str]] = {}
+    for name, role in roles.items():
+        found.setdefault(role, []).append(name)
+    return found
 
 
 def _collections_of(data: Mapping[str, Any]) -> dict[str, Collection]:

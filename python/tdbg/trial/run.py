@@ -359,9 +359,9 @@ class RunState:
         if self.definition(name) is not None:
             return name
         for source in reversed(self.sources):
-            for definition in source.writer.definitions.values():
-                if name in definition.aliases:
-                    return definition.name
+            found = source.writer.definitions.named(name)
+            if found is not None:
+                return found
         return None
 
 

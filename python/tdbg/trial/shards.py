@@ -167,12 +167,13 @@ _FLOATS = (
 _UNSIGNED = ("bool", "uint8", "uint16", "uint32", "uint64")
 
 
+# Role(number) takes four times as long, and this runs for 100,000 tensors.
+_ROLES = {role.value: role for role in Role}
+
+
 def role_of(definition: Definition) -> Role:
     """Return the role; ``OTHER`` for one that a later tdbg added."""
-    try:
-        return Role(definition.role)
-    except ValueError:
-        return Role.OTHER
+    return _ROLES.get(definition.role, Role.OTHER)
 
 
 def extreme_class(dtype: str) -> int:

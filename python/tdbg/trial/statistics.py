@@ -250,9 +250,9 @@ def with_rows(
     for source in sources:
         index = source.writer.segments
         segments = index.between(max(start, source.start), min(stop, source.stop))
-        for number in index.definitions(segments).tolist():
-            if number in source.writer.definitions:
-                found.add(source.writer.definitions[number].name)
+        with_row = set(index.definitions(segments).tolist())
+        definitions = source.writer.definitions.items()
+        found.update(each.name for number, each in definitions if number in with_row)
     return [name for name in names if name in found]
 
 

@@ -11,7 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import (
+    Container,
+    ItemsView,
+    Iterator,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +52,18 @@ __all__ = [
 ]
 
 
+# So many are kept of the definitions, and of the names, that were asked for one by one:
+# the core has them all, and a run may have 100,000.
+MOST_KEPT = 1 << 12
+
+
 class Definitions(Mapping[int, Definition]):
     """Definitions by id, the last of each."""
 
     def __init__(self, reader: RunReader) -> None:
         self._reader = reader
         self._found: dict[int, Definition] = {}
-        self._n_listed = 0  # How many of the reader's list are in it.
+        self._of_aliases: dict[str, str] | None = None
         self._n_known = reader.n_definitions
 
     def refresh(self) -> None:
@@ -60,7 +72,7 @@ class Definitions(Mapping[int, Definition]):
         if known != self._n_known:
             self._n_known = known
             self._found.clear()
-            self._n_listed = 0
+            self._of_aliases = None
 
     def __getitem__(self, number: int) -> Definition:
         found = self._found.get(number)
@@ -68,6 +80,8 @@ class Definitions(Mapping[int, Definition]):
             found = self._reader.definition(number)
             if found is None:
                 raise KeyError(number)
+            if len(self._found) >= MOST_KEPT:
+                self._found.clear()
             self._found[number] = found
         return found
 
@@ -76,15 +90,36 @@ class Definitions(Mapping[int, Definition]):
             return True
         return isinstance(number, int) and self._reader.definition(number) is not None
 
+    def all(self) -> dict[int, Definition]:
+        """Return all of them, in the order in which their ids came; none is kept."""
+        return {each.id: each for each in self._reader.definitions()}
+
+    def named(self, alias: str) -> str | None:
+        """Return the name of the first tensor that has an alias, or None.
+
+        Whoever asks for 100,000 names that are none does not look at all definitions
+        each time.
+        """
+        if self._of_aliases is None:
+            self._of_aliases = {}
+            for definition in self.values():
+                for each in definition.aliases:
+                    self._of_aliases.setdefault(each, definition.name)
+        return self._of_aliases.get(alias)
+
     def __iter__(self) -> Iterator[int]:
-        if self._n_listed != self._n_known:
-            for definition in self._reader.definitions():
-                self._found[definition.id] = definition
-            self._n_listed = self._n_known
-        return iter(self._found)
+        return iter(self.all())
+
+    def values(self) -> ValuesView[Definition]:
+        """Return the definitions, by one pass over the reader's list."""
+        return self.all().values()
+
+    def items(self) -> ItemsView[int, Definition]:
+        """Return ids and definitions, likewise."""
+        return self.all().items()
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.all())
 
 
 class Ids(Mapping[str, list[int]]):
@@ -107,6 +142,8 @@ class Ids(Mapping[str, list[int]]):
                 found = _ids_of_shown(self._reader, name)
             if not found:
                 raise KeyError(name)
+            if len(self._found) >= MOST_KEPT:
+                self._found.clear()
             self._found[name] = found
         return found
 

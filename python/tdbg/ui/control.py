@@ -23,7 +23,7 @@ from tdbg.config.messages import check_flag, check_known, printable
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import ConfigurationError
 from tdbg.run.requests import request_capture, request_stop
-from tdbg.trial import Trial
+from tdbg.trial import TensorDescription, Trial
 
 __all__ = ["answer_of", "ask_to_capture", "ask_to_stop", "estimate"]
 
@@ -157,13 +157,15 @@ def estimate(
         ConfigurationError: If an expression is none, or there is no such collection.
     """
     is_asked = _filter(collections, regex)
-    asked = [size for name, role, size in _known(trial) if is_asked(name, role)]
+    recorded = [each for each in trial.describe(trial.tensor_names()) if each.dtype]
+    known = _known(trial, recorded)
+    asked = [size for name, role, size in known if is_asked(name, role)]
     n_elements = sum(n for n, _ in asked)
     times = -(-steps // max(1, interval))
     n_bytes = times * len(asked) * ROW_BYTES
     if raw:
         n_bytes += times * sum(n * width for n, width in asked)
-    measured, duration = _measured(trial)
+    measured, duration = _measured(trial, [each.name for each in recorded])
     seconds = None
     if measured is not None and measured.elements >= LEAST_SHARE * n_elements:
         seconds = measured.seconds / measured.elements * n_elements
@@ -184,7 +186,9 @@ def _filter(
     return lambda name, role: role in roles or any(p.search(name) for p in patterns)
 
 
-def _known(trial: Trial) -> list[tuple[str, str, tuple[int, int]]]:
+def _known(
+    trial: Trial, recorded: Sequence[TensorDescription]
+) -> list[tuple[str, str, tuple[int, int]]]:
     """Name, role, and number and width of elements, of recorded tensors and others."""
     found: dict[str, tuple[str, tuple[int, int]]] = {}
     for info in trial.model_info():
@@ -195,7 +199,7 @@ def _known(trial: Trial) -> list[tuple[str, str, tuple[int, int]]]:
             found[name] = role.name.lower(), size
             if facts.requires_grad:
                 found[f"gradient/{name}"] = Role.GRADIENT.name.lower(), size
-    for each in trial.describe(trial.tensor_names()):
+    for each in recorded:
         if each.shape is not None:
             found[each.name] = each.role, (prod(each.shape), _width(each.dtype))
     return [(name, role, size) for name, (role, size) in found.items()]
@@ -207,6 +211,11 @@ def _width(dtype: str) -> int:
     return max(1, int(bits[1]) // 8) if bits else 1
 
 
+def _n_elements(trial: Trial, names: Sequence[str], step: int) -> int:
+    """Return how many elements the rows of a global step are of."""
+    return int(trial.statistics(names, start=step, end=step + 1).count.sum())
+
+
 @dataclass(frozen=True, slots=True)
 class _Measured:
     """The measured cost of capture at a step: seconds for a number of elements."""
@@ -215,7 +224,7 @@ class _Measured:
     elements: int
 
 
-def _measured(trial: Trial) -> tuple[_Measured | None, float]:
+def _measured(trial: Trial, names: Sequence[str]) -> tuple[_Measured | None, float]:
     """What a step took lately at which much was captured, and seconds of any step.
 
     Most steps of a training may have nothing but losses: they say what an element
@@ -232,7 +241,7 @@ def _measured(trial: Trial) -> tuple[_Measured | None, float]:
     base = 0.0 if is_full.all() else float(np.median(table["capture_ns"][~is_full]))
     full = table[is_full][-MEASURED_STEPS:]
     steps = [int(step) for step in full["step"]]
-    counts = [trial.statistics(start=at, end=at + 1).count.sum() for at in steps]
+    counts = [_n_elements(trial, names, at) for at in steps]
     n_elements = int(np.median(counts))
     if not n_elements:
         return None, duration
