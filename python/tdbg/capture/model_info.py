@@ -78,6 +78,7 @@ class ModelInfoWriter:
         new_optimizer: Asked before a model that has not trained is evaluated: is there
             an optimizer that has never stepped?  Returns the samples and batch size of
             a loader without a batch, nothing if there is none, or None: no optimizer.
+        at_end: Adds to what was written what is known at the end only.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class ModelInfoWriter:
         source: ModelSource,
         stands_still: Callable[[], bool] | None = None,
         new_optimizer: Callable[[], Sequence[int] | None] | None = None,
+        at_end: Callable[[ModelInfo], ModelInfo] | None = None,
     ) -> None:
         self._session = session
         self._source = source
         self._stands_still = stands_still
         self._new_optimizer = new_optimizer
+        self._at_end = at_end
         # What it returned.
         self._waiting: Sequence[int] | None = None
         self._countdown = 1
@@ -183,6 +186,10 @@ class ModelInfoWriter:
                     empty_loader=tuple(self._waiting),
                 )
             )
+        if self._at_end is not None and self._written is not None:
+            info = self._at_end(self._written)
+            if info != self._written:
+                self._write(info)
 
     def _stop(self) -> None:
         """Write that the optimizers have stopped."""

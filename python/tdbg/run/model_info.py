@@ -25,6 +25,7 @@ from tdbg.config.collections import Role
 from tdbg.config.tensor_names import PREFIXES, parameter_in
 from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
+from tdbg.run.schedules import Schedule
 
 __all__ = ["MODEL", "ModelInfo", "ParameterFacts", "gather", "owner_of"]
 
@@ -126,6 +127,7 @@ class ModelInfo:
             until the end.
         empty_loader: The numbers of samples and of samples in a batch of a loader that
             then had no batch, since it leaves out the last one; empty: there was none.
+        schedules: The learning-rate schedules that have a length, at the end.
     """
 
     step: int
@@ -151,6 +153,7 @@ class ModelInfo:
     evaluates: Mapping[str, str] = field(default_factory=dict)
     never_trained: bool = False
     empty_loader: tuple[int, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
 
     @property
     def has_several_optimizers(self) -> bool:
@@ -224,7 +227,7 @@ class ModelInfo:
         for name, value in document.items():
             if isinstance(value, tuple):
                 document[name] = list(value)
-        for name in ("loss_facts", "untrained"):
+        for name in ("loss_facts", "untrained", "schedules"):
             document[name] = [each.to_json() for each in document[name]]
         document["modules"] = dict(self.modules)
         document["kinds"] = dict(self.kinds)
@@ -277,6 +280,7 @@ class ModelInfo:
             empty_loader=tuple(
                 filter(is_integer, list_of(document.get("empty_loader")))
             ),
+            schedules=_values(Schedule.from_json, document.get("schedules")),
         )
 
     def parts(self, max_bytes: int = MAX_PART_BYTES) -> list[dict[str, Any]]:

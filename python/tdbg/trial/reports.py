@@ -372,6 +372,7 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         made_inputs=_union(each.made_inputs for each in held),
         never_trained=all(each.never_trained for each in held),
         empty_loader=next((each.empty_loader for each in held), ()),
+        schedules=_union(each.schedules for each in held),
         evaluates={
             name: other for each in held for name, other in each.evaluates.items()
         },

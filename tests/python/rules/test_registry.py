@@ -293,6 +293,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
         {"tensor_regex": "["},
     ],
     "SimilarAcrossRuns": [{"rtol": -1.0}, {"other_runs": ()}],
+    "SlowSchedule": [{"share": 0.0}],
     "StalledTraining": [{"threshold": 0.0}, {"times_usual": 0.5}, {"num_steps": 0}],
     "StoppedOptimizer": [{"num_steps": 0}],
     "TensorVariance": [{"min_count": 1}, {"relative": 0.0}, {"collapsed": 0.5}],

@@ -40,6 +40,7 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
 )
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
+from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters
 from tdbg.hooks.pytorch.model.callbacks import leave_out_of_copies
@@ -79,12 +80,17 @@ class Hook(FrameworkHook):
         self._gradients: list[AccumulatedGradients] = []
         self._returned: ReturnedGradients | None = None
         self._functions: FunctionCalls | None = None
-        self._model = TorchModel(self._module_captures, self._losses)
+        self._model = TorchModel(
+            self._module_captures,
+            self._losses,
+            Schedules(session),
+        )
         self._model_info = ModelInfoWriter(
             session,
             self._model,
             self._model.stands_still,
             self._new_optimizer,
+            self._model.at_end,
         )
         self._watch: OptimizerWatch | None = None
         self._by_hand: UpdatesByHand | None = None

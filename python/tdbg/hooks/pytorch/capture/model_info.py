@@ -24,6 +24,7 @@ from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterPlace
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
+from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.device.tensors import gradient_of, name_of, sample_of
 from tdbg.hooks.pytorch.model.kinds import kind_of
 from tdbg.hooks.pytorch.model.mode import evaluating
@@ -48,6 +49,7 @@ class TorchModel:
     Args:
         module_captures: Those of the registered modules; grows.
         losses: The registered losses; grows.
+        schedules: Follows those of the optimizers.
 
     Attributes:
         watch: Knows the optimizers, once something does.
@@ -56,10 +58,14 @@ class TorchModel:
     """
 
     def __init__(
-        self, module_captures: Sequence[ModuleCapture], losses: Sequence[CapturedLoss]
+        self,
+        module_captures: Sequence[ModuleCapture],
+        losses: Sequence[CapturedLoss],
+        schedules: Schedules,
     ) -> None:
         self._module_captures = module_captures
         self._losses = losses
+        self._schedules = schedules
         self.watch: OptimizerWatch | None = None
         self.first_losses: FirstLosses | None = None
         # Names of parameters that have had a gradient.
@@ -108,6 +114,7 @@ class TorchModel:
         found.append(len(self._made_inputs()))
         if self.first_losses is not None:
             found += self.first_losses.look()
+        self._schedules.look(self._optimizers)
         return ModelMarks(len(all_tracked), tuple(found))
 
     def model_info(
@@ -141,6 +148,11 @@ class TorchModel:
             made_inputs=self._made_inputs(),
         )
         return info if self.first_losses is None else self.first_losses.add_to(info)
+
+    def at_end(self, info: ModelInfo) -> ModelInfo:
+        """Add how far the schedules have come."""
+        self._schedules.look(self._optimizers)
+        return dataclasses.replace(info, schedules=self._schedules.known())
 
     def _modules(
         self, roots: Sequence[_Root]
