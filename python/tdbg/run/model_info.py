@@ -25,7 +25,7 @@ from tdbg.config.collections import Role
 from tdbg.config.tensor_names import PREFIXES, parameter_in
 from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
-from tdbg.run.schedules import Schedule
+from tdbg.run.schedules import RateSchedule
 
 __all__ = ["MODEL", "ModelInfo", "ParameterFacts", "gather", "owner_of"]
 
@@ -153,7 +153,7 @@ class ModelInfo:
     evaluates: Mapping[str, str] = field(default_factory=dict)
     never_trained: bool = False
     empty_loader: tuple[int, ...] = ()
-    schedules: tuple[Schedule, ...] = ()
+    schedules: tuple[RateSchedule, ...] = ()
 
     @property
     def has_several_optimizers(self) -> bool:
@@ -280,7 +280,7 @@ class ModelInfo:
             empty_loader=tuple(
                 filter(is_integer, list_of(document.get("empty_loader")))
             ),
-            schedules=_values(Schedule.from_json, document.get("schedules")),
+            schedules=_values(RateSchedule.from_json, document.get("schedules")),
         )
 
     def parts(self, max_bytes: int = MAX_PART_BYTES) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ from typing import Any
 
 from tdbg.run.json_values import is_integer
 
-__all__ = ["Schedule"]
+__all__ = ["RateSchedule"]
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class RateSchedule:
     """A schedule that has an end.
 
     Attributes:
@@ -40,7 +40,7 @@ class Schedule:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Schedule | None:
+    def from_json(cls, document: Mapping[str, Any]) -> RateSchedule | None:
         """The schedule that ``to_json`` made this of; None if it is none."""
         name, setting = document.get("name"), document.get("setting")
         length, steps = document.get("length"), document.get("steps")

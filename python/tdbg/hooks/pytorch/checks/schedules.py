@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.model.process_objects import living
-from tdbg.run.schedules import Schedule
+from tdbg.run.schedules import RateSchedule
 
 __all__ = ["Schedules"]
 
@@ -42,7 +42,7 @@ class Schedules:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._optimizer: weakref.ref[Optimizer] | None = None
-        self._found: dict[weakref.ref[LRScheduler], Schedule | None] = {}
+        self._found: dict[weakref.ref[LRScheduler], RateSchedule | None] = {}
 
     def look(self, optimizers: Sequence[Optimizer]) -> None:
         """Note how far the schedules have come; of several optimizers, nothing.
@@ -71,7 +71,7 @@ class Schedules:
                     found, self._session.n_training_steps
                 )
 
-    def known(self) -> tuple[Schedule, ...]:
+    def known(self) -> tuple[RateSchedule, ...]:
         """Return those that have a length, as they were last seen."""
         n_steps = self._session.n_training_steps
         return tuple(
@@ -81,12 +81,12 @@ class Schedules:
         )
 
 
-def _schedule(found: LRScheduler, n_steps: int) -> Schedule | None:
+def _schedule(found: LRScheduler, n_steps: int) -> RateSchedule | None:
     """Describe a schedule; None: it has no length that is known."""
     for setting, length in _lengths(found).items():
         if isinstance(length, int) and length > 0:
             steps = int(found.last_epoch)
-            return Schedule(
+            return RateSchedule(
                 type(found).__name__, setting, length, steps, n_steps, n_steps
             )
     return None

@@ -12,7 +12,7 @@ from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.window import Description, Evaluation, Idle, TensorInfo, Window
 from tdbg.run.findings import Severity, Stage
-from tdbg.run.schedules import Schedule
+from tdbg.run.schedules import RateSchedule
 
 __all__ = ["SlowSchedule"]
 
@@ -64,11 +64,11 @@ class SlowSchedule(Rule):
             slow = severity if self._is_slow(each) else None
             yield idle.judge(name, slow, partial(self._describe, each))
 
-    def _is_slow(self, schedule: Schedule) -> bool:
+    def _is_slow(self, schedule: RateSchedule) -> bool:
         is_whole = schedule.length == schedule.optimizer_steps
         return is_whole and 100 * schedule.steps <= self.share * schedule.length
 
-    def _describe(self, schedule: Schedule) -> Description:
+    def _describe(self, schedule: RateSchedule) -> Description:
         length, steps = schedule.length, schedule.steps
         is_last = schedule.seen_at == schedule.optimizer_steps
         part = "" if is_last else f" in the first {schedule.seen_at:,} of them"
