@@ -32,7 +32,7 @@ from tdbg.config.messages import check_known
 from tdbg.errors import ConfigurationError, QueryError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import load_json
-from tdbg.trial import DURATION_FIELD
+from tdbg.trial import DURATION_FIELD, Trial
 from tdbg.ui import comparison, control, documents, elements, series
 from tdbg.ui.control import estimate
 from tdbg.ui.judging import Judges
@@ -260,8 +260,14 @@ def _answered(answer: _Answer, question: _Question) -> Response:
         return _error(404, str(error))
     except TdbgError as error:
         return _error(409, str(error))
+    if isinstance(found, Response):
+        return found
     if isinstance(found, bytes):
         return Response(found, media_type=MEDIA_TYPE, headers=NO_STORE)
+    return _as_json(found)
+
+
+def _as_json(found: object) -> Response:
     return JSONResponse(found, headers=NO_STORE)
 
 
@@ -287,7 +293,12 @@ def _run(judges: Judges, asked: _Question) -> object:
 
 def _tensors(asked: _Question) -> object:
     run = asked.run
-    return {"tensors": run.kept("tensors", lambda: documents.tensors_of(run.trial))}
+    # The text is a sixth of what it is made of, and of 100,000 tensors it is kept, too.
+    return run.kept("tensors", lambda: _as_json(_tensors_of(run.trial)))
+
+
+def _tensors_of(trial: Trial) -> object:
+    return {"tensors": documents.tensors_of(trial)}
 
 
 def _trees(asked: _Question) -> object:
