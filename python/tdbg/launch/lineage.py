@@ -52,6 +52,8 @@ class Lineage:
 
     def __init__(self) -> None:
         self._n_steps = 0
+        # How many there were when the program began again, in too few steps.
+        self._n_before = 0
         self._link: _Link | None = None
         # The arrays that were given to the first step, and that it has left, by ways.
         self._given: dict[Way, Any] = {}
@@ -72,7 +74,12 @@ class Lineage:
         array = _at(given, self._link.given)
         if array is self._last or not isinstance(array, jax.Array):
             return True
-        return self._n_steps < LEAST_STEPS or not self._is_new(array)
+        if not self._is_new(array):
+            return True
+        if self._n_steps - self._n_before >= LEAST_STEPS:
+            return False
+        self._n_before = self._n_steps
+        return True
 
     def has_run(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Any

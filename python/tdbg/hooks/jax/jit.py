@@ -28,7 +28,7 @@ from tdbg.hooks.compiled.step import CompiledFunction
 from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
 from tdbg.hooks.jax.primitive import when_done
-from tdbg.hooks.jax.step_capture import Execution, StepCapture
+from tdbg.hooks.jax.step_capture import OF_STEP, Execution, StepCapture
 from tdbg.modes import TRAIN, TRAINING, ModeKeys
 
 __all__ = ["JitStep", "code_of"]
@@ -178,7 +178,8 @@ class JitStep(CompiledFunction[_Tapped]):
             return None
         tapped = self._tapped.of(capture.revision, lambda: self._compile(n_args))
         if tapped is None:
-            session.run(session.refuse, context)
+            why = "the step does not compile with it"
+            session.run(session.refuse, context, OF_STEP, why)
             return None
         arguments = tapped.arguments if self._tapped.has_worked else None
         return session.run(capture.open, context, arguments)

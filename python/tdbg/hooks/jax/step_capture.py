@@ -34,12 +34,12 @@ from tdbg.hooks.jax.sites import SitePlan, Sites
 from tdbg.hooks.jax.tracing import CaptureTrace
 from tdbg.modes import ModeKeys
 
-__all__ = ["Execution", "StepCapture"]
+__all__ = ["OF_STEP", "Execution", "StepCapture"]
 
 LOSS = "loss"
 _LOW = 0xFFFFFFFF
 # What is lost if nothing of a step is captured.
-_OF_STEP = "activations and gradients of a step"
+OF_STEP = "activations and gradients of a step"
 _RATES = ("learning_rate", "lr")
 
 
@@ -281,7 +281,7 @@ class StepCapture:
         plan = plan or self._sites.empty()
         ticket = _core.open_tap_step(plan.core)
         if not ticket:  # So far behind is no device.
-            self.session.refuse(context, _OF_STEP, "the device is too far behind")
+            self.session.refuse(context, OF_STEP, "the device is too far behind")
             return None
         return Execution(context, ticket, plan, shown)
 
