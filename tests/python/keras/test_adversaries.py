@@ -30,6 +30,15 @@ def test_what_two_optimizers_do_in_one_call_is_one_step(
         assert steps == recorded, name
 
 
+@pytest.mark.parametrize("way", ["turns, eager", "turns, graph"])
+def test_optimizers_that_take_turns_make_one_step_of_an_iteration(
+    report: dict[str, Any], way: str
+) -> None:
+    assert report[way]["steps"] == 6
+    own = report[way]["are_of_their_iteration"]
+    assert own == {"first": [True] * 6, "second": [True] * 5}
+
+
 def test_a_watched_loop_records_what_rules_need(report: dict[str, Any]) -> None:
     expected = {"losses", "outputs", "labels", "predictions", "updates", "scalars"}
     assert expected <= set(report["default"]["collections"])

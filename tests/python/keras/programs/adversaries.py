@@ -1,4 +1,4 @@
-"""Two optimizers in one step of a loop; and what a watched loop records by default."""
+"""Two optimizers in one step, or by turns; what a watched loop records by default."""
 
 from __future__ import annotations
 
@@ -61,6 +61,50 @@ def train(name: str, *, compiled: bool, every: int = 1) -> None:
     }
 
 
+def take_turns(name: str, *, compiled: bool) -> None:
+    """Train two models by turns, each with a forward of its own, for six iterations."""
+    keras.utils.set_random_seed(0)
+    models = [
+        keras.Sequential([keras.Input((6,)), layers.Dense(1, name=each)])
+        for each in ("first", "second")
+    ]
+    hook = tt.Hook(OUT / name, include_collections=["gradients"], save_config=EVERY)
+    turns, given = [], {}
+    for model in models:
+        optimizer = optimizers.SGD(0.1)
+        hook.register(model, optimizer)
+
+        def turn(x: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(model(x, training=True) ** 2)
+            trained = model.trainable_variables
+            grads = tape.gradient(loss, trained)
+            optimizer.apply_gradients(zip(grads, trained, strict=True))
+            return grads[0]
+
+        turns.append(tf.function(turn) if compiled else turn)
+    for _ in range(6):
+        for model, turn in zip(models, turns, strict=True):
+            layer = model.layers[0].name
+            given.setdefault(layer, []).append(turn(tf.constant(X)).numpy())
+    hook.close()
+    trial = create_trial(OUT / name)
+    tensors = {
+        layer: next(trial.tensor(n) for n in trial.tensor_names() if f"{layer}/k" in n)
+        for layer in given
+    }
+    report[name] = {
+        "steps": hook.n_steps,
+        "are_of_their_iteration": {
+            layer: [
+                bool(np.allclose(tensor.value(step, mode=TRAIN), given[layer][step]))
+                for step in tensor.steps(mode=TRAIN)
+            ]
+            for layer, tensor in tensors.items()
+        },
+    }
+
+
 def explode() -> None:
     """Watch a loop with defaults, and train it far too fast."""
     keras.utils.set_random_seed(0)
@@ -98,5 +142,7 @@ def explode() -> None:
 train("eager", compiled=False)
 train("graph", compiled=True)
 train("every other", compiled=True, every=2)
+take_turns("turns, eager", compiled=False)
+take_turns("turns, graph", compiled=True)
 explode()
 finish()
