@@ -128,7 +128,6 @@ class TreeHook(FrameworkHook):
         self._derivatives = group(keys.GRADIENTS)
         self._labels.expect(("labels",))
         self._predictions.expect(("predictions",))
-        self._derivatives.expect(("gradient/margin", "hessian/margin"))
         self._trees.expect(f"trees/{column}" for column in COLUMNS)
         self._hyper.expect(("hyperparameters/learning_rate",))
         return super()._attach(session)

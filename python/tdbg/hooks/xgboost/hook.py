@@ -255,6 +255,9 @@ class Hook(TreeHook, TrainingCallback):
             first_round = _rounds_of(model)
         else:
             self._data, first_round = data_of_folds(folds), 0
+        of_training = self._set_of_training(self._data.sets)
+        if of_training is not None and of_training.is_training:
+            self._derivatives.expect(("gradient/margin", "hessian/margin"))
         self._training_begins(first_round, self._data.features)
 
     def _make_model(self, model: Any) -> None:

@@ -45,6 +45,15 @@ def train(hook: smd.Hook, n_rounds: int = 12) -> xgboost.Booster:
     return booster
 
 
+def test_all_names_no_gradients_that_are_not_captured(run_dir: Path) -> None:
+    hook = smd.Hook(run_dir, save_all=True, save_config=smd.SaveConfig(save_interval=1))
+    train(hook, 2)
+    named = smd.create_trial(str(run_dir)).tensor_names(collection="all")
+    assert "predictions" in named
+    assert "gradient/margin" not in named
+    assert "gradient/margin" not in hook.get_collection("all").tensor_names
+
+
 def test_a_file_configures_collections(run_dir: Path) -> None:
     file = run_dir.parent / "hook.json"
     file.write_text(
