@@ -37,6 +37,7 @@ from tdbg.launch.differentiation import (
     present_watch,
 )
 from tdbg.launch.settings import open_hook
+from tdbg.launch.taken import is_taken
 
 if TYPE_CHECKING:
     from tdbg.launch.lineage import Lineage
@@ -393,7 +394,9 @@ class _Compiled:
         Raises:
             TrainingStopped: If somebody asked for it.
         """
-        return self._call(*args, **kwargs)
+        # Keras compiles the steps of a program's own, and its search captures these.
+        call = self.plain if is_taken() else self._call
+        return call(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

@@ -1,7 +1,7 @@
 """Decide which of two searches captures a call that both see.
 
-Keras on PyTorch trains with tensors of PyTorch.  The inside of its calls belongs to the
-search for trainings with Keras.
+Keras trains with tensors of PyTorch, or with functions that JAX compiles.  The inside
+of its calls belongs to the search for trainings with Keras.
 
 Thread safety: a call is taken for the thread that makes it.
 """

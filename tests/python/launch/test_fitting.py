@@ -121,6 +121,61 @@ def test_rules_have_what_they_need(launched: tuple[str, str, Path]):
     assert trial.tensor_names(collection="losses")
 
 
+OWN_STEPS = """
+import jax, keras, numpy as np
+
+class Own(keras.Model):
+    def compute_loss_and_updates(self, trained, others, x, y, training=False):
+        y_pred, others = self.stateless_call(trained, others, x, training=training)
+        return self.compute_loss(x, y, y_pred), (y_pred, others)
+
+    def train_step(self, state, data):
+        trained, others, optimized, metrics = state
+        differentiate = jax.value_and_grad(self.loss_of(), has_aux=True)
+        (loss, (_, others)), grads = differentiate(
+            trained, others, *data, training=True
+        )
+        trained, optimized = self.optimizer.stateless_apply(optimized, grads, trained)
+        logs = {"loss": loss, "compile_metrics": {"mae": loss}}
+        return logs, (trained, others, optimized, metrics)
+
+    def loss_of(self):
+        return self.compute_loss_and_updates
+
+class Closed(Own):
+    def loss_of(self):
+        def loss_of(trained, others, x, y, training):
+            y_pred, others = self.stateless_call(trained, others, x, training=training)
+            return self.compute_loss(x, y, y_pred), (y_pred, others)
+        return loss_of
+
+x, y = np.random.random((64, 8)), np.random.random((64, 1))
+for kind in (Own, Closed):
+    given = keras.Input((8,))
+    model = kind(given, keras.layers.Dense(1, name="last")(given))
+    model.compile("adam", "mse")
+    model.fit(x, y, epochs=2, batch_size=16, verbose=0)
+"""
+
+
+def test_a_model_with_a_step_of_its_own_on_jax_has_one_run(tmp_path: Path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "tdbg", "run", "--out", str(out), "--"]
+    told = run_script(OWN_STEPS, tmp_path, *command).stderr
+    assert "tdbg: captured 2 trainings, each in its own run:" in told
+    assert told.count("tdbg: captured") == 1
+    assert told.count("(8 steps)") == 2
+    assert "internal error" not in told
+    own, closed = (
+        set(tdbg.create_trial(member(out, number)).tensor_names()) for number in (1, 2)
+    )
+    assert {"last_output_0", "gradient/last/kernel"} <= own
+    # What stays inside of a closure is left out, and that is said once.
+    assert "gradient/last/kernel" in closed
+    assert "last_output_0" not in closed
+    assert told.count("tdbg cannot capture") == 1
+
+
 LOOP = """
 import keras, torch
 from sklearn.datasets import load_digits

@@ -22,6 +22,7 @@ __all__ = [
     "Backend",
     "State",
     "backend_of_keras",
+    "flat_logs",
     "number_in",
 ]
 
@@ -153,6 +154,19 @@ class Backend(Protocol):
 
         If not, the error came when the step was traced, and nothing was changed.
         """
+
+
+def flat_logs(logs: Any) -> Mapping[str, Any]:
+    """Return logs without the dictionaries in them, as callbacks of Keras get them.
+
+    Example:
+        >>> flat_logs({"loss": 1.0, "compile_metrics": {"mae": 2.0}})
+        {'loss': 1.0, 'mae': 2.0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in logs.items() if isinstance(logs, dict) else ():
+        found |= flat_logs(value) if isinstance(value, dict) else {name: value}
+    return found
 
 
 def number_in(backend: Backend, value: Any) -> float:

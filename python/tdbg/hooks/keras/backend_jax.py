@@ -10,20 +10,22 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.capture.adapter import AsyncResult, ComputedRow, TensorRef
-from tdbg.hooks.keras.backend import Answer, State
+from tdbg.hooks.keras.backend import Answer, State, flat_logs
 from tdbg.hooks.keras.tracing import Patches, Taps
 
 __all__ = ["make_backend"]
 
+_log = logging.getLogger("tdbg")
 _LOGS, _TAPS = "logs", "taps"
 _LOSS = "compute_loss_and_updates"
 # What a state has, by how many parts it has: of fit, evaluate and predict.
@@ -49,6 +51,8 @@ class _JaxBackend:
         self.version = f"{keras_version} (JAX {self._jax.__version__})"
         self._places: WeakKeyDictionary[Any, dict[int, tuple[str, int]]]
         self._places = WeakKeyDictionary()
+        # Models of which it was said that some tensors cannot be captured.
+        self._told: WeakSet[Any] = WeakSet()
 
     # ---- tensors ---------------------------------------------------------------
 
@@ -143,16 +147,31 @@ class _JaxBackend:
             new_state = _without(new_state, held, inside, len(state[1]))
             leaves = self._jax.tree.leaves(state)
             tensors = _reachable(held, leaves[0] if leaves else None)
+            lost = sorted(held.tensors.keys() - tensors.keys())
+            self._tell_lost(model, [each.partition(" ")[2] for each in lost])
             return {_LOGS: logs, _TAPS: tensors}, new_state
 
         return tapped
+
+    def _tell_lost(self, model: Any, names: Sequence[str]) -> None:
+        if names and model not in self._told:
+            self._told.add(model)
+            others = f" and {len(names) - 3} others" if len(names) > 3 else ""
+            _log.warning(
+                "tdbg cannot capture %s%s of %s: they stay inside the function that "
+                "your train_step differentiates. Differentiate "
+                "model.compute_loss_and_updates instead; see docs/keras.md",
+                ", ".join(names[:3]),
+                others,
+                model.name,
+            )
 
     def answer(self, returned: Any) -> Answer:
         outputs, state = returned
         return Answer((outputs[_LOGS], state), outputs[_TAPS])
 
     def logs_of(self, result: Any) -> Mapping[str, Any]:
-        return result[0] if isinstance(result[0], dict) else {}
+        return flat_logs(result[0])
 
     def with_batch(self, args: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
         return args[0], iter((batch,))
@@ -272,13 +291,11 @@ def _without(state: Any, held: Taps, inside: Sequence[str], n_own: int) -> Any:
 def _reachable(held: Taps, of_step: Any) -> dict[str, Any]:
     """Return the tensors of taps that the step can return: no traces inside its own."""
     own = getattr(of_step, "_trace", None)
-    found = {
+    return {
         key: tensor
         for key, tensor in held.tensors.items()
         if getattr(tensor, "_trace", own) is own
     }
-    held.n_unreachable += len(held.tensors) - len(found)
-    return found
 
 
 def make_backend(keras_version: str) -> _JaxBackend:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.capture.adapter import ComputedRow, TensorRef
-from tdbg.hooks.keras.backend import Answer, State
+from tdbg.hooks.keras.backend import Answer, State, flat_logs
 from tdbg.hooks.keras.replicas import (
     FlatTensors,
     n_replicas,
@@ -159,7 +159,7 @@ class _TensorFlowBackend:
         return Answer(returned[_LOGS], first, tuple(others))
 
     def logs_of(self, result: Any) -> Mapping[str, Any]:
-        return result if isinstance(result, dict) else {}
+        return flat_logs(result)
 
     def with_batch(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.capture.adapter import ComputedRow, TensorRef
-from tdbg.hooks.keras.backend import Answer, State
+from tdbg.hooks.keras.backend import Answer, State, flat_logs
 from tdbg.hooks.keras.tracing import Patches, Taps
 
 __all__ = ["make_backend"]
@@ -104,7 +104,7 @@ class _TorchBackend:
         return Answer(*returned)
 
     def logs_of(self, result: Any) -> Mapping[str, Any]:
-        return result if isinstance(result, dict) else {}
+        return flat_logs(result)
 
     def with_batch(self, args: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
         """Return the arguments, which hold the batch in a list anyway."""

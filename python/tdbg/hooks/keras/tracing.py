@@ -84,7 +84,6 @@ class Taps:
 
     Attributes:
         tensors: What the step returns, by key.
-        n_unreachable: Tensors inside of loops and branches, which it cannot.
     """
 
     def __init__(
@@ -99,7 +98,6 @@ class Taps:
         self._may_return = may_return or backend.scope()
         self._calls: dict[str, int] = {}
         self.tensors: dict[str, Any] = {}
-        self.n_unreachable = 0
 
     def hold(self, key: str, tensor: Any) -> None:
         """Return this tensor from the step; of several of one key the first."""
@@ -107,8 +105,6 @@ class Taps:
             return
         if self._may_return(tensor):
             self.tensors[key] = tensor
-        else:
-            self.n_unreachable += 1
 
     def count_call(self, what: str) -> int:
         """Count a call; return how many of this name there were before."""
