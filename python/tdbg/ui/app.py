@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ from tdbg.run.json_values import load_json
 from tdbg.trial import DURATION_FIELD, Trial
 from tdbg.ui import comparison, control, documents, elements, series
 from tdbg.ui.control import estimate
-from tdbg.ui.judging import Judges
+from tdbg.ui.judging import Judges, Judging
 from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
 from tdbg.ui.reads import GivesBack, ReaderGone, Reading, Turns
@@ -281,14 +281,20 @@ def _list(judges: Judges, asked: _Question) -> object:
     else:
         found = documents.list_runs(asked.runs)
     judges.list(found["runs"])
-    return found
+    told = [_with_judging(each, judges.state(each["id"])) for each in found["runs"]]
+    return {**found, "runs": told}
+
+
+def _with_judging(
+    document: Mapping[str, Any], judging: Judging | None
+) -> dict[str, Any]:
+    return {**document, "judging": None if judging is None else judging.to_json()}
 
 
 def _run(judges: Judges, asked: _Question) -> object:
     run = asked.run
     found = documents.describe_run(asked.runs, run, may_control=asked.may_control)
-    judging = judges.show(run, found)
-    return {**found, "judging": None if judging is None else judging.to_json()}
+    return _with_judging(found, judges.show(run, found))
 
 
 def _tensors(asked: _Question) -> object:

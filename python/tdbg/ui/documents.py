@@ -115,7 +115,6 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
         "version": run.version(),
         "may_control": may_control,
         "now": time.time(),
-        "judging": None if run.judging is None else run.judging.to_json(),
         **document,
     }
 

@@ -47,6 +47,8 @@ MAX_CELLS = 1 << 23
 MAX_PLACE = 1 << 61
 MAX_NAMES = 64
 MAX_ROWS = 500
+# A browser tells all integers apart up to here.
+MOST_EXACT = (1 << 53) - 1
 # Rows that are looked at around a step.
 ROWS_AROUND = 15
 # Histograms without a number that are looked through for one that has some.
@@ -429,11 +431,16 @@ def rows(
     return {"name": name, "rows": found, "n_steps": len(steps)}
 
 
-def _number(value: float | None) -> float | str | None:
-    """A number as JSON has it; what is not finite as a word."""
-    if value is None or np.isfinite(value):
-        return value
-    return str(float(value))
+def _number(value: Any) -> float | str | None:
+    """A number that a browser reads exactly: as text where JSON's are others there.
+
+    Those are integers beyond 2^53, and what is not finite.
+    """
+    if isinstance(value, int):
+        return value if abs(value) <= MOST_EXACT else str(value)
+    if value is None:
+        return None
+    return float(value) if np.isfinite(value) else str(float(value))
 
 
 def histograms(

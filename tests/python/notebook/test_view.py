@@ -137,6 +137,8 @@ def test_verdict_losses_map_and_findings_are_drawn(
         assert "to 267" in (loss.get_attribute("aria-label") or "")
         problems = page.locator(".problem").all_inner_texts()
         assert any("LossSpike" in text for text in problems)
+        # All of them are over, and what to do about them is worth knowing still.
+        assert all("What to do: " in text for text in problems)
         # One step of 600, in its layer and in no other.
         assert BEYOND in colors_of(page, (SPIKE + 1) / 600, 3)
         assert BEYOND not in colors_of(page, (SPIKE + 1) / 600, 4)

@@ -100,6 +100,16 @@ def test_rows_are_exact_and_say_what_is_no_number(served: Dashboard) -> None:
     assert rows[1]["mode"] == "TRAIN"
 
 
+def test_integers_that_a_browser_would_round_come_as_text(tmp_path: Path) -> None:
+    run, least, greatest = tmp_path / "run", -(2**60) - 1, 2**53 - 1
+    with RunBuilder(run) as builder:
+        builder.step(0, {"ids": np.array([least, greatest], np.int64)})
+    with dashboard(run) as served:
+        path = f"/api/rows?run={served.run_id()}&name=ids"
+        (row,) = served.ask(path).json["rows"]
+    assert (row["min"], row["max"]) == (str(least), greatest)
+
+
 @pytest.mark.parametrize(("around", "first"), [(0, 0), (45, 43), (99, 85), (1000, 85)])
 def test_rows_around_a_step_are_those_next_to_it(
     served: Dashboard, around: int, first: int

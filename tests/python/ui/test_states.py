@@ -9,24 +9,31 @@ import signal
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from playwright.sync_api import Browser, expect
 
 from browser import new_page
 from dashboard import Dashboard, dashboard, page_address
+from planted import add_findings, finding
 from reference_reader import masked_crc
 from run_builder import RunBuilder
+from tdbg.run.findings import Finding, Severity
 from tdbg.run.model_info import ModelInfo, ParameterFacts
+from tdbg.run.refused import Refused
 from tdbg.run.schema import EventKind
 from tdbg.trial import create_trial
 from tdbg.ui.control import estimate
 
 WRITER = Path(__file__).parents[1] / "helpers/programs/write_and_wait.py"
 SLOTS, SLOT_BYTES, HEARTBEAT = 64, 64, 24
+BEYOND_2_53 = "1,152,921,504,606,846,977", "9,007,199,254,740,993"
 
 
 @pytest.fixture
@@ -142,6 +149,82 @@ def test_what_is_missing_of_a_run_is_named_and_how_to_look_closer(
         expect(notice).to_contain_text(shards[1].name)
         expect(notice).to_contain_text(f"tdbg fsck {run}"[:40])
         expect(watched.page.locator(".map")).to_be_visible()
+
+
+def test_what_was_not_recorded_is_told_by_tensor_and_reason(
+    browser: Browser, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    refused = Refused("gradient/embedding", "it is sparse", 3, 0)
+    with RunBuilder(run) as builder:
+        content = json.dumps(refused.to_json()).encode()
+        builder.capture.event(0, EventKind.MESSAGE, 0, content)
+        builder.capture.refuse(0, 3)
+        builder.step(0, {"w": np.ones(4, np.float32)})
+    with dashboard(run) as served, new_page(browser, served.address) as watched:
+        notice = watched.page.locator(".facts .notice")
+        expect(notice).to_contain_text("3 records lost (3 refused)")
+        expect(notice).to_contain_text("gradient/embedding: it is sparse")
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "greatest"),
+    [
+        (np.array([-(2**60) - 1, 2**53 + 1]), *BEYOND_2_53),
+        (np.array([16384, 123456789]), "16,384", "123,456,789"),
+        (np.array([16384.6, 2.0**70], np.float32), "16,380", "1.18e21"),
+    ],
+)
+def test_whole_numbers_have_all_their_digits(
+    browser: Browser,
+    tmp_path: Path,
+    values: NDArray[Any],
+    least: str,
+    greatest: str,
+) -> None:
+    run = tmp_path / "run"
+    with RunBuilder(run) as builder:
+        builder.step(0, {"ids": values})
+    document = finding("Odd", "ids", 0, Severity.WARNING).to_json()
+    add_findings(
+        run, Finding.from_json({**document, "value": 16384, "threshold": 67108865})
+    )
+    with dashboard(run) as served:
+        address = page_address(served, "run", screen="tensor", tensor="ids")
+        with new_page(browser, address) as watched:
+            row = watched.page.locator("table.rows tr.current")
+            expect(row).to_contain_text(least)
+            expect(row).to_contain_text(greatest)
+            measured = watched.page.locator(".measure").first
+            expect(measured).to_have_text("measured 16,384, threshold 67,108,865")
+
+
+def test_the_list_says_which_run_is_being_judged_and_which_one_waits(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for name in "ab":
+        with RunBuilder(tmp_path / name) as run:
+            for step in range(2000):
+                run.step(step, {"gradient/w": np.ones(4, np.float32)})
+    with (
+        dashboard(tmp_path, judge=True) as served,
+        new_page(browser, served.address) as watched,
+    ):
+        tasks = Path(f"/proc/{served.process.pid}/task")
+        while not (found := [c.read_text() for c in tasks.glob("*/children")]) or not (
+            pids := "".join(found).split()
+        ):
+            time.sleep(0.01)
+        judge = int(pids[0])
+        os.kill(judge, signal.SIGSTOP)
+        rows = watched.page.locator("a.run-row")
+        waiting = rows.filter(has_text="waits to be judged")
+        try:
+            expect(rows.filter(has_text="being judged")).to_have_count(1)
+            expect(waiting).to_have_count(1)
+        finally:
+            os.kill(judge, signal.SIGCONT)
+        expect(waiting).to_have_count(0, timeout=60_000)
 
 
 # --- What a request would cost ------------------------------------------------

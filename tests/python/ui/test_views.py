@@ -171,6 +171,26 @@ def test_the_rank_that_the_others_wait_for_is_seen_in_the_map_of_step_times(
         expect(layer_map).not_to_have_attribute(name, re.compile("highest"))
 
 
+@pytest.mark.parametrize(
+    ("state", "card"),
+    [({}, ".step-times"), ({"screen": "tensor", "tensor": "loss_output_0"}, ".ranks")],
+)
+def test_maps_of_ranks_keep_their_colours_when_the_range_changes(
+    browser: Browser, served: Dashboard, state: dict[str, str], card: str
+) -> None:
+    address = page_address(served, "ranks", **state)
+    advice = ("willReadFrequently",)
+    with new_page(browser, address, forgiven=advice) as watched:
+        canvas = watched.page.locator(f"{card} canvas.map-canvas")
+        legend = watched.page.locator(f"{card} .legend")
+        expect(canvas).to_have_attribute("data-drawn", f"0 {STEPS}")
+        whole = legend.inner_text()
+        # What the outlier has then is far from what is there before.
+        watched.page.goto(f"{watched.page.url}&from=0&to=20")
+        expect(canvas).to_have_attribute("data-drawn", "0 20")
+        expect(legend).to_have_text(whole, use_inner_text=True)
+
+
 def test_a_run_of_one_rank_has_no_choice_of_ranks(
     browser: Browser, served: Dashboard
 ) -> None:

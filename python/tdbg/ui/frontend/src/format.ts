@@ -10,19 +10,28 @@ export function counted(n: number, what: string): string {
   return `${count(n)} ${what}${n === 1 ? "" : "s"}`;
 }
 
-/** Three digits that count, whatever the size. */
+/** Further whole numbers have neighbours that float32, of which charts are made, lacks. */
+const FLOAT32_WHOLE = 2 ** 24;
+
+/** Three digits that count, whatever the size; all of them of a whole number. */
 export function number(value: number | string | null | undefined): string {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return { nan: "NaN", inf: "∞", "-inf": "−∞" }[value] ?? value;
   if (Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
   const size = Math.abs(value);
-  if (size === 0) return "0";
+  if (size <= FLOAT32_WHOLE && Number.isInteger(value)) return exact(value);
   if (size >= 1e5 || size < 1e-3) {
     const [head, tail] = value.toExponential(2).split("e");
     return `${minus(String(Number(head)))}e${minus(String(Number(tail)))}`;
   }
-  return minus(String(Number(value.toPrecision(size >= 1000 ? 4 : 3))));
+  return minus(whole.format(Number(value.toPrecision(size >= 1000 ? 4 : 3))));
+}
+
+/** The same of a number that came as JSON: every whole one has all its digits. */
+export function exact(value: number | string | null): string {
+  if (typeof value === "string" && /^-?\d+$/.test(value)) return minus(whole.format(BigInt(value)));
+  return Number.isSafeInteger(value) ? minus(whole.format(Number(value) + 0)) : number(value);
 }
 
 function minus(text: string): string {

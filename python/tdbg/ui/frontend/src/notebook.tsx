@@ -184,7 +184,7 @@ function Findings({ header }: { header: Header }) {
                 {group.over && " · gone"}
               </span>
               <p>{plain(message)}</p>
-              {!group.over && advice && <p class="soft">What to do: {plain(advice)}</p>}
+              {advice && <p class="soft">What to do: {plain(advice)}</p>}
             </li>
           );
         })}

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { isDark, themed } from "./colors";
-import { count, number, plain, shorten } from "./format";
+import { count, exact, plain, shorten } from "./format";
 import { go, href, type Route, setter, useSize, useTheme } from "./hooks";
 import type { Limit } from "./line_chart";
 import type { Field, Finding, Severity, Spark, Tone } from "./types";
@@ -332,7 +332,7 @@ export function limitsOf(findings: Finding[], field: Field): Limit[] {
     )
       found.set(evidence.limit, {
         value: evidence.limit,
-        label: `threshold ${number(evidence.limit)}${evidence.statistic === field ? "" : " of mean |x|"}`,
+        label: `threshold ${exact(evidence.limit)}${evidence.statistic === field ? "" : " of mean |x|"}`,
       });
   return [...found.values()].slice(0, 3);
 }
@@ -342,10 +342,10 @@ export function Measured({ finding }: { finding: Finding }) {
   if (finding.value === null) return null;
   return (
     <span class="soft measure">
-      measured <em>{number(finding.value)}</em>
+      measured <em>{exact(finding.value)}</em>
       {finding.threshold !== null && (
         <>
-          , threshold <em>{number(finding.threshold)}</em>
+          , threshold <em>{exact(finding.threshold)}</em>
         </>
       )}
     </span>

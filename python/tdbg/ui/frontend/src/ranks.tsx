@@ -4,7 +4,7 @@ import { series, themed } from "./colors";
 import { compareNames, count, number, percent, plain } from "./format";
 import { columnOf, folded, type Grid, lastWithRows } from "./grid";
 import { adjust, setCursor, setter } from "./hooks";
-import { LayerMap } from "./layer_map";
+import { EXTENT_COLUMNS, LayerMap } from "./layer_map";
 import { LineChart } from "./line_chart";
 import { Card, LineKeys, Scroll, Select } from "./parts";
 import { type Range, useGrid } from "./run_data";
@@ -71,31 +71,41 @@ interface Shown {
   version: number;
 }
 
-/** What each rank has, and who stands out. */
+/** What each rank has, who stands out, and the whole run where the range is a part of it. */
 function useRanks(
   { run, range, version }: Shown,
   field: RankField,
   name?: string,
-): [Grid | null, Standing[]] {
-  const { data } = useGrid(
-    { path: "ranks", run: run.id, name, field, from: range.from, to: range.to, most: 400 },
+): [Grid | null, Standing[], Grid | null] {
+  const ranks = { path: "ranks", run: run.id, name, field } as const;
+  const { data } = useGrid({ ...ranks, from: range.from, to: range.to, most: 400 }, version);
+  const whole = useGrid(
+    range.isWhole ? null : { ...ranks, ...range.whole, most: EXTENT_COLUMNS },
     version,
   );
-  return [data, useMemo(() => (data ? standings(data) : []), [data])];
+  return [data, useMemo(() => (data ? standings(data) : []), [data]), whole.data];
 }
 
 function RankMap({
   grid,
+  whole,
   order,
   field,
   range,
   cursor,
   gutter,
-}: Shown & { grid: Grid; order: Standing[]; field: RankField; gutter?: number }) {
+}: Shown & {
+  grid: Grid;
+  whole: Grid | null;
+  order: Standing[];
+  field: RankField;
+  gutter?: number;
+}) {
   const names = useMemo(() => order.map(({ rank }) => grid.names[rank]), [order]);
   return (
     <LayerMap
       grid={grid}
+      whole={whole}
       field={field}
       what="rank"
       gutter={gutter}
@@ -121,7 +131,7 @@ function RankMap({
 
 /** How long steps took on each rank, where that is known: whom the others wait for. */
 export function StepTimes(props: Shown) {
-  const [grid, order] = useRanks(props, "seconds");
+  const [grid, order, whole] = useRanks(props, "seconds");
   if (!grid?.rows.some(Boolean)) return null;
   return (
     <Card
@@ -129,7 +139,7 @@ export function StepTimes(props: Shown) {
       class="step-times"
       aside={<span class="soft">the rank that stands out most comes first</span>}
     >
-      <RankMap {...props} grid={grid} order={order} field="seconds" />
+      <RankMap {...props} grid={grid} whole={whole} order={order} field="seconds" />
     </Card>
   );
 }
@@ -138,7 +148,7 @@ export function Ranks(
   props: Shown & { name: string; field: Field; label: string; at: number; log: boolean },
 ) {
   const { name, field, label, range, at, log } = props;
-  const [grid, order] = useRanks(props, field, name);
+  const [grid, order, whole] = useRanks(props, field, name);
   const lines = useMemo(() => {
     if (!grid) return [];
     const chosen = order.slice(0, MOST_LINES);
@@ -185,7 +195,7 @@ export function Ranks(
           <p class="reading">
             <LineKeys lines={lines} />
           </p>
-          <RankMap {...props} grid={grid} order={order} gutter={96} />
+          <RankMap {...props} grid={grid} whole={whole} order={order} gutter={96} />
         </div>
         <Scroll label="Ranks">
           <table>

@@ -12,6 +12,12 @@ export interface Verdict {
   wrong: number;
 }
 
+export interface Judging {
+  state: string;
+  reason: string;
+  steps: number;
+}
+
 export interface Spark {
   name: string;
   edges: number[];
@@ -50,7 +56,8 @@ export interface Head {
   created: string;
   stopped: string | null;
   damaged_files: number;
-  lost_records: { records: number };
+  /** What was not recorded, by tensor and reason; empty: nothing is missing. */
+  lost_records: { records: number; in_order: boolean; text: string };
   bytes: number;
   verdict: Verdict;
   counts: Record<Severity, number>;
@@ -61,6 +68,8 @@ export interface Head {
 /** A run that the server has not read yet has a name and a time, and no status. */
 export interface ListedRun extends Head {
   error?: string;
+  /** How far the server is with judging it. */
+  judging: Judging | null;
   loss: Spark | null;
 }
 
@@ -102,7 +111,7 @@ export interface Run extends Head {
   path: string;
   /** The server's clock, in seconds. */
   now: number;
-  judging: { state: string; reason: string; steps: number } | null;
+  judging: Judging | null;
   findings: Finding[];
   n_findings: number;
   rules: Record<string, { status: string; message: string }>;

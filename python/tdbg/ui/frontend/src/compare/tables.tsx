@@ -1,5 +1,5 @@
 import { getJson } from "../api";
-import { count, number, percent, plain, shorten } from "../format";
+import { count, exact, percent, plain, shorten } from "../format";
 import { useAnswer } from "../hooks";
 import { Card, Link, Mark, Scroll, State } from "../parts";
 import type { Compared } from "./curves";
@@ -97,6 +97,6 @@ export function Differences({ runs }: { runs: Compared[] }) {
 
 function told(value: Told): string {
   if (value === null) return "–";
-  if (Array.isArray(value)) return `${number(value[0])} to ${number(value[1])}`;
-  return typeof value === "number" ? number(value) : shorten(value, 120);
+  if (Array.isArray(value)) return `${exact(value[0])} to ${exact(value[1])}`;
+  return typeof value === "number" ? exact(value) : shorten(value, 120);
 }

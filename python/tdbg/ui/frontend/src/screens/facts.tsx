@@ -26,6 +26,14 @@ export function Facts({ run }: { run: Run }) {
           </p>
         </Notice>
       )}
+      {run.lost_records.text && (
+        <Notice
+          title="What this run did not record"
+          tone={run.lost_records.in_order ? "info" : "warning"}
+        >
+          <p>{plain(run.lost_records.text)}</p>
+        </Notice>
+      )}
       <dl>
         <Fact name="Run" value={plain(run.path)} />
         <Fact name="Tensors" value={count(run.n_tensors)} />

@@ -4,6 +4,7 @@ import { count, number, percent, plain, shorten } from "../format";
 import { go, useRoute } from "../hooks";
 import { Link, Mark, Notice, Sparkline, State } from "../parts";
 import type { ListedRun, RunList } from "../types";
+import { isJudged } from "./verdict";
 
 /** So many rows more are made when the last ones come into view. */
 const MORE = 100;
@@ -124,6 +125,7 @@ function RunRow({ run }: { run: ListedRun }) {
     run.last_loss && `loss ${run.last_loss.text}`,
     run.state === "running" && run.rate && `${number(run.rate)}/s`,
     run.cost.is_telling && `cost +${percent(run.cost.share)}`,
+    isJudged(run) && (run.judging!.state === "waiting" ? "waits to be judged" : "being judged"),
     run.damaged_files > 0 && `damaged: ${count(run.damaged_files)}`,
   ];
   const loss = run.loss && `${plain(run.loss.name)} over ${count(run.steps)} ${run.step_word}s`;

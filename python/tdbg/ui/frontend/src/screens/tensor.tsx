@@ -5,7 +5,7 @@ import { getArrays, getJson, type Packed } from "../api";
 import { series, themed } from "../colors";
 import { CaptureButton } from "../controls";
 import { Elements } from "../elements";
-import { count, counted, number, percent, plain, shape, shorten } from "../format";
+import { count, counted, exact, percent, plain, shape, shorten } from "../format";
 import { axisOf } from "../grid";
 import { Heat } from "../heat";
 import { adjust, setCursor, useAnswer, useRoute } from "../hooks";
@@ -453,9 +453,7 @@ function Rows({
                 <td>{count(row.step)}</td>
                 {COLUMNS.map((each) => (
                   <td key={each} class={each === "nan" && Number(row.nan) > 0 ? "bad" : ""}>
-                    {["zero", "nan", "count"].includes(each)
-                      ? count(Number(row[each]))
-                      : number(row[each])}
+                    {exact(row[each])}
                   </td>
                 ))}
               </tr>

@@ -54,7 +54,7 @@ export function Verdict({ run }: { run: Run }) {
 }
 
 /** Whether the server judges the run now, or will when it has judged another. */
-export function isJudged({ judging }: Run): boolean {
+export function isJudged({ judging }: Pick<Run, "judging">): boolean {
   return judging?.state === "waiting" || judging?.state === "judging";
 }
 
