@@ -84,7 +84,7 @@ TDBG_TEST(ADamagedChunkIsNamedWhoeverDecodesIt) {
   EXPECT_EQ(messages[0], messages[1]);
 }
 
-TDBG_TEST(RawValuesAreGivenWhereTheyLie) {
+TDBG_TEST(RawValuesOfMapsAreGivenWhereTheyLieAndReadOnesInMemoryOfTheirOwn) {
   const TemporaryDirectory temporary;
   const std::string directory = temporary.Writer();
   ShardBuilder shard(SomeHeader());
@@ -94,18 +94,26 @@ TDBG_TEST(RawValuesAreGivenWhereTheyLie) {
   shard.Seal();
   WriteFile(directory + "/000001.tds", shard.bytes());
   WriteFile(directory + "/000001.tdi", shard.Index());
-  TensorValue kept;
-  {
-    const auto reader = RunReader::Open(directory, {});
-    auto one = reader.value()->ReadTensor(0);
-    const auto other = reader.value()->ReadTensor(0);
-    EXPECT_TRUE(one.value().bytes.data() == other.value().bytes.data());
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(one.value().bytes.data()) % 64,
-              0U);
-    kept = std::move(one).value();
+  for (const bool map_files : {true, false}) {
+    ReaderOptions options;
+    options.map_files = map_files;
+    TensorValue kept;
+    {
+      const auto reader = RunReader::Open(directory, options);
+      auto one = reader.value()->ReadTensor(0);
+      const auto other = reader.value()->ReadTensor(0);
+      EXPECT_EQ(one.value().bytes.data() == other.value().bytes.data(),
+                map_files);
+      if (map_files) {
+        EXPECT_EQ(
+            reinterpret_cast<std::uintptr_t>(one.value().bytes.data()) % 64,
+            0U);
+      }
+      kept = std::move(one).value();
+    }
+    // The value holds the map, or its memory, when its reader is gone.
+    EXPECT_TRUE(std::ranges::equal(kept.bytes, raw));
   }
-  // The value holds the map when its reader is gone.
-  EXPECT_TRUE(std::ranges::equal(kept.bytes, raw));
 }
 
 }  // namespace
