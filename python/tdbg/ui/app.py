@@ -294,7 +294,10 @@ def _with_judging(
 def _run(judges: Judges, asked: _Question) -> object:
     run = asked.run
     found = documents.describe_run(asked.runs, run, may_control=asked.may_control)
-    return _with_judging(found, judges.show(run, found))
+    judging = judges.show(run, found)
+    # One that has ended counts from the document that has its verdict.
+    is_ahead = judging is not None and not judging.is_under_way
+    return found if is_ahead else _with_judging(found, judging)
 
 
 def _tensors(asked: _Question) -> object:

@@ -108,7 +108,7 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
     Raises:
         TdbgError: If the run cannot be read.
     """
-    document = run.kept("run", lambda: described(run.trial))
+    document = run.kept("run", lambda: _as_judged(run))
     return {
         "id": run.id,
         "name": runs.name(run.id),
@@ -117,6 +117,13 @@ def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, An
         "now": time.time(),
         **document,
     }
+
+
+def _as_judged(run: OpenRun) -> dict[str, Any]:
+    """Return the document of a run, with how far its judging was before it was read."""
+    judging = run.seen_judging
+    told = None if judging is None else judging.to_json()
+    return {"judging": told, **described(run.trial)}
 
 
 def described(trial: Trial) -> dict[str, Any]:

@@ -38,9 +38,9 @@ _Value = TypeVar("_Value")
 
 
 def _complete_to(trial: Trial) -> int:
-    """Return the training step up to which nothing more comes, in any mode."""
+    """Read what is new; return the training step up to which nothing more comes."""
+    last = trial.last_complete_step
     with trial.no_refresh():
-        last = trial.last_complete_step
         (step,) = trial.training_steps_at([last])
         # More evaluation may come at the same place, and the step of training itself.
         return step if trial.mode(last) in TRAINING else step - 1
@@ -53,6 +53,7 @@ class OpenRun:
         id: What pages call it.
         trial: The run.
         judging: How far it is where this server judges it; None where it does not.
+        seen_judging: How far it was when the run was last looked at.
         last_step: The training step up to which it was complete, evaluation included,
             when it was last looked at.
         epoch: ``Trial.epoch`` then.
@@ -62,6 +63,7 @@ class OpenRun:
         self.id = id_
         self.trial: Trial = create_trial(str(path))
         self.judging: Judging | None = None
+        self.seen_judging: Judging | None = None
         self.last_step = -1
         self.epoch = 0
         self._looking = threading.Lock()
@@ -84,10 +86,13 @@ class OpenRun:
                 if now >= self._next_status:
                     self._next_status = now + STATUS_SECONDS
                     self._status = self.trial.status
+                # Before the run is read: what was judged by then is seen.
+                self.seen_judging = self.judging
                 self.last_step = _complete_to(self.trial)
                 with self.trial.no_refresh() as trial:
                     self.epoch, n_bytes = trial.epoch, trial.n_bytes
-                seen = n_bytes, self.last_step, self.epoch, self._status, self.judging
+                read = n_bytes, self.last_step, self.epoch, self._status
+                seen = *read, self.seen_judging
                 if seen != self._seen:
                     self._seen = seen
                     self._version += 1
