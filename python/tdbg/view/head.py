@@ -240,9 +240,14 @@ def file_problems(trial: Trial) -> list[FileProblem]:
         if found or trial.status not in ENDED or n_bytes > MOST_VERIFIED:
             return found
         held = _verified.get(trial)
-        if held is None or held[0] != n_bytes:
-            held = _verified[trial] = n_bytes, trial.verify()
-        return held[1]
+        if held is not None and held[0] == n_bytes:
+            return held[1]
+        checked = trial.verify()
+        # What cannot be read at this moment is not damaged: the next look tells.
+        damaged = [each for each in checked if each.kind != "io"]
+        if len(damaged) == len(checked):
+            _verified[trial] = n_bytes, damaged
+        return damaged
 
 
 def _rate(table: NDArray[np.void]) -> float | None:

@@ -145,7 +145,7 @@ def test_what_is_missing_of_a_run_is_named_and_how_to_look_closer(
     assert len(shards) > 2
     shards[1].unlink()
     with dashboard(run) as served, new_page(browser, served.address) as watched:
-        notice = watched.page.locator(".facts .notice")
+        notice = watched.page.locator(".facts .notice").first
         expect(notice).to_contain_text(shards[1].name)
         expect(notice).to_contain_text(f"tdbg fsck {run}"[:40])
         expect(watched.page.locator(".map")).to_be_visible()

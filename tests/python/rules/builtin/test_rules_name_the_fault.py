@@ -213,8 +213,9 @@ NAMED = [
 ]  # fmt: skip
 # Of no training of PyTorch, and of one that stands still: below.
 BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "StalledTraining"}
-# On trainings of their own: test_repeated.py and test_dropout_in_evaluation.py.
-BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation"}
+# On trainings of their own: test_repeated.py, test_dropout_in_evaluation.py and
+# test_slow_schedule.py.
+BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation", "SlowSchedule"}
 # How often a training is judged while it goes on.
 LOOK_EVERY = 37
 
