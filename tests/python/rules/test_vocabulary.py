@@ -37,6 +37,7 @@ ONLY_PYTORCH = {
     "gradients/not_cleared.py": ("GradientsNotCleared", "keeps_gradients"),
     "weights/dropout_in_evaluation.py": ("DropoutInEvaluation", "dropping"),
     "weights/eval_mode.py": ("TrainedInEvalMode", "evaluating"),
+    "weights/slow_schedule.py": ("SlowSchedule", "schedules"),
     "weights/unregistered.py": ("UnregisteredParameter", "untrained"),
     "loss/misuse.py": (
         "_softmax_twice _of_scores _of_probabilities _of_one _no_graph",
