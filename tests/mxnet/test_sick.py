@@ -22,8 +22,8 @@ EXPECTED = {
     "dead ReLUs": ("DeadRelu", "net_relu0_output_0", 9),
     "exploding rate": ("WeightUpdateRatio", "net_dense0_weight", 0),
     "frozen layers": ("NotInOptimizer", "net_dense0_weight", 9),
-    "class imbalance": ("ClassImbalance", "_input_1", 13),
-    "overfit": ("Overfit", "_output_0", 186),
+    "class imbalance": ("ClassImbalance", "_input_1", 12),
+    "overfit": ("Overfit", "_output_0", 170),
 }
 
 
