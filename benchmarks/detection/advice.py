@@ -425,7 +425,7 @@ def _applied(case: Case, seed: int, change: Change) -> bool | None:
 
 
 def advice_table(tried: Sequence[Tried]) -> Table:
-    """Of each rule that was told first: how often its advice was the fix."""
+    """Return, for each rule reported first, how often its advice was the fix."""
     table = Table(
         "the first advice, followed",
         (

@@ -1,4 +1,4 @@
-"""What is known of a learning-rate schedule at the end of a training.
+"""RateSchedule: a learning-rate schedule, as far as a training came in it.
 
 Thread safety: values that never change.
 """
@@ -17,15 +17,15 @@ __all__ = ["RateSchedule"]
 
 @dataclass(frozen=True, slots=True)
 class RateSchedule:
-    """A schedule that has an end.
+    """A learning-rate schedule with a fixed length.
 
     Attributes:
         name: Its class, such as ``CosineAnnealingLR``.
-        setting: What holds its length, such as ``T_max``.
-        length: After how many of its steps it ends.
-        steps: How many steps it was last seen to have made.
-        seen_at: How many steps of training there were by then.
-        optimizer_steps: How many steps of training there were at the end.
+        setting: The argument that sets its length, such as ``T_max``.
+        length: Number of its steps.
+        steps: Steps that it had made when the hook last looked.
+        seen_at: Training steps made by then.
+        optimizer_steps: Training steps made at the end.
     """
 
     name: str
@@ -36,12 +36,12 @@ class RateSchedule:
     optimizer_steps: int
 
     def to_json(self) -> dict[str, Any]:
-        """A dictionary that JSON can hold."""
+        """Return a dictionary that JSON can hold."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RateSchedule | None:
-        """The schedule that ``to_json`` made this of; None if it is none."""
+        """Return the schedule that ``to_json`` wrote, or None if it is malformed."""
         name, setting = document.get("name"), document.get("setting")
         length, steps = document.get("length"), document.get("steps")
         seen_at, made = document.get("seen_at"), document.get("optimizer_steps")
