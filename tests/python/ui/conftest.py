@@ -1,7 +1,8 @@
-"""One browser for all tests of the dashboard."""
+"""One browser for all tests of the dashboard, and runs opened in it."""
 
 from __future__ import annotations
 
 from browser import browser
+from screens import show
 
-__all__ = ["browser"]
+__all__ = ["browser", "show"]

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
-from browser import new_page
-from dashboard import dashboard, page_address
 from planted import add_findings, finding
 from run_builder import RunBuilder
+from screens import Show, color_at
 from tdbg.config import Role
 from tdbg.run.findings import Severity
 from tdbg.run.schema import EventKind
@@ -26,17 +24,7 @@ GRADIENT = "gradient/w"
 LOSS = "loss_output_0"
 # Right of what is drawn over the steps.
 RIGHT = 12
-# The colour of a map's only row at a step, of those from *first* on.
-COLOR_AT = """(canvas, [step, first, steps]) => {
-  const ratio = canvas.width / canvas.clientWidth;
-  const left = Number(canvas.dataset.labels);
-  const x = left + ((step + 0.5 - first) / steps) * (canvas.clientWidth - left - 12);
-  const y = Number(canvas.dataset.rowHeight) / 2;
-  const ctx = canvas.getContext("2d");
-  return [...ctx.getImageData(x * ratio, y * ratio, 1, 1).data].join();
-}"""
 
-Show = Callable[..., Page]
 Value = Callable[[int], float]
 
 
@@ -62,20 +50,6 @@ def run_of(
                 run.save(step, GRADIENT, values, what="statistics")
             run.end_step(step)
     return path
-
-
-@pytest.fixture
-def show(browser: Browser) -> Iterator[Show]:
-    """Opens a run on a screen."""
-    with ExitStack() as stack:
-
-        def opened(run: Path, **state: object) -> Page:
-            served = stack.enter_context(dashboard(run))
-            address = page_address(served, "run", **state)
-            advice = ("willReadFrequently",)
-            return stack.enter_context(new_page(browser, address, forgiven=advice)).page
-
-        yield opened
 
 
 def edges_of(page: Page, selector: str, left: str = "0") -> tuple[float, float]:
@@ -123,11 +97,27 @@ def test_a_cell_keeps_its_colour_when_the_range_changes(
 ) -> None:
     # What is beyond the range is a thousand times as large.
     page = show(run_of(tmp_path / "run", gradient=lambda s: 1e-3 if s < 300 else 1.0))
-    whole = map_of(page).evaluate(COLOR_AT, [150, 0, STEPS])
+    whole = color_at(map_of(page), 150, STEPS)
     page.goto(f"{page.url}&from=100&to=200")
     canvas = map_of(page, 100, 200)
     expect(page.locator(".legend").first).to_contain_text("0.0011 NaN or Inf")
-    assert canvas.evaluate(COLOR_AT, [150, 100, 100]) == whole
+    assert color_at(canvas, 150, 100, first=100) == whole
+
+
+def test_one_spike_takes_neither_the_colours_of_the_map_nor_room_for_its_digits(
+    show: Show, tmp_path: Path
+) -> None:
+    def huge(step: int) -> float:
+        return 1e12 if step == 200 else 1.0 + step / STEPS
+
+    page = show(run_of(tmp_path / "run", gradient=huge, loss=huge))
+    canvas = map_of(page)
+    legend = page.locator(".legend").last
+    expect(legend).to_contain_text("beyond, up to 1e12")
+    assert color_at(canvas, 10, STEPS) != color_at(canvas, 390, STEPS)
+    expect(page.locator(".reading").first).to_contain_text(
+        "the greatest value is 1e12 times the least"
+    )
 
 
 def test_what_was_not_recorded_for_longer_than_the_interval_is_hatched(
@@ -136,8 +126,8 @@ def test_what_was_not_recorded_for_longer_than_the_interval_is_hatched(
     recorded = {*range(0, 100, 10), *range(100, STEPS, 100)}
     page = show(run_of(tmp_path / "run", interval=10, at=lambda s: s in recorded))
     canvas = map_of(page)
-    colors = [canvas.evaluate(COLOR_AT, [s, 0, STEPS]) for s in (205, 230, 260, 299)]
-    assert canvas.evaluate(COLOR_AT, [203, 0, STEPS]) == colors[0]
+    colors = [color_at(canvas, s, STEPS) for s in (205, 230, 260, 299)]
+    assert color_at(canvas, 203, STEPS) == colors[0]
     assert colors[0] not in colors[1:]
     expect(page.locator(".coverage")).to_contain_text("gradients at 13 of 400 steps")
     expect(page.locator(".coverage")).to_contain_text("lower statistics_interval")

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from browser import new_page
-from dashboard import dashboard, page_address
+from dashboard import dashboard
 from planted import add_findings, finding
 from run_builder import RunBuilder
+from screens import Show, color_at
 from tdbg.config import Role
 from tdbg.run.findings import Cause, Severity
 
 STEPS = 400
 GRADIENT = "gradient/w"
 BLUE, LIGHT_BLUE = (0, 114, 178), (86, 168, 255)
-# The colour of a map's only row at a step.
-COLOR_AT = """(canvas, [step, steps]) => {
-  const ratio = canvas.width / canvas.clientWidth;
-  const left = Number(canvas.dataset.labels);
-  const x = left + ((step + 0.5) / steps) * (canvas.clientWidth - left - 12);
-  const y = Number(canvas.dataset.rowHeight) / 2;
-  const ctx = canvas.getContext("2d");
-  return [...ctx.getImageData(x * ratio, y * ratio, 1, 1).data].join();
-}"""
 # Whether the first chart has a line of this colour, now or within some seconds.
 GETS_COLOR = """async ([r, g, b]) => {
   for (let frame = 0; frame < 300; frame++) {
@@ -52,8 +42,6 @@ KEEP_TEXTS = """
   };
 """
 
-Show = Callable[..., Page]
-
 
 def run_of(path: Path, steps: Iterable[int]) -> Path:
     """A run of one gradient, always the same, that has these steps."""
@@ -65,24 +53,10 @@ def run_of(path: Path, steps: Iterable[int]) -> Path:
     return path
 
 
-@pytest.fixture
-def show(browser: Browser) -> Iterator[Show]:
-    """Opens a run on a screen."""
-    with ExitStack() as stack:
-
-        def opened(run: Path, **state: object) -> Page:
-            served = stack.enter_context(dashboard(run))
-            address = page_address(served, "run", **state)
-            advice = ("willReadFrequently",)
-            return stack.enter_context(new_page(browser, address, forgiven=advice)).page
-
-        yield opened
-
-
 def colors_at(page: Page, *steps: int) -> list[str]:
     canvas = page.locator("canvas.map-canvas")
     expect(canvas).to_have_attribute("data-drawn", f"0 {STEPS}")
-    return [canvas.evaluate(COLOR_AT, [step, STEPS]) for step in steps]
+    return [color_at(canvas, step, STEPS) for step in steps]
 
 
 def test_cells_stand_until_the_next_where_a_training_records_less_from_then_on(

@@ -28,6 +28,12 @@ export function number(value: number | string | null | undefined): string {
   return minus(whole.format(Number(value.toPrecision(size >= 1000 ? 4 : 3))));
 }
 
+/** The same beside an axis, where there is room for seven characters. */
+export function tickText(value: number): string {
+  if (Math.abs(value) < 1e6) return number(value);
+  return minus(value.toExponential().replace("e+", "e"));
+}
+
 /** The same of a number that came as JSON: every whole one has all its digits. */
 export function exact(value: number | string | null): string {
   if (typeof value === "string" && /^-?\d+$/.test(value)) return minus(whole.format(BigInt(value)));

@@ -5,7 +5,7 @@
  * where it is as a run grows, and only the newest columns are asked for again.
  */
 import { getArrays, type Params } from "./api";
-import { count } from "./format";
+import { number } from "./format";
 
 export interface Grid {
   names: string[];
@@ -304,7 +304,7 @@ export function axisOf(
   if (times >= FAR)
     return {
       isLog: true,
-      why: `the greatest value is ${count(Math.round(times))} times the least`,
+      why: `the greatest value is ${number(Number(times.toPrecision(2)))} times the least`,
     };
   const isCrushed = times > 4 && at(1) - at(0) > CRUSHED * (at(0.95) - at(0.05));
   return { isLog: isCrushed, why: "a few values are far from the others" };

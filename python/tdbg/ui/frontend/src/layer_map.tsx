@@ -71,7 +71,7 @@ const MOST_HEIGHT = 560;
 const SAMPLES = 20_000;
 /** In so many columns of the whole run the least and the greatest colour are looked for. */
 export const EXTENT_COLUMNS = 64;
-/** How many times what 99 of 100 cells are below a value must be to leave the scale. */
+/** How many times what most cells are below a value must be to leave the scale. */
 const BEYOND = 10;
 const LOGARITHMIC: RankField[] = ["rms", "l2", "abs_max", "std", "seconds"];
 export const MOST_READABLE = mostRows(MOST_HEIGHT, READABLE_ROW);
@@ -100,7 +100,16 @@ interface Extent {
   greatest: number;
 }
 
-function extentOf(grid: Grid, rows: number[], field: RankField): Extent {
+/**
+ * The part of the cells, sorted, within the scale: 99 of 100 where each is of one record.
+ *
+ * A wider cell holds the greatest of its records, so that a spike is in more of them.
+ */
+export function shareWithin(grid: Grid, interval?: number | null): number {
+  return 1 - 0.01 * Math.min(10, Math.max(1, grid.width / (interval || 1)));
+}
+
+function extentOf(grid: Grid, rows: number[], field: RankField, interval?: number | null): Extent {
   let low = Infinity;
   let greatest = -Infinity;
   // Of many cells some say where most of them are; the greatest is of all.
@@ -122,7 +131,8 @@ function extentOf(grid: Grid, rows: number[], field: RankField): Extent {
   if (low > greatest) return { low: 1, high: 1, greatest: 1 };
   if (!LOGARITHMIC.includes(field) || !n) return { low, high: greatest, greatest };
   const found = sample.subarray(0, n).sort();
-  const [first, last] = [found[Math.floor(n * 0.01)], found[Math.floor(n * 0.99)]];
+  const share = shareWithin(grid, interval);
+  const [first, last] = [found[Math.floor(n * 0.01)], found[Math.floor(n * share)]];
   return { low: Math.max(low, first / BEYOND), high: Math.min(greatest, last * BEYOND), greatest };
 }
 
@@ -235,9 +245,9 @@ export function LayerMap(props: MapProps) {
   const extents = useMemo(
     () =>
       scale === "row"
-        ? rows.map((i) => extentOf(reference, [i], field))
-        : [extentOf(reference, rows, field)],
-    [reference, rows, field, scale],
+        ? rows.map((i) => extentOf(reference, [i], field, props.interval))
+        : [extentOf(reference, rows, field, props.interval)],
+    [reference, rows, field, scale, props.interval],
   );
   const picture = useMemo(() => {
     if (!rows.length || !grid.columns) return null;

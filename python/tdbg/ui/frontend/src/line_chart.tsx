@@ -4,7 +4,7 @@ import uPlot from "uplot";
 import { gutterOf, hatch, RIGHT, ticks } from "./canvas";
 import { BAD, faded, themed } from "./colors";
 import { Crosshair, point } from "./crosshair";
-import { count, number, plain, steps as stepsText } from "./format";
+import { count, number, plain, steps as stepsText, tickText } from "./format";
 import { columnOf, type Grid, gapsOf, lastWithRows, type ValueAxis } from "./grid";
 import { useSize, useTheme } from "./hooks";
 
@@ -164,7 +164,7 @@ export function LineChart(props: Props) {
             size: left,
             gap: 6,
             values: (_, ticks) =>
-              ticks.map((t) => (t === null || !held.current.hasNumbers ? "" : number(t))),
+              ticks.map((t) => (t === null || !held.current.hasNumbers ? "" : tickText(t))),
           },
         ],
         series: [

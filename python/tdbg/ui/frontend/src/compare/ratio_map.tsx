@@ -12,7 +12,7 @@ import {
   usualDistance,
 } from "../grid";
 import { useTheme } from "../hooks";
-import { EXTENT_COLUMNS } from "../layer_map";
+import { EXTENT_COLUMNS, shareWithin } from "../layer_map";
 import { MapCanvas, mostRows, type Plot, useFrame } from "../map_canvas";
 import { type By, placeText, timesText } from "./alignment";
 
@@ -36,8 +36,6 @@ interface Props {
 }
 
 const MOST_HEIGHT = 480;
-/** The scale ends at what 99 of 100 cells are below, and at twice as large at least. */
-const SHARE = 0.99;
 /** Blue where the run below the line is larger, orange where the one above it is. */
 const ENDS = [
   [0, 114, 178],
@@ -87,7 +85,8 @@ export function RatioMap(props: Props) {
         if (value > greatest) greatest = value;
       }
     found.sort((a, b) => a - b);
-    const limit = Math.max(1, found[Math.floor(found.length * SHARE)] ?? 1);
+    // At least as far as twice and half as large.
+    const limit = Math.max(1, found[Math.floor(found.length * shareWithin(all))] ?? 1);
     return { limit, beyond: greatest > limit * BEYOND ? greatest : 0 };
   }, [props.whole, order]);
 

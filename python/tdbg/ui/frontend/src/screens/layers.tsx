@@ -176,6 +176,31 @@ export function Charts({
   );
 }
 
+/** Ways to draw the map, each with its usual form and another one. */
+const WAYS = [
+  {
+    key: "rows",
+    label: "Rows",
+    usual: "all",
+    other: "each",
+    names: { all: "all at once", each: "row by row" },
+  },
+  {
+    key: "order",
+    label: "Order",
+    usual: "depth",
+    other: "worst",
+    names: { depth: "by depth", worst: "worst first" },
+  },
+  {
+    key: "scale",
+    label: "Scale",
+    usual: "all",
+    other: "row",
+    names: { all: "one scale", row: "per layer" },
+  },
+] as const;
+
 /** What the map shows, and how. */
 function MapSettings({
   run,
@@ -207,29 +232,18 @@ function MapSettings({
         value={fieldOf(route)}
         onChange={setter("field", "rms")}
       />
-      {rows > MOST_READABLE && (
-        <Chips
-          label="Rows"
-          options={["all", "each"] as const}
-          value={route.rows === "each" ? "each" : "all"}
-          names={{ all: "all at once", each: "row by row" }}
-          onChange={setter("rows", "all")}
-        />
+      {WAYS.filter((way) => way.key !== "rows" || rows > MOST_READABLE).map(
+        ({ key, label, usual, other, names }) => (
+          <Chips
+            key={key}
+            label={label}
+            options={[usual, other]}
+            value={route[key] === other ? other : usual}
+            names={names}
+            onChange={setter(key, usual)}
+          />
+        ),
       )}
-      <Chips
-        label="Order"
-        options={["depth", "worst"] as const}
-        value={route.order === "worst" ? "worst" : "depth"}
-        names={{ depth: "by depth", worst: "worst first" }}
-        onChange={setter("order", "depth")}
-      />
-      <Chips
-        label="Scale"
-        options={["all", "row"] as const}
-        value={scaleOf(route)}
-        names={{ all: "one scale", row: "per layer" }}
-        onChange={setter("scale", "all")}
-      />
     </div>
   );
 }
