@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -31,12 +33,11 @@ __all__ = [
     "ENDS",
     "GONE",
     "STOPPING",
+    "ActionOptions",
     "action_options",
     "all_option",
     "asked_to_stop",
-    "parse_actions",
     "parse_rules",
-    "parse_specs",
     "print_findings",
     "print_interrupted",
     "print_statuses",
@@ -56,56 +57,108 @@ ENDS = {
 STOPPING = "asked the training to stop"
 
 
-def action_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb ``--on-finding``, ``--stop-on``, ``--actions`` and ``--dry-run``."""
-    for option in (
-        click.option(
-            "--dry-run",
-            is_flag=True,
-            help="Only print which actions tdbg would take.",
-        ),
-        click.option(
-            "--actions",
-            "file",
-            type=click.Path(exists=True, dir_okay=False),
-            help="A YAML or JSON file with actions; see tdbg docs actions.",
-        ),
-        click.option(
-            "--stop-on",
-            type=click.Choice([severity.label for severity in Severity]),
-            default="error",
-            show_default=True,
-            help="The lowest severity at which 'stop' stops the training.",
-        ),
-        click.option(
-            "--on-finding",
-            multiple=True,
-            metavar="ACTION",
-            help=f"What to do when a rule finds something: {', '.join(names())}; "
-            "some take a target, such as 'webhook:https://...'; repeatable.",
-        ),
-    ):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True)
+class ActionOptions:
+    """What a command line says about actions.
 
-
-def parse_actions(
-    run: str,
-    on_finding: Sequence[str],
-    stop_on: str,
-    file: str | None,
-    *,
-    judging: Sequence[Rule],
-    dry_run: bool,
-    checks_only: bool = False,
-) -> tuple[Action, ...]:
-    """Make the actions of the command line, or only check that they can be made.
-
-    Raises:
-        ConfigurationError: If an action is unknown, or cannot be made.
+    Attributes:
+        on_finding: Actions, as ``NAME`` or ``NAME:TARGET``.
+        stop_on: The least severity at which "stop" stops.
+        file: A file of further actions.
+        dry_run: Whether actions only log what they would do.
     """
-    specs = parse_specs(on_finding, stop_on, file, judging=judging, dry_run=dry_run)
-    return tuple(make(spec, run, checks_only=checks_only) for spec in specs)
+
+    on_finding: tuple[str, ...]
+    stop_on: str
+    file: str | None
+    dry_run: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.on_finding) or self.file is not None
+
+    def specs(self, judging: Sequence[Rule]) -> tuple[ActionSpec, ...]:
+        """Return the actions that are named; each is made anew for every run.
+
+        Args:
+            judging: The rules; the registry need not know their names.
+
+        Raises:
+            ConfigurationError: If an action is unknown, or is for a rule that does not
+                judge, so that the action could never act.
+        """
+        specs: list[ActionSpec] = []
+        for text in self.on_finding:
+            spec = parse(text)
+            if spec.name == "stop":
+                spec = dataclasses.replace(spec, severity=Severity.of(self.stop_on))
+            specs.append(spec)
+        if self.file is not None:
+            names = {rule.name for rule in judging}
+            specs += (
+                _of_rules(spec, names, i, self.file)
+                for i, spec in enumerate(read_specs(self.file))
+            )
+        if self.dry_run:
+            specs = [dataclasses.replace(spec, dry_run=True) for spec in specs]
+        return tuple(specs)
+
+    def make(
+        self, run: str, judging: Sequence[Rule], *, checks_only: bool = False
+    ) -> tuple[Action, ...]:
+        """Make the actions for a run, or only check that they can be made.
+
+        Raises:
+            ConfigurationError: If an action is unknown, or cannot be made.
+        """
+        return tuple(
+            make(spec, run, checks_only=checks_only) for spec in self.specs(judging)
+        )
+
+
+def action_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb ``--on-finding``, ``--stop-on``, ``--actions`` and ``--dry-run``.
+
+    The verb gets them as ``actions``, one ``ActionOptions``.
+    """
+
+    @click.option(
+        "--on-finding",
+        multiple=True,
+        metavar="ACTION",
+        help=f"What to do when a rule finds something: {', '.join(names())}; "
+        "some take a target, such as 'webhook:https://...'; repeatable.",
+    )
+    @click.option(
+        "--stop-on",
+        type=click.Choice([severity.label for severity in Severity]),
+        default="error",
+        show_default=True,
+        help="The lowest severity at which 'stop' stops the training.",
+    )
+    @click.option(
+        "--actions",
+        "file",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A YAML or JSON file with actions; see tdbg docs actions.",
+    )
+    @click.option(
+        "--dry-run",
+        is_flag=True,
+        help="Only print which actions tdbg would take.",
+    )
+    @functools.wraps(command)
+    def gathered(
+        *args: Any,
+        on_finding: tuple[str, ...],
+        stop_on: str,
+        file: str | None,
+        dry_run: bool,
+        **others: Any,
+    ) -> Any:
+        actions = ActionOptions(on_finding, stop_on, file, dry_run)
+        return command(*args, actions=actions, **others)
+
+    return gathered
 
 
 def asked_to_stop(actions: Sequence[Action]) -> Finding | None:
@@ -115,43 +168,6 @@ def asked_to_stop(actions: Sequence[Action]) -> Finding | None:
         if isinstance(inner, Stop) and inner.requested is not None:
             return inner.requested
     return None
-
-
-def parse_specs(
-    on_finding: Sequence[str],
-    stop_on: str,
-    file: str | None,
-    *,
-    judging: Sequence[Rule],
-    dry_run: bool,
-) -> tuple[ActionSpec, ...]:
-    """The actions that the command line names; each is made anew for every run.
-
-    Args:
-        on_finding: Actions, as ``NAME`` or ``NAME:TARGET``.
-        stop_on: The least severity at which "stop" stops.
-        file: A file of further actions.
-        judging: The rules; the registry need not know their names.
-        dry_run: Whether actions only log what they would do.
-
-    Raises:
-        ConfigurationError: If an action is unknown, or is for a rule that does not
-            judge, so that the action could never act.
-    """
-    specs: list[ActionSpec] = []
-    for text in on_finding:
-        spec = parse(text)
-        if spec.name == "stop":
-            spec = dataclasses.replace(spec, severity=Severity.of(stop_on))
-        specs.append(spec)
-    if file is not None:
-        names = {rule.name for rule in judging}
-        specs += (
-            _of_rules(spec, names, i, file) for i, spec in enumerate(read_specs(file))
-        )
-    if dry_run:
-        specs = [dataclasses.replace(spec, dry_run=True) for spec in specs]
-    return tuple(specs)
 
 
 def _of_rules(
@@ -249,7 +265,7 @@ def print_findings(
 
 
 def _identity(finding: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What tells a finding, or the cause of one, from others."""
+    """Return a key that is unique to a finding, or to the cause of one."""
     first = finding.get("first_global_step", finding["first_step"])
     return finding["rule"], finding["tensor"], first
 

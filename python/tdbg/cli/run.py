@@ -19,9 +19,9 @@ from tdbg.cli.output import console, plain
 from tdbg.cli.report import print_report, report_judged, report_option
 from tdbg.cli.rule_options import (
     STOPPING,
+    ActionOptions,
     action_options,
     asked_to_stop,
-    parse_actions,
     parse_rules,
     print_findings,
 )
@@ -104,9 +104,8 @@ class FamilyJudge:
         if self._judges:
             print_line(f"judging another training: {path}")
         run = str(path)
-        judge = BackgroundJudge(
-            run, self._rules, self._make_actions(run), self._next_report()
-        )
+        actions = self._make_actions(run)
+        judge = BackgroundJudge(run, self._rules, actions, self._next_report())
         self._judges[path] = judge
         judge.start()
 
@@ -249,10 +248,7 @@ def command(
     statistics_interval: int | None,
     save_interval: int | None,
     budget: str | None,
-    on_finding: tuple[str, ...],
-    stop_on: str,
-    file: str | None,
-    dry_run: bool,
+    actions: ActionOptions,
     report_file: str | None,
     program: tuple[str, ...],
 ) -> None:
@@ -277,8 +273,12 @@ def command(
         print_line("nothing will be captured: TDBG_DISABLED is set")
         _become(ctx, arguments, dict(os.environ))
     out = _run_directory(out, config)
+    path = Path(out).absolute()
+    _refuse_if_in_use(path)
+    existing = family.existing(path)
     settings: dict[str, Any] = {
-        "out_dir": str(Path(out).absolute()),
+        "out_dir": str(path),
+        "existing": existing,
         # The program may change its directory before it makes a hook.
         "rules": [with_absolute_path(rule) for rule in rules] or None,
         "include_collections": list(include),
@@ -286,9 +286,7 @@ def command(
         "save_interval": save_interval,
         "budget": share,
     }
-    _refuse_if_in_use(Path(settings["out_dir"]))
-    existing = family.existing(Path(settings["out_dir"]))
-    environment = environment_of({"existing": existing, **settings}, os.environ)
+    environment = environment_of(settings, os.environ)
     if config is not None:
         environment["TDBG_CONFIG"] = str(Path(config).absolute())
     option = reads_no_environment(arguments)
@@ -297,29 +295,17 @@ def command(
             f"nothing will be captured: with {option}, Python ignores PYTHONPATH, "
             f"which tdbg needs to enter the program"
         )
-    judged = bool(on_finding) or file is not None or report_file is not None
-    if judged:  # Bad actions are refused before anything is printed or started.
-        parse_actions(
-            out,
-            on_finding,
-            stop_on,
-            file,
-            judging=chosen,
-            dry_run=dry_run,
-            checks_only=True,
-        )
+    is_judged = bool(actions) or report_file is not None
+    if is_judged:  # Bad actions are refused before anything is printed or started.
+        actions.make(out, chosen, checks_only=True)
     click.echo(f"tdbg: writing the run to {out}", err=True)
-    if not judged:
+    if not is_judged:
         _become(ctx, arguments, environment)
+    judge = FamilyJudge(
+        out, existing, chosen, lambda run: actions.make(run, chosen), report_file
+    )
     with _exit_code_of_a_shell(ctx, arguments[0]):
-
-        def make_actions(run: str) -> tuple[Action, ...]:
-            return parse_actions(
-                run, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
-            )
-
         with holding_signals() as before:
-            judge = FamilyJudge(out, existing, chosen, make_actions, report_file)
             judge.start()
             status = supervise(arguments, environment, before)
             judge.finish()

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
+from rich.table import Table
 
 from tdbg.cli import accounts, options, output, summaries
 from tdbg.config.quantities import plural
@@ -141,18 +142,18 @@ def _show_history(
     modes: Sequence[ModeKeys],
     as_json: bool,
 ) -> None:
-    """Print a tensor's history for each mode."""
-    recorded = {mode: _recorded(trial, tensor, mode, "statistics") for mode in modes}
+    """Print a tensor's history for each mode, and its newest histogram."""
+    recorded = {
+        mode: steps
+        for mode in modes
+        if (steps := _recorded(trial, tensor, mode, "statistics"))
+    }
     histories: dict[ModeKeys, list[dict[str, Any]]] = {
         mode: [
-            {
-                **trial.step_numbers(at),
-                **_reductions(tensor, at),
-            }
+            {**trial.step_numbers(at), **_reductions(tensor, at)}
             for at in steps[-last:]
         ]
         for mode, steps in recorded.items()
-        if steps
     }
     found = [_recorded(trial, tensor, mode, "histograms")[-1:] for mode in modes]
     with_histogram = max(found, default=[])
@@ -171,37 +172,37 @@ def _show_history(
         output.emit_json(document)
         return
     out = output.console()
-    newest = max((steps[-1] for steps in recorded.values() if steps), default=None)
-    of_newest = () if newest is None else tensor.shape(newest, ModeKeys.GLOBAL)
-    extents = "" if newest is None else output.shape(of_newest)
+    newest = max((steps[-1] for steps in recorded.values()), default=None)
+    extents = ""
+    if newest is not None:
+        extents = output.shape(tensor.shape(newest, ModeKeys.GLOBAL))
     out.print(output.plain(f"{tensor.name}  {tensor.role}  {tensor.dtype}  {extents}"))
     for mode, history in histories.items():
         if len(histories) > 1:
             out.print(mode.name, style="bold")
-        # What --step expects, beside where evaluation stands in the training.
-        own = (f"{mode.name} step",) if mode in EVALUATION else ()
-        lines = [
-            [
-                f"{row['step']:,}",
-                *(f"{row['mode_step']:,}" for _ in own),
-                *(output.number(row[c]) for c in COLUMNS),
-            ]
-            for row in history
-        ]
-        series = ([row[c] for row in history] for c in COLUMNS)
-        lines.append(
-            [
-                "",
-                *("" for _ in own),
-                *(summaries.sparkline(each, 10) for each in series),
-            ]
-        )
-        columns = ("step", *own, *COLUMNS)
-        out.print(output.table(columns, lines, right=columns))
+        out.print(_history_table(mode, history))
     for at in with_histogram:
         (step,) = trial.training_steps_at([at])
         histogram = tensor.histogram(at, ModeKeys.GLOBAL)
         summaries.print_histogram(histogram, step, out)
+
+
+def _history_table(mode: ModeKeys, history: Sequence[dict[str, Any]]) -> Table:
+    """Draw a tensor's history in a mode, with a sparkline below each column."""
+    # What --step expects, beside where evaluation stands in the training.
+    own = (f"{mode.name} step",) if mode in EVALUATION else ()
+    lines = [
+        [
+            f"{row['step']:,}",
+            *(f"{row['mode_step']:,}" for _ in own),
+            *(output.number(row[c]) for c in COLUMNS),
+        ]
+        for row in history
+    ]
+    drawn = [summaries.sparkline([row[c] for row in history], 10) for c in COLUMNS]
+    lines.append(["", *("" for _ in own), *drawn])
+    columns = ("step", *own, *COLUMNS)
+    return output.table(columns, lines, right=columns)
 
 
 def _reductions(tensor: TensorHandle, step: int) -> dict[str, float]:

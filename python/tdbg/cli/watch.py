@@ -29,12 +29,11 @@ from tdbg.cli.rule_options import (
     ENDS,
     GONE,
     STOPPING,
+    ActionOptions,
     action_options,
     all_option,
     asked_to_stop,
-    parse_actions,
     parse_rules,
-    parse_specs,
     print_findings,
     print_interrupted,
     rule_option,
@@ -73,10 +72,7 @@ def command(
     runs: tuple[str, ...],
     rules: tuple[str, ...],
     in_full: bool,
-    on_finding: tuple[str, ...],
-    stop_on: str,
-    file: str | None,
-    dry_run: bool,
+    actions: ActionOptions,
     wait: float,
     report_file: str | None,
     jobs: int,
@@ -95,33 +91,21 @@ def command(
     if is_many(runs):
         refuse_report_of_many(report_file)
         # Actions that cannot be made are refused before any process starts.
-        checked = parse_actions(
-            runs[0],
-            on_finding,
-            stop_on,
-            file,
-            judging=chosen,
-            dry_run=dry_run,
-            checks_only=True,
-        )
-        close_all(checked, 0.1)
-        specs = parse_specs(on_finding, stop_on, file, judging=chosen, dry_run=dry_run)
-        task = Task(rules=rules, follow=True, actions=specs)
+        close_all(actions.make(runs[0], chosen, checks_only=True), 0.1)
+        task = Task(rules=rules, follow=True, actions=actions.specs(chosen))
         ctx.exit(
             judge_many(runs, task, jobs, wait=wait, as_json=as_json, in_full=in_full)
         )
     (run,) = runs
-    actions = parse_actions(
-        run, on_finding, stop_on, file, judging=chosen, dry_run=dry_run
-    )
+    acting = actions.make(run, chosen)
     printer = _Printer(run, as_json=as_json, in_full=in_full)
     if wait > 0 and not (Path(run) / RUN_FILE).exists():
         printer.print_waiting(wait)
     deadline = time.monotonic() + wait
     wait_for_run(run, lambda: time.monotonic() >= deadline)
-    engine = Engine(run, chosen, actions)
+    engine = Engine(run, chosen, acting)
     # A training that has ended cannot be stopped.
-    stopping = () if engine.state in GONE else actions
+    stopping = () if engine.state in GONE else acting
     with first_interrupt(engine.stop):
         printer.print_start([rule.name for rule in chosen])
         for found in engine.follow():

@@ -143,7 +143,7 @@ def line_chart(
 def _words(
     series: Sequence[Series], limit: Limit | None, gaps: Sequence[tuple[int, int]]
 ) -> str:
-    """What a chart shows, for who cannot see it."""
+    """Describe a chart for readers who cannot see it."""
     said = [_said(each) for each in series[:N_COLORS]]
     if limit is not None:
         said.append(limit.label)

@@ -87,7 +87,7 @@ def _hidden(
     reader: RunReader,
     later: Iterable[tuple[WriterDirectory, RunReader]],
 ) -> HiddenSteps | None:
-    """What a writer has hidden behind the first of the later ones that hides any."""
+    """Return the steps that the first hiding writer of *later* hides; None: none."""
     if not reader.n_steps:
         return None
     last_ns = int(reader.steps(reader.n_steps - 1)["wall_ns"][0])

@@ -90,14 +90,14 @@ def sparse_row(tensor: Any, scale: float) -> ComputedRow | None:
 
 
 def sparse_units(tensor: Any) -> NDArray[Any] | None:
-    """The counts of the rows of such a tensor, as units."""
+    """Count the rows of a row-sparse tensor as units; None if it is not row-sparse."""
     if getattr(tensor, "stype", "") != _SPARSE:
         return None
     return units_of_slices(*_slices(tensor), tensor.shape[0])
 
 
 def sparse_table(tensor: Any) -> TensorRef | None:
-    """Such a tensor with all of its rows."""
+    """Return a row-sparse tensor as a dense one; None if it is not row-sparse."""
     if getattr(tensor, "stype", "") != _SPARSE:
         return None
     return dense_of_slices(*_slices(tensor), tensor.shape[0])

@@ -118,55 +118,44 @@ class ClassImbalance(ClassifierRule):
         return has_several or recent.of_regression
 
     def describe(self, recent: RecentBatches) -> Description:
-        """Describe how many samples each class has, and how many the model misses."""
-        confusion = recent.confusion
-        counts = confusion.sum(axis=1)
-        most, least = int(counts.argmax()), int(counts.argmin())
-        imbalance = (counts[most] + 1) / (counts[least] + 1)
-        n = counts.sum()
+        """Describe how many samples each class has, or how many the model misses."""
+        counts = recent.confusion.sum(axis=1)
         if _is_constant(counts):
-            return Description(
-                message=(
-                    f"All of the last {n:,} labels are class {most}, and so is nearly "
-                    "every prediction. The model can ignore its inputs."
-                ),
-                value=1.0,
-                threshold=0.0,
-                advice=(
-                    "Check how you read labels and draw batches: sorted rows or a "
-                    "wrong column give labels of a single class. If the fixed class is "
-                    "deliberate, as in contrastive learning, the task has become too "
-                    "easy."
-                ),
-            )
-        if imbalance > self.threshold_imbalance:
-            rare = np.flatnonzero(
-                (counts[most] + 1) > self.threshold_imbalance * (counts + 1)
-            )
-            rest = f" and none to class {least}"
-            if counts[least]:
-                rest = (
-                    f", {times(imbalance)} as many as to class {least} "
-                    f"({counts[least]:,})"
-                )
-            missed = ""
-            if recent.has_predictions and counts[least]:
-                wrong = 100 * (1 - confusion[least, least] / counts[least])
-                missed = f" The model misclassifies {percent(wrong)} of class {least}."
-            return Description(
-                message=(
-                    f"Of the last {n:,} samples, {counts[most]:,} belong to class "
-                    f"{most}{rest}.{missed}"
-                ),
-                value=float(imbalance),
-                threshold=self.threshold_imbalance,
-                advice=lambda words: (
-                    f"Rare classes: {_some(rare)}. Draw them more often "
-                    f"({words.oversampling}), weight the loss by class "
-                    f"({words.class_weights}), or collect more samples of them. "
-                    "Measure balanced accuracy instead of accuracy."
-                ),
-            )
+            return _of_one_class(counts)
+        if (counts.max() + 1) / (counts.min() + 1) > self.threshold_imbalance:
+            return self._of_rare_classes(recent, counts)
+        return self._of_missed_classes(recent, counts)
+
+    def _of_rare_classes(self, recent: RecentBatches, counts: Ints) -> Description:
+        most, least = int(counts.argmax()), int(counts.argmin())
+        imbalance = float((counts[most] + 1) / (counts[least] + 1))
+        rare = np.flatnonzero(
+            counts[most] + 1 > self.threshold_imbalance * (counts + 1)
+        )
+        n_least = int(counts[least])
+        rest, missed = f" and none to class {least}", ""
+        if n_least:
+            rest = f", {times(imbalance)} as many as to class {least} ({n_least:,})"
+        if n_least and recent.has_predictions:
+            wrong = 100 * (1 - recent.confusion[least, least] / n_least)
+            missed = f" The model misclassifies {percent(wrong)} of class {least}."
+        return Description(
+            message=(
+                f"Of the last {counts.sum():,} samples, {counts[most]:,} belong to "
+                f"class {most}{rest}.{missed}"
+            ),
+            value=imbalance,
+            threshold=self.threshold_imbalance,
+            advice=lambda words: (
+                f"Rare classes: {_some(rare)}. Draw them more often "
+                f"({words.oversampling}), weight the loss by class "
+                f"({words.class_weights}), or collect more samples of them. "
+                "Measure balanced accuracy instead of accuracy."
+            ),
+        )
+
+    def _of_missed_classes(self, recent: RecentBatches, counts: Ints) -> Description:
+        confusion = recent.confusion
         bad = np.flatnonzero(lasting(recent, self._not_learned))
         worst = int(max(bad, key=lambda i: 1 - confusion[i, i] / counts[i]))
         wrong = float(1 - confusion[worst, worst] / counts[worst])
@@ -185,6 +174,22 @@ class ClassImbalance(ClassifierRule):
                 "them apart, and that you have enough samples of them."
             ),
         )
+
+
+def _of_one_class(counts: Ints) -> Description:
+    return Description(
+        message=(
+            f"All of the last {counts.sum():,} labels are class {counts.argmax()}, and "
+            "so is nearly every prediction. The model can ignore its inputs."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Check how you read labels and draw batches: sorted rows or a wrong column "
+            "give labels of a single class. If the fixed class is deliberate, as in "
+            "contrastive learning, the task has become too easy."
+        ),
+    )
 
 
 def _at_most(k: int, n: int, share: float) -> float:

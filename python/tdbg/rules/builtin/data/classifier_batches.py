@@ -179,25 +179,12 @@ def recent_batches(
     A language model yields nothing: the frequencies of its classes, the tokens, are
     those of the language.
     """
-    rows = np.flatnonzero(table.known[pair.label])
     start = int(table.steps[np.argmax(table.present[pair.label])])
-    batches: list[Batch | None] = [None] * len(rows)
-    is_read, is_there = (np.zeros(len(rows), dtype=bool) for _ in range(2))
+    batches = _Batches(table, pair)
     known_facts: ModelInfo | None = None
     vocabularies: frozenset[int] = frozenset()
-    given = _names(table, pair)
-
-    def batch(k: int) -> Batch | None:
-        if not is_read[k]:
-            column = int(rows[k])
-            step = int(table.steps[column])
-            batches[k] = table.derived(given, step, lambda: _read(table, pair, column))
-            is_read[k], is_there[k] = True, batches[k] is not None
-        return batches[k]
-
-    for at in range(int(np.searchsorted(rows, table.start)), len(rows)):
-        column = int(rows[at])
-        now = batch(at)
+    for column in batches.columns[batches.columns >= table.start].tolist():
+        now = batches[column]
         if now is None or now.n_classes < 2:
             continue
         model_info = model_info_at(int(table.steps[column]))
@@ -205,38 +192,70 @@ def recent_batches(
             known_facts, vocabularies = model_info, _vocabularies(model_info)
         if now.n_classes in vocabularies:
             continue
-        oldest = max(0, at + 1 - max_steps)
-        for k in (np.flatnonzero(~is_read[oldest:at]) + oldest).tolist():
-            batch(k)
-        known = np.flatnonzero(is_there[oldest : at + 1])[::-1] + oldest
-        parts = [part for k in known.tolist() if (part := batches[k]) is not None]
+        parts, steps, is_all = batches.up_to(column, max_steps)
         requested = max(samples, per_class * now.n_classes)
         n = _enough(parts, requested)
-        steps = table.steps[rows[known]]
-        early = np.flatnonzero(steps <= (start + steps[0]) // 2)
-        last = max(n, int(early[0])) if len(early) else len(parts)
-        before = parts[last:]
-        n_before = _enough(before, requested)
-        if not n_before and at + 1 - oldest == max_steps:
+        recent = parts[:n] if n else parts
+        halfway = int(np.count_nonzero(steps > (start + steps[0]) // 2))
+        first = max(n, halfway)
+        before = parts[first:]
+        if not _enough(before, requested) and not is_all:
             # The first half of a long training lies beyond the lookback.
             before = parts[n:][::-1]
-            n_before = _enough(before, requested)
-            last = len(parts) - n_before
-        used = (parts[:n] if n else parts) + before[:n_before]
+            first = len(parts) - _enough(before, requested)
+        before = before[: _enough(before, requested)]
+        used = recent + before
         classes = max((part.n_classes for part in used), default=0)
         if classes <= max_classes:
             yield RecentBatches(
                 column=column,
-                confusion=_joined(parts[:n] if n else parts, classes),
-                before=_joined(before[:n_before], classes) if n_before else None,
+                confusion=_joined(recent, classes),
+                before=_joined(before, classes) if before else None,
                 has_predictions=all(part.predicted is not None for part in used),
-                n_batches=n or len(parts),
+                n_batches=len(recent),
                 is_short=not n,
-                apart=int(steps[0] - steps[last]) if n_before else 0,
+                apart=int(steps[0] - steps[first]) if before else 0,
                 mode=table.mode,
                 of_regression=kind_of(model_info, table.names[pair.label])
                 in REGRESSIONS,
             )
+
+
+class _Batches:
+    """The batches of a pair, by column; each is read once."""
+
+    def __init__(self, table: Table, pair: Pair) -> None:
+        self._table = table
+        self._pair = pair
+        self._names = _names(table, pair)
+        #: The columns with labels.
+        self.columns = np.flatnonzero(table.known[pair.label])
+        self._found: list[Batch | None] = [None] * len(table.steps)
+        self._is_read = np.zeros(len(table.steps), dtype=bool)
+
+    def __getitem__(self, column: int) -> Batch | None:
+        if not self._is_read[column]:
+            self._found[column] = self._table.derived(
+                self._names,
+                int(self._table.steps[column]),
+                lambda: _read(self._table, self._pair, column),
+            )
+            self._is_read[column] = True
+        return self._found[column]
+
+    def up_to(self, column: int, n: int) -> tuple[list[Batch], Ints, bool]:
+        """Return the batches of the last *n* columns up to one, newest first.
+
+        Returns:
+            The batches, their steps, and whether fewer than *n* columns are there.
+        """
+        end = int(np.searchsorted(self.columns, column, side="right"))
+        columns = self.columns[max(0, end - n) : end][::-1]
+        for unread in columns[~self._is_read[columns]].tolist():
+            self[unread]
+        found = [(k, part) for k in columns.tolist() if (part := self._found[k])]
+        steps = self._table.steps[[k for k, _ in found]]
+        return [part for _, part in found], steps, end < n
 
 
 def _enough(batches: list[Batch], samples: int) -> int:

@@ -28,6 +28,8 @@ from tdbg.rules.window import (
     UNKNOWN,
     Description,
     Evaluation,
+    Floats,
+    Severities,
     Table,
     TensorInfo,
     Window,
@@ -152,72 +154,75 @@ class LossSpike(LossRule):
         loss = losses_of(table, i)[rows]
         first = loss[table.ordinal[i, rows] <= N_START]
         start = float(median(first))
-        level = np.full(len(rows), np.nan)
-        excess = np.full(len(rows), np.nan)
-        limit = np.full(len(rows), np.nan)
-        tails = np.full(len(rows), np.nan)
-        highest = np.full(len(rows), np.nan)
-        n = self.num_steps
-        if len(rows) > n:
-            before = sliding_window_view(loss, n)[:-1]
-            middle, deviation = median_and_deviation(before)
-            level[n:] = middle
-            highest[n:] = np.maximum(before.max(axis=1), first.max(initial=0.0))
-            # Statistics of the rows before the first one that `patience` needs.
-            wide = self.of_tails * before.std(axis=1)
-            late = min(self.patience - 1, len(wide))
-            tails[n + late :] = wide[: len(wide) - late]
-            excess[n:] = loss[n:] - middle
-            limit[n:] = np.maximum.reduce(
-                (
-                    self.deviations * deviation,
-                    self.of_way * np.maximum(start - middle, 0.0),
-                    self.of_level * np.abs(middle),
-                )
-            )
-        high = excess > limit
-        streak = streak_of_known(high, np.ones_like(high))
+        levels = self._levels(loss, first, start)
+        high = loss - levels.level > levels.limit
         severities = np.full(len(table.steps), UNKNOWN, dtype=np.int8)
-        severities[rows] = np.where(np.isnan(excess), UNKNOWN, OK)
         # A high loss that has not lasted, or only matches single losses before, is
         # neither a finding nor OK.
-        severities[rows[high]] = UNKNOWN
-        jumps = (streak >= self.patience) & (excess > tails)
-        jumps |= high & (highest > 0) & (loss > self.at_once * highest)
+        is_unknown = high | np.isnan(loss - levels.level)
+        severities[rows] = np.where(is_unknown, UNKNOWN, OK)
+        jumps = streak_of_known(high, np.ones_like(high)) >= self.patience
+        jumps &= loss - levels.level > levels.tails
+        jumps |= high & (levels.highest > 0) & (loss > self.at_once * levels.highest)
         severities[rows[jumps]] = Severity.WARNING
         found = np.flatnonzero(severities > OK)
-        free = need_not_fall(window, table, i, self.num_steps, found)
-        severities[found[free]] = UNKNOWN
-        searched = {j: _searched_from(table, j) for j in found.tolist()}
-        for j, rates in searched.items():
-            if rates is not None and severities[j] > OK:
-                severities[j] = Severity.INFO
+        severities[found[need_not_fall(window, table, i, self.num_steps, found)]] = (
+            UNKNOWN
+        )
+        searched = _pardon_searches(table, severities)
 
         def describe(j: int) -> Description:
-            rates = searched[j + table.start]
             k = int(np.searchsorted(rows, j + table.start))
+            level = float(levels.level[k])
+            limit = float(np.fmax(levels.limit[k], levels.tails[k]))
             return Description(
                 message=(
-                    f"The loss has jumped from {number(level[k], 4)}, its median over "
-                    f"the {n:,} recorded steps before, to {number(loss[k], 4)}. It "
-                    f"started at {number(start, 4)}."
+                    f"The loss has jumped from {number(level, 4)}, its median over the "
+                    f"{self.num_steps:,} recorded steps before, to "
+                    f"{number(loss[k], 4)}. It started at {number(start, 4)}."
                 ),
-                value=float(excess[k]),
-                threshold=float(np.fmax(limit[k], tails[k])),
-                evidence=Evidence(
-                    "mean", float(level[k] + np.fmax(limit[k], tails[k]))
-                ),
-                advice=OF_SEARCH.format(*(number(rate, 2) for rate in rates))
-                if rates is not None
-                else (
+                value=float(loss[k] - level),
+                threshold=limit,
+                evidence=Evidence("mean", level + limit),
+                advice=searched.get(
+                    j + table.start,
                     "Look at the batches of these steps. Go back to an earlier "
                     "checkpoint and skip them, clip gradients, or lower the learning "
                     "rate or warm it up for longer. With Adam, lower beta2 (to 0.95) "
-                    "or raise epsilon."
+                    "or raise epsilon.",
                 ),
             )
 
         return table.judge_one(table.names[i], severities[table.start :], describe)
+
+    def _levels(self, loss: Floats, first: Floats, start: float) -> _Levels:
+        """Work out the level before each row, and what would be a jump from it.
+
+        Args:
+            loss: The loss at the known rows.
+            first: The first of its values in the training.
+            start: Their median.
+        """
+        n = self.num_steps
+        levels = _Levels(*(np.full(len(loss), np.nan) for _ in range(4)))
+        if len(loss) <= n:
+            return levels
+        before = sliding_window_view(loss, n)[:-1]
+        middle, deviation = median_and_deviation(before)
+        levels.level[n:] = middle
+        levels.highest[n:] = np.maximum(before.max(axis=1), first.max(initial=0.0))
+        # Statistics of the rows before the first one that `patience` needs.
+        wide = self.of_tails * before.std(axis=1)
+        late = min(self.patience - 1, len(wide))
+        levels.tails[n + late :] = wide[: len(wide) - late]
+        levels.limit[n:] = np.maximum.reduce(
+            (
+                self.deviations * deviation,
+                self.of_way * np.maximum(start - middle, 0.0),
+                self.of_level * np.abs(middle),
+            )
+        )
+        return levels
 
     def _judge_beginning(self, window: Window, table: Table, i: int) -> Evaluation:
         """Judge a cross-entropy, whose scale is known, before there is a level."""
@@ -229,33 +234,56 @@ class LossSpike(LossRule):
         if kind_of(info, table.names[i]) in _ENTROPIES and len(rows) > 1:
             is_high = loss[1:] > self.exploded * highest[:-1]
             severities[rows[1:][is_high]] = Severity.WARNING
-        searched = {
-            j: _searched_from(table, j)
-            for j in np.flatnonzero(severities > OK).tolist()
-        }
-        for j, rates in searched.items():
-            if rates is not None:
-                severities[j] = Severity.INFO
+        searched = _pardon_searches(table, severities)
 
         def describe(j: int) -> Description:
             k = int(np.searchsorted(rows, j + table.start))
-            before, rates = float(highest[k - 1]), searched[j + table.start]
+            limit = self.exploded * float(highest[k - 1])
             return Description(
                 message=(
                     f"The loss has exploded: it is {number(loss[k], 4)}, and was at "
                     f"most {number(np.nanmax(loss[:k]), 4)} before."
                 ),
                 value=float(loss[k]),
-                threshold=self.exploded * before,
-                evidence=Evidence("mean", self.exploded * before),
-                advice=OF_SEARCH.format(*(number(rate, 2) for rate in rates))
-                if rates is not None
-                else lambda words: (
-                    f"Lower the learning rate, warm it up, or use {words.clipping}."
+                threshold=limit,
+                evidence=Evidence("mean", limit),
+                advice=searched.get(
+                    j + table.start,
+                    lambda words: (
+                        f"Lower the learning rate, warm it up, or use {words.clipping}."
+                    ),
                 ),
             )
 
         return table.judge_one(table.names[i], severities[table.start :], describe)
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """What is known at each row of a loss from the rows before; NaN: too few.
+
+    Attributes:
+        level: Their median.
+        limit: The least distance above it that is high.
+        tails: The least distance at which a loss that stays high has jumped.
+        highest: Their highest loss, or the highest of the first ones.
+    """
+
+    level: Floats
+    limit: Floats
+    tails: Floats
+    highest: Floats
+
+
+def _pardon_searches(table: Table, severities: Severities) -> dict[int, str]:
+    """Turn findings in a range test into infos; return their advice, by column."""
+    advice: dict[int, str] = {}
+    for j in np.flatnonzero(severities > OK).tolist():
+        rates = _searched_from(table, j)
+        if rates is not None:
+            severities[j] = Severity.INFO
+            advice[j] = OF_SEARCH.format(*(number(rate, 2) for rate in rates))
+    return advice
 
 
 def _searched_from(table: Table, j: int) -> tuple[float, float] | None:

@@ -65,6 +65,49 @@ def spread_of(values: NDArray[np.generic]) -> float | None:
     return float(rows.std(axis=0).mean() * np.sqrt(rows.shape[1]))
 
 
+class _Spreads:
+    """The spreads of a tensor's batches, by column; each is computed once."""
+
+    def __init__(self, table: Table, i: int) -> None:
+        self._table = table
+        self._name = table.names[i]
+        self._rows = np.flatnonzero(table.present[i])
+        has_values = np.isin(table.steps[self._rows], table.value_steps(self._name))
+        kept = self._rows[has_values]
+        #: The columns with values.
+        self.columns = kept[table.usable[kept]]
+        self._ordinals = table.ordinal[i, self.columns]
+        self._found: dict[int, float | None] = {}
+
+    def __getitem__(self, column: int) -> float | None:
+        if column not in self._found:
+            values = self._table.value(self._name, int(self._table.steps[column]))
+            self._found[column] = None if values is None else spread_of(values)
+        return self._found[column]
+
+    def first(self) -> float | None:
+        """Return the spread of the training's first batch; None: unknown."""
+        first = self.columns[self._ordinals == 1]
+        return self[int(first[0])] if len(first) else None
+
+    def were_below(self, limit: float, column: int, n: int, lookback: int) -> bool:
+        """Return whether *n* spreads in a row, the last at *column*, are below a limit.
+
+        They must span enough steps, within the last *lookback* rows.
+        """
+        oldest = self._rows[max(0, int(np.searchsorted(self._rows, column)) - lookback)]
+        seen = self.columns[(self.columns >= oldest) & (self.columns <= column)]
+        steps = self._table.steps
+        for streak, before in enumerate(seen[::-1].tolist(), start=1):
+            now = self[before]
+            if now is None or now >= limit:
+                return False
+            lasted = int(steps[column] - steps[before]) + 1
+            if streak >= n and lasted >= min_span(n):
+                return True
+        return False
+
+
 def judge_collapse(
     table: Table, i: int, *, limit: float, patience: int, lookback: int
 ) -> Evaluation:
@@ -81,49 +124,24 @@ def judge_collapse(
         lookback: Number of previous rows that count.
     """
     name = table.names[i]
-    rows = np.flatnonzero(table.present[i])
-    kept = rows[np.isin(table.steps[rows], table.value_steps(name))]
-    kept = kept[table.usable[kept]]
-    spreads: dict[int, float | None] = {}
-
-    def spread(column: int) -> float | None:
-        if column not in spreads:
-            values = table.value(name, int(table.steps[column]))
-            spreads[column] = None if values is None else spread_of(values)
-        return spreads[column]
-
+    spreads = _Spreads(table, i)
     severities = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
-    first = kept[table.ordinal[i, kept] == 1]
-    began = spread(int(first[0])) if len(first) else None
+    began = spreads.first()
     if began is None:
         return table.judge_one(name, severities, nothing_to_describe)
     if began < FALL * limit:
         limit = ROUNDING
         if _is_called_again(table, name):
             return table.judge_one(name, severities, nothing_to_describe)
-
-    def is_alike(column: int) -> bool | None:
-        now = spread(column)
-        return None if now is None else now < limit
-
-    for column in kept[kept >= table.start].tolist():
-        if not is_alike(column):
-            if is_alike(column) is False:
-                severities[column - table.start] = OK
-            continue
-        at = int(np.searchsorted(rows, column))
-        oldest = int(rows[max(0, at - lookback)])
-        seen = kept[(kept >= oldest) & (kept <= column)][::-1].tolist()
-        for streak, before in enumerate(seen, start=1):
-            if not is_alike(before):
-                break
-            lasted = int(table.steps[column] - table.steps[before]) + 1
-            if streak >= patience and lasted >= min_span(patience):
-                severities[column - table.start] = Severity.WARNING
-                break
+    for column in spreads.columns[spreads.columns >= table.start].tolist():
+        now = spreads[column]
+        if now is not None and now >= limit:
+            severities[column - table.start] = OK
+        elif spreads.were_below(limit, column, patience, lookback):
+            severities[column - table.start] = Severity.WARNING
 
     def describe(j: int) -> Description:
-        now = spread(table.start + j) or 0.0
+        now = spreads[table.start + j] or 0.0
         before = "as at"
         if began > 2 * now:
             before = f"down from {percent(100 * began)} at"
