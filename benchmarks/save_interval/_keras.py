@@ -28,15 +28,8 @@ from benchmarks._harness import (
     options,
 )
 from benchmarks.overhead.run import folder_bytes
-from benchmarks.save_interval._measure import (
-    EVERY,
-    Clocks,
-    Figure,
-    Line,
-    clocks,
-    measure,
-    report,
-)
+from benchmarks.save_interval import _measure
+from benchmarks.save_interval._measure import EVERY, Clocks, Figure, Line, clocks
 from tdbg.trial import create_trial
 
 BATCH, SIDE = 16, 32
@@ -147,7 +140,7 @@ def line_of(given: argparse.Namespace, what: str) -> Line:
             n_rounds += 1
             check_equal(answers["control"], answers["plain"], "losses of control")
 
-        samples = measure(steps, given, check)
+        samples = _measure.measure(steps, given, check)
         n_bytes = folder_bytes(folder)
         check_closed(hook, what)
         n_saves = n_rounds + 2
@@ -181,7 +174,7 @@ def main() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     given.seconds /= len(COLLECTIONS)
     lines = [line_of(given, what) for what in COLLECTIONS]
-    report(FIGURE, lines, given, "CPU").save()
+    _measure.report(FIGURE, lines, given, "CPU").save()
 
 
 if __name__ == "__main__":

@@ -17,15 +17,8 @@ from benchmarks._harness import check_equal, options
 from benchmarks.overhead.contenders import Capture, load
 from benchmarks.overhead.run import PRUNE_ABOVE, folder_bytes
 from benchmarks.overhead.training import Training
-from benchmarks.save_interval._measure import (
-    EVERY,
-    Clocks,
-    Figure,
-    Line,
-    clocks,
-    measure,
-    report,
-)
+from benchmarks.save_interval import _measure
+from benchmarks.save_interval._measure import EVERY, Clocks, Figure, Line, clocks
 
 ALL, WITHOUT_GRADIENTS, WEIGHTS = "all", "weights, inputs and outputs", "weights"
 #: The contender's names of what is captured.
@@ -59,7 +52,8 @@ def main() -> None:
     chosen = LINES[given.figure]
     given.seconds /= len(chosen)
     lines = [line_of(given, what) for what in chosen]
-    report(FIGURES[given.figure], lines, given, device_name(given.device)).save()
+    device = device_name(given.device)
+    _measure.report(FIGURES[given.figure], lines, given, device).save()
 
 
 def device_name(device: str) -> str:
@@ -90,7 +84,7 @@ class _Trainings:
         """Measure, and check."""
         try:
             first = self._snapshot()
-            samples = measure(
+            samples = _measure.measure(
                 {name: self._step_of(name) for name in self._trainings},
                 self._given,
                 self._check,

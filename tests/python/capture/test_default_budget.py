@@ -326,22 +326,33 @@ def test_what_somebody_asks_for_is_never_left_out_and_never_paid_back() -> None:
     assert training.throttling.left_out == before
 
 
-@pytest.mark.torch
-def test_watch_has_a_budget_and_tells_once_what_it_left_out(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The horizon is over before the training begins, and nothing is cheap enough."""
+@pytest.fixture
+def spent_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default budget, spent before training begins; nothing is cheap enough."""
     monkeypatch.delenv("TDBG_BUDGET")
     monkeypatch.setattr(budget, "AUTO_HORIZON_NS", 0)
     monkeypatch.setattr(budget, "AUTO_SHARE", 1e-4)
     monkeypatch.setattr(budget, "FLOOR_STEPS", 1)
+
+
+def told_once(caplog: pytest.LogCaptureFixture) -> str:
+    """Return the only message that says how to turn the budget off."""
+    (told,) = [each.message for each in caplog.records if "turns this" in each.message]
+    return told
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("spent_budget")
+def test_watch_has_a_budget_and_tells_once_what_it_left_out(
+    run_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model, criterion = mlp(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with td.watch(model, criterion, out=run_dir) as hook:
         train(model, criterion, optimizer, digits(16), 200)
         left_out = hook.overhead().left_out
     assert "instead of 10" in left_out
-    (told,) = [each.message for each in caplog.records if "turns this" in each.message]
+    told = told_once(caplog)
     assert told.startswith(left_out)
     assert "budget='off'" in told
     assert create_trial(run_dir).overhead().budget == 1e-4
@@ -421,13 +432,10 @@ def test_the_default_budget_keeps_what_the_user_wrote_and_a_number_does_not() ->
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("spent_budget")
 def test_the_cost_of_a_schedule_that_is_kept_is_told(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delenv("TDBG_BUDGET")
-    monkeypatch.setattr(budget, "AUTO_HORIZON_NS", 0)
-    monkeypatch.setattr(budget, "AUTO_SHARE", 1e-4)
-    monkeypatch.setattr(budget, "FLOOR_STEPS", 1)
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     schedule = SaveConfig(statistics_interval=7)
@@ -435,7 +443,7 @@ def test_the_cost_of_a_schedule_that_is_kept_is_told(
         train(model, nn.CrossEntropyLoss(), optimizer, digits(16), 200)
     steps = create_trial(run_dir).tensor("fc1.weight").steps(what="statistics")
     assert set(range(0, 200, 7)) <= set(steps)
-    (told,) = [each.message for each in caplog.records if "turns this" in each.message]
+    told = told_once(caplog)
     assert "your own schedules are kept" in told
     assert "s beside" in told
 
