@@ -19,12 +19,12 @@ EXPECTED = {
     "dead ReLUs": ("DeadRelu", "d0_relu_output_0", 9),
     "exploding rate": ("WeightUpdateRatio", "d0/kernel", 0),
     "frozen layers": ("NotInOptimizer", "d0/kernel", 9),
-    "class imbalance": ("ClassImbalance", "SparseCategoricalCrossentropy_input_1", 13),
-    "overfit": ("Overfit", "SparseCategoricalCrossentropy_output_0", 186),
+    "class imbalance": ("ClassImbalance", "SparseCategoricalCrossentropy_input_1", 12),
+    "overfit": ("Overfit", "SparseCategoricalCrossentropy_output_0", 170),
 }
-# Losses between captured steps are differences of sums, and validation comes once in
-# an epoch, of eleven steps.
-EPOCH = 11
+# Validation comes once in an epoch, of ten steps.  Losses between captured steps are
+# differences of sums, whose rounding puts Overfit one validation later.
+EPOCH = 10
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_a_fault_is_named_by_the_rule_that_names_it_in_pytorch(
     found = [each for each in judged(out, training) if each.rule == rule]
     assert found
     assert found[0].tensor == tensor
-    assert abs(found[0].step - step) <= EPOCH
+    assert found[0].step - step in ((0, EPOCH) if rule == "Overfit" else (0,))
 
 
 def test_of_a_healthy_training_nothing_is_said(out: Path) -> None:
