@@ -19,6 +19,8 @@ from tdbg.trial import TensorDescription, Trial
 __all__ = ["Tensors", "are_trees", "loss_names", "names_of_role", "tensors_in"]
 
 _LOSS = Role.LOSS.name.lower()
+# What hooks call the loss that the training minimizes; others may be parts of it.
+_WHOLE = frozenset({"loss", "loss_output_0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Tensors:
 
     Attributes:
         roles: The role of each tensor and scalar, sorted by name: ``gradient``, ...
-        losses: The losses, *the* loss first: one number, by name.
+        losses: The losses, in the order of `loss_names`.
         are_trees: Whether they come from boosted trees, whose steps are rounds.
     """
 
@@ -78,7 +80,10 @@ def names_of_role(trial: Trial, role: str) -> list[str]:
 
 
 def loss_names(trial: Trial) -> list[str]:
-    """Return the losses of a run, *the* loss first: one number, by name."""
+    """Return the losses of a run, *the* loss first.
+
+    That is one number: what the training minimizes, rather than a part of it.
+    """
     return list(tensors_in(trial).losses)
 
 
@@ -87,8 +92,9 @@ def are_trees(trial: Trial) -> bool:
     return tensors_in(trial).are_trees
 
 
-def _place_of_loss(loss: TensorDescription) -> tuple[bool, str]:
-    return loss.shape is None or math.prod(loss.shape) != 1, loss.name
+def _place_of_loss(loss: TensorDescription) -> tuple[bool, bool, str]:
+    is_number = loss.shape is not None and math.prod(loss.shape) == 1
+    return not is_number, loss.name.rpartition("/")[2] not in _WHOLE, loss.name
 
 
 def _are_trees(trial: Trial) -> bool:

@@ -18,9 +18,11 @@ def test_a_loss_is_accused_only_of_what_it_computes(
 ) -> None:
     report = run_program("ordinary", tmp_path, backend)
     accused = {name: text for name, text in report.items() if text}
-    expected = {"scaled", "three ranks"} | (
+    expected = {"scaled", "three ranks", "scores", "a score"} | (
         set() if backend == "tensorflow" else MENDED
     )
     assert set(accused) == expected
     assert "broadcast to (32, 1, 32)" in accused["three ranks"][0]
     assert "cannot fall below" in accused["scaled"][0]
+    for name in ("scores", "a score"):
+        assert "needs probabilities, which lie between 0 and 1" in accused[name][0]

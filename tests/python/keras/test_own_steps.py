@@ -22,3 +22,4 @@ def test_what_a_step_calls_its_loss_is_a_loss(tmp_path: Path, backend: str) -> N
     added = np.add(parts["a_loss_output_0"], parts["b_loss_output_0"])
     np.testing.assert_allclose(parts["loss_output_0"], added, rtol=1e-5)
     assert len(added) == 8
+    assert report["told of loops"] == []

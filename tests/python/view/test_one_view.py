@@ -195,6 +195,8 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     run.save(step, "loss_output_0", loss, role=Role.LOSS)
                     pixels = np.full(5, 0.00162, np.float32)
                     run.save(step, "a_loss_by_pixel", pixels, role=Role.LOSS)
+                    part = np.full(1, 0.5, np.float32)
+                    run.save(step, "class_loss_output_0", part, role=Role.LOSS)
                     run.end_step(step, mode)
                     step += 1
     return path
@@ -206,7 +208,7 @@ def test_steps_are_training_steps_and_evaluation_stands_apart(evaluated: Path) -
     assert found.counted_steps == "60 steps"
 
 
-def test_the_last_loss_is_that_of_training(evaluated: Path) -> None:
+def test_the_last_loss_is_the_whole_one_of_training(evaluated: Path) -> None:
     loss = view_of(create_trial(evaluated)).loss
     assert loss is not None
     assert (loss.name, loss.mode, loss.mode_step) == (

@@ -11,7 +11,7 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -146,8 +146,9 @@ class _JaxBackend:
                 patches.undo()
             new_state = _without(new_state, held, inside, len(state[1]))
             leaves = self._jax.tree.leaves(state)
-            tensors = _reachable(held, leaves[0] if leaves else None)
-            lost = sorted(held.tensors.keys() - tensors.keys())
+            of_step = leaves[0] if leaves else None
+            tensors = _reachable(held, of_step)
+            lost = sorted(_differentiated(held, of_step))
             self._tell_lost(model, [each.partition(" ")[2] for each in lost])
             return {_LOGS: logs, _TAPS: tensors}, new_state
 
@@ -296,6 +297,17 @@ def _reachable(held: Taps, of_step: Any) -> dict[str, Any]:
         for key, tensor in held.tensors.items()
         if getattr(tensor, "_trace", own) is own
     }
+
+
+def _differentiated(held: Taps, of_step: Any) -> Iterator[str]:
+    """Yield the tensors of taps that stay inside a function that is differentiated.
+
+    The body of a loop, such as a recurrent layer's, has a trace of the step's own type.
+    """
+    own = getattr(of_step, "_trace", None)
+    for key, tensor in held.tensors.items():
+        if type(getattr(tensor, "_trace", own)) is not type(own):
+            yield key
 
 
 def make_backend(keras_version: str) -> _JaxBackend:

@@ -17,6 +17,7 @@ RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(320, 8)).astype("float32")
 CLASSES = X[:, :3].argmax(1)
 NUMBERS = X[:, 0] * 2.0 + 1.0
+IN_CLASSES = "sparse_categorical_crossentropy"
 GIVEN = ["losses", "predictions", "labels"]
 
 
@@ -73,4 +74,8 @@ train(
     losses.BinaryCrossentropy(from_logits=True),
     (CLASSES == 0).astype("float32"),
 )
+# Scores for losses that expect probabilities, and probabilities.
+train("scores", [layers.Dense(3)], IN_CLASSES, CLASSES)
+train("a score", column(), "binary_crossentropy", (CLASSES == 0).astype("float32"))
+train("probabilities", [layers.Dense(3, "softmax")], IN_CLASSES, CLASSES)
 finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import keras
@@ -118,4 +119,14 @@ report["several"] = {
     ]
     for name in names
 }
+told: list[str] = []
+handler = logging.Handler(logging.WARNING)
+handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+logging.getLogger("tdbg").addHandler(handler)
+recurrent = keras.Sequential(
+    [keras.Input((8,)), layers.Reshape((4, 2)), layers.LSTM(4), layers.Dense(1)]
+)
+recurrent.compile("sgd", "mse")
+fit("recurrent", recurrent, Y)
+report["told of loops"] = told
 finish()

@@ -109,6 +109,8 @@ def wrong_axis(logarithms: NDArray[np.generic], class_axis: int = 1) -> int | No
 # 0 and 1 by chance.
 PATIENCE = 3
 LEAST = 32
+# The losses of probabilities.
+_OF_PROBABILITIES = frozenset({Kind.BCE, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
 # Largest relative distance of the mean probability of n classes from 1 / n.
 ROUNDING = 1e-3
 
@@ -132,9 +134,11 @@ def wrong_inputs(table: Table, model_info: ModelInfo | None) -> Iterator[Evaluat
     The softmax of probabilities is nearly even, and their sigmoid above one half, so
     the loss has a floor however good the model is.  The logarithm of a probability is
     never positive: a loss that gets scores instead falls without end as they grow, and
-    one that gets probabilities does not push them to one hard enough.  After a softmax
-    over the samples, samples compete instead of classes.  If broadcasting yields more
-    elements than outputs or targets have, it compares each output with all targets.
+    one that gets probabilities does not push them to one hard enough.  Probabilities
+    lie between 0 and 1: a loss clips scores to that range, or fails at them.  After a
+    softmax over the samples, samples compete instead of classes.  If broadcasting
+    yields more elements than outputs or targets have, it compares each output with all
+    targets.
     """
     labels = {
         name: i for i, name in enumerate(table.names) if table.roles[i] == "label"
@@ -153,6 +157,8 @@ def wrong_inputs(table: Table, model_info: ModelInfo | None) -> Iterator[Evaluat
             yield _judge(table, i, _of_elements(table, i, label, handling))
         elif kind == Kind.BCE_WITH_LOGITS:
             yield _judge(table, i, _of_bits(table, i))
+        elif kind in _OF_PROBABILITIES:
+            yield _judge(table, i, _of_probabilities(table, i, kind))
         elif kind == Kind.NLL:
             axis = -1 if handling == InputHandling.CLASSES_LAST else 1
             yield _judge(table, i, _of_logarithms(table, i, axis))
@@ -247,6 +253,15 @@ def _of_bits(table: Table, i: int) -> _Given:
     began = known & (table.ordinal[i] <= FIRST)
     is_squashed &= ~np.logical_or.accumulate(began & ~is_squashed)
     return _Given(known, is_squashed, lambda j: _squashed(table, i, j, 1))
+
+
+def _of_probabilities(table: Table, i: int, kind: str) -> _Given:
+    known = table.known[i] & (table.not_finite[i] == 0)
+    known &= table["count"][i] >= LEAST
+    # A cross-entropy divides its inputs by their sum first, so they may exceed one.
+    highest = 1.0 + ROUNDING if kind == Kind.BCE else math.inf
+    is_wrong = (table["min"][i] < -ROUNDING) | (table["max"][i] > highest)
+    return _Given(known, known & is_wrong, lambda j: _no_probabilities(table, i, j))
 
 
 def _of_elements(table: Table, i: int, label: int, handling: str | None) -> _Given:
@@ -355,6 +370,22 @@ def _no_logarithms(table: Table, i: int, j: int) -> Description:
         advice=lambda words: (
             f"Give scores to {words.cross_entropy}, or apply log_softmax over the "
             "classes before this loss."
+        ),
+    )
+
+
+def _no_probabilities(table: Table, i: int, j: int) -> Description:
+    least, most = float(table["min"][i, j]), float(table["max"][i, j])
+    return Description(
+        message=(
+            "This loss needs probabilities, which lie between 0 and 1, but gets "
+            f"scores ({_numbers(table, i, j)}), so it does not measure a likelihood."
+        ),
+        value=least if least < 0.0 else most,
+        threshold=0.0 if least < 0.0 else 1.0,
+        advice=lambda words: (
+            f"Use a loss that takes scores ({words.logit_losses}), or end the model "
+            "with a softmax or sigmoid."
         ),
     )
 

@@ -61,6 +61,7 @@ class LossMisuse(LossRule):
 
     - a softmax or sigmoid applied twice, over the samples, or to a single class;
     - a likelihood of scores or probabilities instead of logarithms;
+    - scores instead of probabilities;
     - outputs and targets that broadcast against each other;
     - a distance that the training maximizes;
     - a sum over the batch in place of a mean;

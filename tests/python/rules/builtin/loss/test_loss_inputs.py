@@ -495,6 +495,12 @@ def test_what_a_loss_does_to_its_inputs_first(
         (Kind.NLL, None, "over the last", "over axis 2"),
         (Kind.NLL, InputHandling.CLASSES_LAST, "over the last", ""),
         (Kind.BCE_WITH_LOGITS, None, np.full((64, 1), 0.5), "a sigmoid"),
+        (Kind.BCE, None, np.linspace(0.0, 1.0, 64), ""),
+        (Kind.BCE, None, np.linspace(-0.5, 1.0, 64), "gets scores (64 numbers"),
+        (Kind.BCE, None, np.linspace(0.0, 1.5, 64), "gets scores (64 numbers"),
+        (Kind.CROSS_ENTROPY_OF_PROBABILITIES, None, softmax(16, 4), ""),
+        (Kind.CROSS_ENTROPY_OF_PROBABILITIES, None, np.linspace(0, 9, 64), ""),
+        (Kind.CROSS_ENTROPY_OF_PROBABILITIES, None, -np.ones(64), "gets scores"),
         (Kind.BCE_WITH_LOGITS, InputHandling.FIND_SCORES, np.full((64, 1), 0.5), ""),
     ],
 )
