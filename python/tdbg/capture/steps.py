@@ -3,11 +3,12 @@
 It implements docs/steps.md.  Events go in, decisions come out; there is no clock, no
 tensor and no framework.
 
-A training step ends when its defining optimizer has stepped.  If there is no optimizer,
-or if all have stopped, it ends when the module is called again.  A step of evaluation
-is one call of a root module.  It stays open for its loss until the next call of a root,
-and leaves an open training step alone.  If an optimizer uses its gradients, it turns
-out to be a step of training.
+A training step ends when its defining optimizer has stepped: the first one, or the last
+of several that take turns with a forward each.  If there is no optimizer, or if all
+have stopped, it ends when the module is called again.  A step of evaluation is one call
+of a root module.  It stays open for its loss until the next call of a root, and leaves
+an open training step alone.  If an optimizer uses its gradients, it turns out to be a
+step of training.
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ class StepMachine:
         self._defining: Hashable | None = None
         self._is_explicit = False
         self._strays: dict[Hashable, int] = {}
+        # The first optimizers that step, in their order; None: the cycle is known.
+        self._cycle: list[Hashable] | None = []
         self._stepping: Hashable | None = None
         self._in_closure = False
         # Whether nobody waits for an optimizer: none has stepped for long.
@@ -185,6 +188,8 @@ class StepMachine:
         """Let the last optimizer of a step define it, unless the user chose one."""
         if not self._is_explicit:
             self._defining = key
+            self._cycle = None
+            self._strays.clear()
 
     def optimizer_found(self, key: Hashable, *, defines_step: bool = False) -> None:
         """Note an optimizer of the model's parameters, which may never have stepped."""
@@ -200,6 +205,7 @@ class StepMachine:
         if self._defining == key:
             self._defining = None
             self._is_explicit = False
+            self._cycle = []
         if self._stepping == key:
             self._stepping = None
 
@@ -222,6 +228,8 @@ class StepMachine:
         is_inner = self._stepping is not None and self._stepping != key
         if not is_inner:
             self._stepping = key
+            if self._cycle is not None:
+                self._learn_cycle(self._cycle, key)
             if key != self._defining:
                 self._consider(key)
         step = self.training
@@ -493,6 +501,20 @@ class StepMachine:
             if self._strays[key] >= _TAKEOVER:
                 self._defining = key
                 self._strays.clear()
+
+    def _learn_cycle(self, cycle: list[Hashable], key: Hashable) -> None:
+        """Let the last of several optimizers that step in turn define the steps.
+
+        Each of them steps once, after a forward, before the first one steps again:
+        without a forward they belong to the step that the first one has ended.
+        """
+        if key not in cycle:
+            if not cycle or self.training is not None:
+                cycle.append(key)
+            return
+        self._cycle = None
+        if len(cycle) > 1 and key == cycle[0]:
+            self.optimizer_comes_last(cycle[-1])
 
     def _begin_training(self, mode: ModeKeys) -> Step:
         self.n_forwards += 1

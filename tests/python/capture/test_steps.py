@@ -177,6 +177,29 @@ def test_the_first_optimizer_that_steps_ends_the_step() -> None:
     assert training.table() == [(n, TRAIN, n, 0, 1) for n in range(3)]
 
 
+def test_the_last_of_optimizers_that_take_turns_with_a_forward_ends_the_step() -> None:
+    for keys in (("judge", "maker"), ("a", "b", "c")):
+        training = Training()
+        for _ in range(5):
+            for key in keys:
+                training.forward(root=key)
+                training.optimizer(key)
+        training.close()
+        assert [step.number for step in training.ended] == list(range(5)), keys
+        assert [step.micro_batches for step in training.ended][2:] == [1, 1, 1]
+
+
+def test_an_optimizer_that_steps_twice_in_a_turn_does_not_wait_for_others() -> None:
+    training = Training()
+    for _ in range(3):
+        for key in ("critic", "critic", "maker"):
+            training.forward(root=key)
+            training.optimizer(key)
+    training.close()
+    # Those of the critic, and the last one of the maker, which nothing follows.
+    assert len(training.ended) == 3 * 2 + 1
+
+
 def test_an_explicit_optimizer_ends_the_step() -> None:
     training = Training()
     training.machine.optimizer_found("generator", defines_step=True)

@@ -169,6 +169,37 @@ def test_two_optimizers_of_a_gan_that_is_never_called_as_a_whole(run_dir: Path) 
     } <= recorded.names
 
 
+def test_a_step_of_a_gan_is_an_iteration_of_its_loop(run_dir: Path) -> None:
+    gan, criterion = Gan(), nn.BCEWithLogitsLoss()
+    judge = torch.optim.SGD(gan.discriminator.parameters(), lr=0.1)
+    maker = torch.optim.SGD(gan.generator.parameters(), lr=0.1)
+    gradients: list[tuple[Any, Any]] = []
+    with make_hook(run_dir) as hook:
+        hook.register_module(gan.generator)
+        hook.register_module(gan.discriminator)
+        for _ in range(5):
+            images = gan.generator(torch.randn(8, 4))
+            for optimizer, given, target in (
+                (judge, images.detach(), 0.0),
+                (maker, images, 1.0),
+            ):
+                optimizer.zero_grad()
+                answer = gan.discriminator(given)
+                criterion(answer, torch.full((8, 1), target)).backward()
+                optimizer.step()
+                if optimizer is judge:
+                    of_judge = bits(gan.discriminator.weight.grad)  # type: ignore[arg-type]
+            of_maker = bits(gan.generator[0].weight.grad)
+            gradients.append((of_judge, of_maker))
+    recorded = Recorded(run_dir)
+    assert recorded.steps == [(n, TRAIN, n, 0) for n in range(5)]
+    for i, name in enumerate(("Linear.weight", "0.weight")):
+        values = recorded.values(f"gradient/{name}")
+        # Which optimizer comes last is known from the second iteration on.
+        for step in range(2, 5):
+            assert values[step].tobytes() == gradients[step][i], (name, step)
+
+
 def test_two_models_with_a_hook_each(run_dir: Path, tmp_path: Path) -> None:
     gan, criterion = Gan(), nn.BCEWithLogitsLoss()
     judge = torch.optim.SGD(gan.discriminator.parameters(), lr=0.1)

@@ -104,8 +104,6 @@ class LoopSteps:
         self._of_graphs: weakref.WeakKeyDictionary[Any, list[Hashable]] = (
             weakref.WeakKeyDictionary()
         )
-        # The first ones that step, in their order; None: the cycle is known.
-        self._cycle: list[Hashable] | None = []
 
     @property
     def revision(self) -> int:
@@ -173,28 +171,10 @@ class LoopSteps:
         if begins_step and session.training is None:
             self.begin_forward(TRAIN)
         was_open = session.training is not None
-        if self._cycle is not None:
-            self._learn_cycle(self._cycle, optimizer, has_forward=was_open)
         context = session.optimizer_begins(optimizer, lambda: TRAIN)
         if not was_open and session.training is not None:
             self._forward_began()
         return context
-
-    def _learn_cycle(
-        self, cycle: list[Hashable], optimizer: Hashable, *, has_forward: bool
-    ) -> None:
-        """Let the last of several optimizers that step in turn define the steps.
-
-        Each of them steps once, after a forward, before the first one steps again:
-        without a forward they belong to the step that the first one has ended.
-        """
-        if optimizer not in cycle:
-            if not cycle or has_forward:
-                cycle.append(optimizer)
-            return
-        if len(cycle) > 1 and optimizer == cycle[0]:
-            self.session.optimizer_comes_last(cycle[-1])
-        self._cycle = None
 
     def applied_in(self, graph: Any, optimizer: Hashable) -> bool:
         """A graph is traced in which an optimizer applies gradients.
