@@ -189,7 +189,11 @@ def delays_of(
 def _served(path: Path) -> Iterator[tuple[str, int]]:
     """The dashboard as a user starts it: its address and its process."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "tdbg", "ui", "--no-browser", "--port=0", str(path)],
+        [
+            *(sys.executable, "-m", "tdbg", "ui", "--no-browser", "--no-judge"),
+            "--port=0",
+            str(path),
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -21,6 +21,7 @@ COMMAND = (
     "ui",
     "{folder}",
     "--no-browser",
+    "--no-judge",
     "--port",
     "{port}",
 )

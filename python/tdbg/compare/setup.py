@@ -29,8 +29,8 @@ __all__ = [
     "settings_of",
 ]
 
-#: Words, a number, or a least and a greatest one.
-Value: TypeAlias = str | float | tuple[float, float]
+#: Words, a number (a whole one is exact), or a least and a greatest one.
+Value: TypeAlias = str | int | float | tuple[float, float]
 
 OPTIMIZER = "scalar/optimizer/"
 HYPERPARAMETERS = "hyperparameters"
@@ -100,7 +100,7 @@ def _sizes_of(shapes: Sequence[Sequence[int]]) -> dict[str, Value]:
     return found
 
 
-def hyperparameters_of(trial: Trial) -> dict[str, str | float]:
+def hyperparameters_of(trial: Trial) -> dict[str, str | int | float]:
     """Return the hyperparameters that the training saved last."""
     saved = set(trial.tensor_names())
     collection = trial.collections().get(HYPERPARAMETERS)
@@ -112,9 +112,8 @@ def hyperparameters_of(trial: Trial) -> dict[str, str | float]:
             value = tensor.value(steps[-1]) if steps else None
             if value is not None and value.size == 1:
                 item = value.item()
-                is_number = isinstance(item, int | float)
                 word = name.removeprefix(f"{HYPERPARAMETERS}/")
-                found[word] = float(item) if is_number else str(item)
+                found[word] = item if isinstance(item, int | float) else str(item)
     return found
 
 

@@ -17,7 +17,7 @@ from tdbg.drawing.dots import Dots, dot_chart
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.scales import number
-from tdbg.report.page import Section, badge, table
+from tdbg.report.page import Section, badge, setting_text, table
 from tdbg.report.sections.layers import usual_magnitudes
 from tdbg.report.sections.losses import (
     DrawnLoss,
@@ -116,7 +116,7 @@ def _words(value: Value | None) -> str:
         return NOTHING
     if isinstance(value, tuple):
         return f"{number(value[0])} to {number(value[1])}"
-    return value if isinstance(value, str) else number(value)
+    return setting_text(value)
 
 
 def _divergence(runs: Pair) -> Section | None:

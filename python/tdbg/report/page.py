@@ -16,8 +16,12 @@ from functools import cache
 from pathlib import Path
 
 from tdbg.drawing.markup import Child, Markup, join, link_to, tag
+from tdbg.drawing.scales import number
 
-__all__ = ["Section", "badge", "page", "table", "tiles"]
+__all__ = ["Section", "badge", "page", "setting_text", "table", "tiles"]
+
+# From here on floats leave whole numbers out.
+MOST_WHOLE = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,15 @@ def _section(section: Section) -> Markup:
         id=section.anchor,
         aria_labelledby=f"{section.anchor}-heading",
     )
+
+
+def setting_text(value: str | float) -> str:
+    """Write a setting: a whole number, such as a seed, with all of its digits."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) or (value.is_integer() and abs(value) < MOST_WHOLE):
+        return f"{int(value):,}"
+    return number(value)
 
 
 def table(

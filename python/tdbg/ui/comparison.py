@@ -23,7 +23,7 @@ from tdbg.compare import (
 )
 from tdbg.trial import Trial
 from tdbg.ui.packing import pack
-from tdbg.ui.series import check_cells, marks_of
+from tdbg.ui.series import check_cells, exact_number, marks_of
 from tdbg.view import names_of_role
 
 __all__ = ["differing", "divergence_points", "ratio"]
@@ -53,7 +53,10 @@ def differing(trials: Sequence[Trial]) -> dict[str, Any]:
 
 
 def _row(name: str, values: Sequence[Value | None]) -> dict[str, Any]:
-    told = [each if each != "" else None for each in values]
+    told = [
+        exact_number(each) if isinstance(each, int | float) else each or None
+        for each in values
+    ]
     return {"name": name, "values": told}
 
 

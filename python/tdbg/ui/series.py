@@ -35,6 +35,7 @@ __all__ = [
     "curve",
     "curve_names",
     "envelope",
+    "exact_number",
     "histograms",
     "marks_of",
     "ranks",
@@ -425,13 +426,13 @@ def rows(
         found.append(
             {
                 **trial.step_numbers(step),
-                **{key: _number(value) for key, value in row.items()},
+                **{key: exact_number(value) for key, value in row.items()},
             }
         )
     return {"name": name, "rows": found, "n_steps": len(steps)}
 
 
-def _number(value: Any) -> float | str | None:
+def exact_number(value: Any) -> float | str | None:
     """A number that a browser reads exactly: as text where JSON's are others there.
 
     Those are integers beyond 2^53, and what is not finite.

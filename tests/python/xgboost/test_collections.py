@@ -11,9 +11,13 @@ import pytest
 import xgboost
 
 import tdbg.xgboost as tx
+from tdbg.compare import differences, settings_of
 from tdbg.hooks.trees.importance import KINDS
 from tdbg.hooks.trees.tables import COLUMNS
 from tdbg.modes import ModeKeys
+from tdbg.report import comparison
+from tdbg.trial import create_trial
+from tdbg.ui.comparison import differing
 from tree_runs import EVERY_ROUND, Run, cancer, diabetes, digits
 
 EVAL = ModeKeys.EVAL
@@ -328,6 +332,26 @@ def test_hyperparameters_are_the_ones_in_effect_and_recorded_when_they_change(
     assert run.value("hyperparameters/objective", 0) == "binary:logistic"
     assert run.steps("hyperparameters/max_depth") == [0]
     assert run.values("hyperparameters/learning_rate") == [0.5, 0.25]
+
+
+def test_seeds_that_no_float_tells_apart_are_told_apart(tmp_path: Path) -> None:
+    seeds = (2**53, 2**53 + 1)
+    trials = []
+    for seed in seeds:
+        path = tmp_path / str(seed)
+        with tx.Hook(path, include_collections=["hyperparameters"]) as hook:
+            own = "hyperparameters/own"
+            hook.save_tensor(own, np.array(seed), "hyperparameters")
+            xgboost.train(
+                {**BINARY, "seed": seed}, cancer().train(), 1, callbacks=[hook]
+            )
+        trials.append(create_trial(path))
+    told = dict(differences([settings_of(trial) for trial in trials]))
+    assert told["hyperparameters.own"] == seeds
+    assert told["hyperparameters.seed"] == (float(seeds[0]), str(seeds[1]))
+    shown = {row["name"]: row["values"] for row in differing(trials)["settings"]}
+    assert shown["hyperparameters.own"] == [str(seed) for seed in seeds]
+    assert "9,007,199,254,740,993" in comparison(*trials)
 
 
 def test_metrics_have_no_losses_among_what_is_maximized(run_dir: Path) -> None:

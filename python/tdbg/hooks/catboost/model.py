@@ -89,7 +89,7 @@ class TrainedModel:
         """Return all parameters that were in effect; ``objective`` is the loss."""
         given = {**self._parameters, "objective": self._loss}
         return {
-            name: float(value) if isinstance(value, int | float) else str(value)
+            name: value
             for name, value in given.items()
             if isinstance(value, int | float | str)
         }

@@ -78,7 +78,7 @@ class LightGBMModel:
         """Return the parameters that the training was given, as they are now."""
         given = {**self._parameters, **self._booster.params}
         return {
-            name: float(value) if isinstance(value, int | float) else str(value)
+            name: value
             for name, value in given.items()
             if isinstance(value, int | float | str)
         }

@@ -398,7 +398,8 @@ class TreeHook(FrameworkHook):
 
     def _changed(self, model: TreeModel) -> dict[str, Any]:
         """Return the parameters that have another value than before."""
-        known, now = self._hyperparameters, model.hyperparameters()
+        given = model.hyperparameters().items()
+        known, now = self._hyperparameters, {k: _as_stored(v) for k, v in given}
         new = {name: value for name, value in now.items() if known.get(name) != value}
         known.update(new)
         return {f"hyperparameters/{name}": value for name, value in new.items()}
@@ -487,6 +488,17 @@ class TreeHook(FrameworkHook):
                 flags.append(requested)
         if entries:
             self._session.take(context, entries, values, flags)
+
+
+# From here on floats leave whole numbers out.
+_MOST_WHOLE = 2**53
+
+
+def _as_stored(value: str | float) -> str | float:
+    """Return a number as a float, or as text where a float would be another number."""
+    if isinstance(value, str) or abs(value) > _MOST_WHOLE:
+        return str(value)
+    return float(value)
 
 
 @functools.lru_cache(maxsize=8)

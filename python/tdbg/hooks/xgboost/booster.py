@@ -326,6 +326,8 @@ def _leaves(value: Any, path: tuple[str | int, ...]) -> Any:
 
 
 def _number(value: str | float) -> float | str:
+    if isinstance(value, str) and value.lstrip("-").isdecimal():
+        return int(value)
     try:
         number = float(value)
     except ValueError:

@@ -10,9 +10,8 @@ from tdbg.compare import hyperparameters_of
 from tdbg.drawing.bars import bar_chart
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, tag
-from tdbg.drawing.scales import number
 from tdbg.modes import ModeKeys
-from tdbg.report.page import Section, table
+from tdbg.report.page import Section, setting_text, table
 from tdbg.report.subject import Subject
 from tdbg.report.trees.rounds import rounds_of
 from tdbg.trial import Series
@@ -230,7 +229,7 @@ def importance_of(subject: Subject, kind: str) -> dict[str, float]:
 def parameters(subject: Subject) -> Section | None:
     """The hyperparameters as a table."""
     rows = [
-        (tag("code", name), value if isinstance(value, str) else number(value))
+        (tag("code", name), setting_text(value))
         for name, value in hyperparameters_of(subject.trial).items()
     ]
     if not rows:
