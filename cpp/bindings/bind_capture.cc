@@ -294,6 +294,26 @@ py::dict LossesOf(Capture& capture) {
   return result;
 }
 
+// By reason: (name, records, first step) of each tensor, and how many more.
+py::dict LostTensorsOf(Capture& capture) {
+  const std::vector<LostForReason> lost = [&] {
+    const ReleaseGil released;
+    return capture.writer().lost_tensors();
+  }();
+  py::dict result;
+  for (const LostForReason& each : lost) {
+    py::list named;
+    for (const LostForReason::Tensor& tensor : each.named) {
+      const Definition* known = capture.writer().definition(tensor.definition);
+      if (known == nullptr) continue;
+      named.append(
+          py::make_tuple(known->name, tensor.records, tensor.first_step));
+    }
+    result[py::str(NameOf(each.reason))] = py::make_tuple(named, each.n_more);
+  }
+  return result;
+}
+
 }  // namespace
 
 void RegisterCapture(py::module_& module) {
@@ -369,6 +389,7 @@ void RegisterCapture(py::module_& module) {
       .def_property_readonly(
           "n_lost", [](Capture& capture) { return capture.writer().n_lost(); })
       .def("losses", &LossesOf)
+      .def("lost_tensors", &LostTensorsOf)
       .def("counters", &CountersOf);
 }
 

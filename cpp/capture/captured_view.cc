@@ -22,7 +22,7 @@ void RefuseTensor(Writer* writer, std::int64_t step, std::uint32_t definition) {
   if (known != nullptr) {
     if (const auto raw = RawLength(*known); raw.ok()) n_bytes = raw.value();
   }
-  writer->Refuse(step, 1, n_bytes);
+  writer->Refuse(step, 1, n_bytes, definition);
 }
 
 }  // namespace tdbg

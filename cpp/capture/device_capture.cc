@@ -92,7 +92,8 @@ void DeviceCapture::Offer(List* ready) {
   for (auto& record : *ready) {
     (void)writer_->AddRowsLater(
         record.step, record.n_rows,
-        [&](std::span<std::byte>) { return std::move(record.completion); });
+        [&](std::span<std::byte>) { return std::move(record.completion); },
+        [&] { return record.completion->Definitions(); });
   }
 }
 

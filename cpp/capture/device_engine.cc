@@ -276,7 +276,7 @@ void DeviceEngine::CloseBlock(std::int64_t step, Block block,
                     .completion = fetch.ok()
                                       ? RowsFrom(std::move(fetch).value(),
                                                  std::move(block.rows))
-                                      : NeverCame()});
+                                      : NeverCame(std::move(block.rows))});
 }
 
 // Where the driver fails the piece is not used again: who knows what is under

@@ -127,7 +127,7 @@ bool DeviceEngine::Replayed(std::uint64_t graph, std::int64_t step,
          .n_rows = block.rows.size(),
          .completion = fetch.ok()
                            ? RowsFrom(std::move(fetch).value(), block.rows)
-                           : NeverCame()});
+                           : NeverCame(block.rows)});
   }
   const Status marked = MarkCopied(&found->second, StreamOf(stream));
   if (!marked.ok()) (void)Failed(marked);

@@ -18,9 +18,24 @@ T Read(const std::byte* p) {
   return value;
 }
 
+std::vector<std::uint32_t> DefinitionsOf(std::span<const RowTarget> rows) {
+  std::vector<std::uint32_t> definitions;
+  definitions.reserve(rows.size());
+  for (const RowTarget& row : rows) definitions.push_back(row.definition);
+  return definitions;
+}
+
 class NeverComing : public Completion {
  public:
+  explicit NeverComing(std::vector<RowTarget> rows) : rows_(std::move(rows)) {}
+
   Answer Poll(std::span<std::byte>*) override { return Answer::kFailed; }
+  [[nodiscard]] std::vector<std::uint32_t> Definitions() const override {
+    return DefinitionsOf(rows_);
+  }
+
+ private:
+  const std::vector<RowTarget> rows_;
 };
 
 // A record that is made from what was fetched to pinned memory.
@@ -44,6 +59,10 @@ class RowsArrival : public FromFetch {
  public:
   RowsArrival(std::unique_ptr<Fetch> fetch, std::vector<RowTarget> rows)
       : FromFetch(std::move(fetch)), rows_(std::move(rows)) {}
+
+  [[nodiscard]] std::vector<std::uint32_t> Definitions() const override {
+    return DefinitionsOf(rows_);
+  }
 
  private:
   void Make(const std::byte* results, std::span<std::byte>* bytes) override {
@@ -165,8 +184,8 @@ Completion::Answer Fetch::Poll() {
   return answer;
 }
 
-std::unique_ptr<Completion> NeverCame() {
-  return std::make_unique<NeverComing>();
+std::unique_ptr<Completion> NeverCame(std::vector<RowTarget> rows) {
+  return std::make_unique<NeverComing>(std::move(rows));
 }
 
 std::unique_ptr<Completion> RowsFrom(std::unique_ptr<Fetch> fetch,

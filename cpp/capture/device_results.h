@@ -59,8 +59,9 @@ class Fetch {
   bool is_over_ = false;
 };
 
-// A completion that fails: the work that was to fill the record never started.
-std::unique_ptr<Completion> NeverCame();
+// A completion that fails: the work that was to fill the record, with these
+// rows if it is one of rows, never started.
+std::unique_ptr<Completion> NeverCame(std::vector<RowTarget> rows = {});
 
 // Rows from a block of DeviceRow.
 std::unique_ptr<Completion> RowsFrom(std::unique_ptr<Fetch> fetch,

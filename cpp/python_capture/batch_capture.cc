@@ -98,7 +98,12 @@ std::vector<std::size_t> BatchCapture::Take(
   if (unhandled.empty() || !all_or_none) {
     TakeAll(context, &scratch, &unhandled);
     if (all_or_none && !unhandled.empty()) {
-      capture_.writer().Refuse(context.step, unhandled.size(), 0);
+      for (const std::size_t request : unhandled) {
+        const auto job =
+            std::ranges::find(scratch.jobs, request, &Job::request);
+        const bool is_known = job != scratch.jobs.end();
+        capture_.writer().Refuse(context.step, 1, 0, is_known ? job->id : 0);
+      }
       unhandled.clear();
     }
   }
@@ -392,7 +397,7 @@ void BatchCapture::TakeOnDevice(const CaptureContext& context,
     }
     const auto n_unhandled = static_cast<std::uint64_t>(
         std::ranges::count(answers, DeviceAnswer::kUnhandled));
-    if (n_unhandled > 0) capture_.writer().Refuse(context.step, n_unhandled, 0);
+    capture_.writer().Refuse(context.step, n_unhandled, 0, job->id);
   }
   // Later work on the stream may change or free the memory being copied.
   if (copies) devices.FenceRaw(where);

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 namespace tdbg {
 
@@ -33,6 +34,12 @@ class Completion {
   // answer is kDone; it may then be made shorter, when fewer came.  Never
   // blocks.  Not called again after another answer than kPending.
   virtual Answer Poll(std::span<std::byte>* bytes) = 0;
+
+  // Of a record of rows: the definitions that it will have, to name them if it
+  // is lost.
+  [[nodiscard]] virtual std::vector<std::uint32_t> Definitions() const {
+    return {};
+  }
 };
 
 }  // namespace tdbg

@@ -12,6 +12,18 @@ namespace {
 
 constexpr std::size_t kRowsPerRecord = 64U << 10;
 
+// Each says of which tensors a record is, for the case that it is lost.
+std::vector<std::uint32_t> OfNone() { return {}; }
+
+auto Of(std::uint32_t definition) {
+  return [definition] { return std::vector<std::uint32_t>{definition}; };
+}
+
+template <typename Entry>
+auto Of(std::span<const Entry> entries) {
+  return [entries] { return DefinitionsOf(entries); };
+}
+
 }  // namespace
 
 RecordQueue::AdmissionPolicy Writer::State::AdmissionFor(
@@ -23,9 +35,10 @@ RecordQueue::AdmissionPolicy Writer::State::AdmissionFor(
       .keep_free = type == RecordType::kStep ? 0 : RecordQueue::kHeadroom};
 }
 
-template <typename Fill>
+template <typename Tensors, typename Fill>
 bool Writer::State::Add(const Offer& offer,
-                        const RecordQueue::AdmissionPolicy& policy, Fill fill) {
+                        const RecordQueue::AdmissionPolicy& policy,
+                        Tensors tensors, Fill fill) {
   GapReason reason = GapReason::kIoError;
   QueueItem* item = nullptr;
   if (!shared.gave_up.load(std::memory_order_relaxed)) {
@@ -34,10 +47,7 @@ bool Writer::State::Add(const Offer& offer,
       item = shared.queue.Reserve(offer.n_bytes, policy, &reason);
     }
   }
-  if (item == nullptr) {
-    shared.record_counters.Dropped(offer, reason);
-    return false;
-  }
+  if (item == nullptr) return Refuse(offer, reason, tensors());
   const RecordCounters::StepCounts counts =
       shared.record_counters.Accepted(offer);
   item->step = offer.step;
@@ -48,49 +58,58 @@ bool Writer::State::Add(const Offer& offer,
 }
 
 template <typename Fill>
-bool Writer::State::AddSampled(const Offer& offer, Fill fill) {
+bool Writer::State::AddSampled(const Offer& offer, std::uint32_t definition,
+                               Fill fill) {
   if (!Admits(shared.disk_level.load(std::memory_order_relaxed), offer.type)) {
-    return Add(offer, fill);  // Refused there.
+    return Add(offer, Of(definition), fill);  // Refused there.
   }
   RecordQueue& queue = shared.queue;
   const Sampler::Answer answer = shared.sampler.Ask(
       offer.step, offer.n_bytes,
       {.used = queue.used_bytes(), .capacity = queue.capacity()});
   if (answer.verdict != Sampler::Verdict::kKeep) {
-    shared.record_counters.Dropped(offer,
-                                   answer.verdict == Sampler::Verdict::kSpoilt
-                                       ? GapReason::kQueueFull
-                                       : GapReason::kSampled);
-    return false;
+    return Refuse(offer,
+                  answer.verdict == Sampler::Verdict::kSpoilt
+                      ? GapReason::kQueueFull
+                      : GapReason::kSampled,
+                  Of(definition)());
   }
   const auto start = RecordQueue::Clock::now();
   auto taken = start;
-  const bool is_taken = Add(offer,
-                            {.overflow = Overflow::kSample,
-                             .keep_free = queue.capacity() / 8,
-                             .give_up = start + answer.may_wait},
-                            [&](QueueItem* item, const auto& counts) {
-                              taken = RecordQueue::Clock::now();
-                              fill(item, counts);
-                            });
+  const bool is_taken =
+      Add(offer,
+          {.overflow = Overflow::kSample,
+           .keep_free = queue.capacity() / 8,
+           .give_up = start + answer.may_wait},
+          Of(definition), [&](QueueItem* item, const auto& counts) {
+            taken = RecordQueue::Clock::now();
+            fill(item, counts);
+          });
   if (!is_taken) taken = RecordQueue::Clock::now();
   shared.sampler.Waited(offer.step, taken - start, is_taken);
   return is_taken;
 }
 
 template <typename Fill>
-bool Writer::State::AddTensor(const Definition& definition, const Offer& offer,
-                              Fill fill) {
+bool Writer::State::AddTensor(std::uint32_t id, const Definition& definition,
+                              const Offer& offer, Fill fill) {
   // Unit summaries are statistics, whatever they are stored as.
   const bool is_sampled = shared.options.overflow == Overflow::kSample &&
                           definition.role != TensorRole::kUnitSummary &&
                           offer.step != kNoStep;
-  return is_sampled ? AddSampled(offer, fill) : Add(offer, fill);
+  return is_sampled ? AddSampled(offer, id, fill) : Add(offer, Of(id), fill);
 }
 
 bool Writer::State::Refuse(const Offer& offer, GapReason reason,
+                           std::span<const std::uint32_t> definitions,
                            std::uint64_t n) {
   shared.record_counters.Dropped(offer, reason, n);
+  const std::uint32_t n_definitions = shared.definitions.size();
+  const bool are_known = std::ranges::all_of(
+      definitions, [&](std::uint32_t id) { return id <= n_definitions; });
+  if (are_known) {
+    shared.record_counters.LostOf(definitions, reason, offer.step, n);
+  }
   return false;
 }
 
@@ -105,9 +124,9 @@ bool Writer::State::AddTable(const Offer& offer, std::span<const Entry> entries,
         return entry.definition != 0 && entry.definition <= n_definitions;
       });
   if (!is_known || entries.size() > (limits::kTable - 64) / entry_bytes) {
-    return Refuse(offer, GapReason::kRefused);
+    return Refuse(offer, GapReason::kRefused, Of(entries)());
   }
-  return Add(offer, [&](QueueItem* item, const auto&) {
+  return Add(offer, Of(entries), [&](QueueItem* item, const auto&) {
     std::memcpy(item->bytes(), entries.data(), entries.size_bytes());
   });
 }
@@ -124,15 +143,17 @@ const Definition* Writer::definition(std::uint32_t id) const {
 
 // --- Records that come later -------------------------------------------------
 
-bool Writer::AddRowsLater(std::int64_t step, std::size_t n_rows,
-                          const Start& start) {
+bool Writer::AddRowsLater(
+    std::int64_t step, std::size_t n_rows, const Start& start,
+    const std::function<std::vector<std::uint32_t>()>& definitions) {
   if (inert()) return false;
   const Offer offer{
       .step = step, .n_bytes = n_rows * sizeof(Row), .type = RecordType::kRows};
+  const auto tensors = [&] { return definitions ? definitions() : OfNone(); };
   if (n_rows == 0 || n_rows > kRowsPerRecord) {
-    return state_->Refuse(offer, GapReason::kRefused);
+    return state_->Refuse(offer, GapReason::kRefused, tensors());
   }
-  return state_->Add(offer, [&](QueueItem* item, const auto&) {
+  return state_->Add(offer, tensors, [&](QueueItem* item, const auto&) {
     item->completion = start({item->bytes(), item->n_bytes}).release();
   });
 }
@@ -149,15 +170,16 @@ bool Writer::AddTensorLater(std::int64_t step, std::uint32_t definition,
                     .type = RecordType::kTensor};
   if (known == nullptr || known->item_size == 0 || !n_bytes.ok() ||
       offer.n_bytes > limits::kRecord / 2) {
-    return state_->Refuse(offer, GapReason::kRefused);
+    return state_->Refuse(offer, GapReason::kRefused, {&definition, 1});
   }
-  return state_->AddTensor(*known, offer, [&](QueueItem* item, const auto&) {
-    item->subject = definition;
-    item->call = call;
-    item->micro_batch = micro_batch;
-    item->flags = flags;
-    item->completion = start({item->bytes(), item->n_bytes}).release();
-  });
+  return state_->AddTensor(
+      definition, *known, offer, [&](QueueItem* item, const auto&) {
+        item->subject = definition;
+        item->call = call;
+        item->micro_batch = micro_batch;
+        item->flags = flags;
+        item->completion = start({item->bytes(), item->n_bytes}).release();
+      });
 }
 
 bool Writer::AddHistogramLater(std::int64_t step, std::uint32_t definition,
@@ -168,9 +190,9 @@ bool Writer::AddHistogramLater(std::int64_t step, std::uint32_t definition,
       .step = step, .n_bytes = n_bytes, .type = RecordType::kHistogram};
   if (state_->shared.definitions.Find(definition) == nullptr ||
       n_bytes > limits::kTable) {
-    return state_->Refuse(offer, GapReason::kRefused);
+    return state_->Refuse(offer, GapReason::kRefused, {&definition, 1});
   }
-  return state_->Add(offer, [&](QueueItem* item, const auto&) {
+  return state_->Add(offer, Of(definition), [&](QueueItem* item, const auto&) {
     item->subject = definition;
     item->call = call;
     item->micro_batch = micro_batch;
@@ -211,7 +233,7 @@ bool Writer::AddTensor(std::int64_t step, std::uint32_t definition,
       known->item_size != view.item_size || known->item_size == 0 ||
       !std::ranges::equal(known->shape, view.shape) ||
       offer.n_bytes > limits::kRecord / 2) {
-    return state_->Refuse(offer, GapReason::kRefused);
+    return state_->Refuse(offer, GapReason::kRefused, {&definition, 1});
   }
   const auto fill = [&](QueueItem* item, const auto&) {
     item->subject = definition;
@@ -221,7 +243,7 @@ bool Writer::AddTensor(std::int64_t step, std::uint32_t definition,
     item->zero_share = zero_share;
     if (item->n_bytes != 0) CopyContiguous(view, item->bytes());
   };
-  return state_->AddTensor(*known, offer, fill);
+  return state_->AddTensor(definition, *known, offer, fill);
 }
 
 bool Writer::AddScalars(std::int64_t step, std::span<const Scalar> scalars) {
@@ -243,9 +265,9 @@ bool Writer::AddEvent(std::int64_t step, const Event& event) {
   const Offer offer{
       .step = step, .n_bytes = payload.size(), .type = RecordType::kEvent};
   if (payload.size() > limits::kEvent) {
-    return state_->Refuse(offer, GapReason::kRefused);
+    return state_->Refuse(offer, GapReason::kRefused, {});
   }
-  return state_->Add(offer, [&](QueueItem* item, const auto&) {
+  return state_->Add(offer, OfNone, [&](QueueItem* item, const auto&) {
     item->subject = static_cast<std::uint32_t>(event.kind);
     std::memcpy(item->bytes(), payload.data(), payload.size());
   });
@@ -259,21 +281,24 @@ bool Writer::AddHistogram(std::int64_t step, const Histogram& histogram) {
   if (state_->shared.definitions.Find(histogram.definition) == nullptr ||
       histogram.keys.size() != histogram.counts.size() ||
       payload.size() > limits::kTable) {
-    return state_->Refuse(offer, GapReason::kRefused);
+    return state_->Refuse(offer, GapReason::kRefused,
+                          {&histogram.definition, 1});
   }
-  return state_->Add(offer, [&](QueueItem* item, const auto&) {
-    item->subject = histogram.definition;
-    item->call = histogram.call;
-    item->micro_batch = histogram.micro_batch;
-    std::memcpy(item->bytes(), payload.data(), payload.size());
-  });
+  return state_->Add(
+      offer, Of(histogram.definition), [&](QueueItem* item, const auto&) {
+        item->subject = histogram.definition;
+        item->call = histogram.call;
+        item->micro_batch = histogram.micro_batch;
+        std::memcpy(item->bytes(), payload.data(), payload.size());
+      });
 }
 
-void Writer::Refuse(std::int64_t step, std::uint64_t n, std::uint64_t n_bytes) {
+void Writer::Refuse(std::int64_t step, std::uint64_t n, std::uint64_t n_bytes,
+                    std::uint32_t definition) {
   if (inert() || n == 0) return;
   (void)state_->Refuse(
       {.step = step, .n_bytes = n_bytes, .type = RecordType::kTensor},
-      GapReason::kRefused, n);
+      GapReason::kRefused, {&definition, 1}, n);
 }
 
 bool Writer::EndStep(StepRecord step) {
@@ -283,7 +308,7 @@ bool Writer::EndStep(StepRecord step) {
   }
   return state_->Add(
       {.step = step.step, .n_bytes = sizeof(step), .type = RecordType::kStep},
-      [&](QueueItem* item, const RecordCounters::StepCounts& counts) {
+      OfNone, [&](QueueItem* item, const RecordCounters::StepCounts& counts) {
         step.offered = counts.offered;
         step.dropped = counts.dropped;
         if (counts.sampled != 0 && counts.sampled == counts.dropped) {

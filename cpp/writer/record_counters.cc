@@ -221,6 +221,31 @@ std::vector<Gap> RecordCounters::TakeLosses() {
   return drop_log_.Take();
 }
 
+void RecordCounters::LostOf(std::span<const std::uint32_t> definitions,
+                            GapReason reason, std::int64_t step,
+                            std::uint64_t n_records) {
+  if (definitions.empty()) return;
+  MutexLock lock(mutex_);
+  lost_tensors_.Add(reason, step, definitions, n_records);
+  has_lost_tensors_.store(true, std::memory_order_release);
+}
+
+std::vector<LostForReason> RecordCounters::TakeLostTensors(bool all) {
+  if (!has_lost_tensors_.load(std::memory_order_acquire)) return {};
+  MutexLock lock(mutex_);
+  return lost_tensors_.TakeNews(all);
+}
+
+void RecordCounters::ForgetLostTensors() {
+  MutexLock lock(mutex_);
+  lost_tensors_.Forget();
+}
+
+std::vector<LostForReason> RecordCounters::lost_tensors() {
+  MutexLock lock(mutex_);
+  return lost_tensors_.All();
+}
+
 void RecordCounters::SetState(WriterState state) {
   MutexLock lock(mutex_);
   counters_.state = state;

@@ -12,11 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "format/record.h"
+#include "writer/lost_tensors.h"
 #include "writer/writer.h"
 
 namespace tdbg {
@@ -79,8 +81,17 @@ class RecordCounters {
   // Records that were written, and are lost since.
   void Unwritten(const Gap& lost);
 
+  // Whoever counts a loss says of which tensors it is, if of any, and after the
+  // counts: this needs memory.
+  void LostOf(std::span<const std::uint32_t> definitions, GapReason reason,
+              std::int64_t step, std::uint64_t n_records = 1);
+
   // The producers' losses since the last call.
   std::vector<Gap> TakeLosses();
+  // As LostTensors says.
+  std::vector<LostForReason> TakeLostTensors(bool all);
+  void ForgetLostTensors();
+  [[nodiscard]] std::vector<LostForReason> lost_tensors();
 
   void SetState(WriterState state);
   void AddShard();
@@ -106,6 +117,7 @@ class RecordCounters {
   // Written with mutex_ held.
   std::atomic<std::uint64_t> n_lost_{0};
   std::atomic<bool> has_losses_{false};
+  std::atomic<bool> has_lost_tensors_{false};
 
   Mutex mutex_;
   Counters counters_ TDBG_GUARDED_BY(mutex_);
@@ -114,6 +126,7 @@ class RecordCounters {
   std::pair<const std::int64_t, StepCounts>* last_ TDBG_GUARDED_BY(mutex_) =
       nullptr;
   DropLog drop_log_ TDBG_GUARDED_BY(mutex_);
+  LostTensors lost_tensors_ TDBG_GUARDED_BY(mutex_);
   bool written_off_ TDBG_GUARDED_BY(mutex_) = false;
 };
 

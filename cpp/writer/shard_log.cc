@@ -10,6 +10,12 @@
 #include "writer/index_writer.h"
 
 namespace tdbg {
+namespace {
+
+// The severity of an event.
+constexpr std::uint16_t kInformation = 1;
+
+}  // namespace
 
 ShardLog::ShardLog(const WriterOptions& options, DefinitionTable* definitions,
                    RecordCounters* record_counters,
@@ -43,25 +49,31 @@ void ShardLog::Append(const Offer& offer, std::uint32_t subject,
                       std::span<const std::uint32_t> definitions,
                       std::span<const std::byte> payload, std::uint16_t call,
                       std::uint16_t micro_batch) {
-  if (!Ready()) return Lose(offer);
-  pending_.push_back(offer);
+  if (!Ready()) return Lose(offer, definitions);
+  pending_.push_back({offer, static_cast<std::uint32_t>(definitions.size())});
+  pending_definitions_.insert(pending_definitions_.end(), definitions.begin(),
+                              definitions.end());
   took_over_ = true;
   for (const std::uint32_t id : definitions) Require(id);
   shard_->Append(offer.type, offer.step, subject, payload, call, micro_batch);
 }
 
 void ShardLog::AppendRows(const Offer& offer, std::span<const Row> rows) {
-  if (!Ready()) return Lose(offer);
-  pending_.push_back(offer);
+  if (!Ready()) return Lose(offer, DefinitionsOf(rows));
+  pending_.push_back({offer, static_cast<std::uint32_t>(rows.size())});
   took_over_ = true;
-  for (const Row& row : rows) Require(row.definition);
+  for (const Row& row : rows) {
+    Require(row.definition);
+    pending_definitions_.push_back(row.definition);
+  }
   shard_->AppendRows(offer.step, rows);
 }
 
 void ShardLog::AppendTensor(const Offer& offer, TensorHead head,
                             std::span<const std::byte> raw,
                             const TensorHint& hint) {
-  if (!Ready()) return Lose(offer);
+  const std::uint32_t id = head.definition;
+  if (!Ready()) return Lose(offer, {&id, 1});
   const bool is_encoded =
       encoder_.Begin(Require(head.definition), head, raw, hint);
   if (is_encoded) head.base_sequence = encoder_.base_sequence();
@@ -73,8 +85,9 @@ void ShardLog::AppendTensor(const Offer& offer, TensorHead head,
     if (!is_encoded) shard_->Align(raw);
     Publish();
   }
-  if (shard_ == nullptr) return Lose(offer);
-  pending_.push_back(offer);
+  if (shard_ == nullptr) return Lose(offer, {&id, 1});
+  pending_.push_back({offer, 1});
+  pending_definitions_.push_back(id);
   took_over_ = true;
   const Status status = shard_->AppendTensor(offer.step, std::move(head), raw,
                                              is_encoded ? &encoder_ : nullptr);
@@ -110,10 +123,23 @@ void ShardLog::WriteStep(const PendingStep& pending) {
 }
 
 void ShardLog::WriteLosses() {
-  if (drop_log_.empty()) return;
-  for (const Gap& gap : drop_log_.Take()) {
-    pending_gaps_.push_back(gap);
-    shard_->Append(RecordType::kGap, gap.first_step, 0, EncodeGap(gap));
+  if (!drop_log_.empty()) {
+    for (const Gap& gap : drop_log_.Take()) {
+      pending_gaps_.push_back(gap);
+      shard_->Append(RecordType::kGap, gap.first_step, 0, EncodeGap(gap));
+    }
+  }
+  WriteLostTensors();
+}
+
+void ShardLog::WriteLostTensors() {
+  for (const auto& lost : record_counters_->TakeLostTensors(is_closing_)) {
+    const Event event{.kind = EventKind::kMessage,
+                      .severity = kInformation,
+                      .wall_ns = WallNs(),
+                      .json = LostTensorsJson(lost, definitions_)};
+    shard_->Append(RecordType::kEvent, kNoStep,
+                   static_cast<std::uint32_t>(event.kind), EncodeEvent(event));
   }
 }
 
@@ -128,10 +154,12 @@ const Definition& ShardLog::Require(std::uint32_t id) {
   return *defined_[id];
 }
 
-void ShardLog::Drop(const Offer& offer, GapReason reason) {
+void ShardLog::Drop(const Offer& offer, GapReason reason,
+                    std::span<const std::uint32_t> definitions) {
   record_counters_->DroppedLater(offer, reason);
   took_over_ = true;
   drop_log_.Add(reason, offer);
+  record_counters_->LostOf(definitions, reason, offer.step);
   if (offer.type != RecordType::kStep) ++LossesOf(offer.step).dropped;
 }
 
@@ -148,6 +176,12 @@ bool ShardLog::HasName() {
   if (lost.records > 0) {
     record_counters_->Unwritten(lost);
     drop_log_.Add(lost);
+    for (std::uint32_t id = 0; id < contents_by_definition_.size(); ++id) {
+      const std::uint64_t n = contents_by_definition_[id];
+      if (n == 0) continue;
+      record_counters_->LostOf({&id, 1}, lost.reason, lost.first_step, n);
+    }
+    contents_by_definition_.clear();
   }
   Abandon(status);
   return false;
@@ -190,9 +224,15 @@ void ShardLog::WriteBehind() {
 
 void ShardLog::CountWritten() {
   std::uint64_t n_bytes = 0;
-  for (const Offer& offer : pending_) {
-    n_bytes += offer.n_bytes;
-    NoteWritten(offer);
+  for (const Pending& each : pending_) {
+    n_bytes += each.offer.n_bytes;
+    NoteWritten(each.offer);
+  }
+  for (const std::uint32_t id : pending_definitions_) {
+    if (id >= contents_by_definition_.size()) {
+      contents_by_definition_.resize(id + 1);
+    }
+    ++contents_by_definition_[id];
   }
   for (const PendingStep& step : pending_steps_) {
     n_bytes += step.offer.n_bytes;
@@ -205,6 +245,7 @@ void ShardLog::CountWritten() {
   counted_bytes_ = shard_->written();
   visible_sequence_ = contents_.end_sequence = shard_->next_sequence();
   pending_.clear();
+  pending_definitions_.clear();
   pending_steps_.clear();
   pending_gaps_.clear();
 }
@@ -321,6 +362,7 @@ bool ShardLog::OpenShard() {
                   .first_sequence = next_sequence_,
                   .end_sequence = next_sequence_};
   encoder_.BeginShard();
+  contents_by_definition_.clear();
   counted_bytes_ = 0;
   defined_.clear();
   directory_is_synced_ = false;
@@ -360,14 +402,23 @@ void ShardLog::Abandon(const Status& why) {
   next_sequence_ = shard_->next_sequence();
   shard_.reset();
   // The counts first; the rest needs memory.
-  const std::vector<Offer> lost = std::exchange(pending_, {});
-  for (const Offer& offer : lost) record_counters_->Failed(offer);
+  const std::vector<Pending> lost = std::exchange(pending_, {});
+  const auto definitions = std::exchange(pending_definitions_, {});
+  for (const Pending& each : lost) record_counters_->Failed(each.offer);
+  record_counters_->ForgetLostTensors();
   for (const PendingStep& step : std::exchange(pending_steps_, {})) {
     Carry(step);
   }
   NoteFailure(why);
   for (const Gap& gap : std::exchange(pending_gaps_, {})) drop_log_.Add(gap);
-  for (const Offer& offer : lost) NoteLoss(offer);
+  std::span<const std::uint32_t> rest = definitions;
+  for (const Pending& each : lost) {
+    // There are fewer if memory failed while the record was appended.
+    const std::size_t n =
+        std::min<std::size_t>(each.n_definitions, rest.size());
+    NoteLoss(each.offer, rest.first(n));
+    rest = rest.subspan(n);
+  }
   // Even where nothing that was offered is lost: readers miss the numbers.
   if (visible_sequence_ < next_sequence_) {
     drop_log_.Add(Gap{.first_step = kNoStep,
@@ -383,17 +434,20 @@ void ShardLog::Carry(const PendingStep& step) {
   if (carried_steps_.size() < kMaxCarriedSteps) {
     carried_steps_.push_back(step);
   } else {
-    Fail(step.offer);
+    Fail(step.offer, {});
   }
 }
 
-void ShardLog::Fail(const Offer& offer) {
+void ShardLog::Fail(const Offer& offer,
+                    std::span<const std::uint32_t> definitions) {
   record_counters_->Failed(offer);
-  NoteLoss(offer);
+  NoteLoss(offer, definitions);
 }
 
-void ShardLog::NoteLoss(const Offer& offer) {
+void ShardLog::NoteLoss(const Offer& offer,
+                        std::span<const std::uint32_t> definitions) {
   drop_log_.Add(GapReason::kIoError, offer);
+  record_counters_->LostOf(definitions, GapReason::kIoError, offer.step);
   if (offer.type != RecordType::kStep) ++LossesOf(offer.step).failed;
 }
 
@@ -422,11 +476,12 @@ void ShardLog::NoteFailure(const Status& status) {
 }
 
 void ShardLog::LoseSteps() {
-  for (const PendingStep& step : carried_steps_) Fail(step.offer);
+  for (const PendingStep& step : carried_steps_) Fail(step.offer, {});
   carried_steps_.clear();
 }
 
 Status ShardLog::Close() {
+  is_closing_ = true;
   // Twice: a failure while the last data is written is told in one more shard.
   for (int attempt = 0; attempt < 2; ++attempt) {
     const bool has_news = !drop_log_.empty() || !carried_steps_.empty();

@@ -77,13 +77,14 @@ class ShardLog {
   // it over since.
   void BeginRecord() { took_over_ = false; }
   [[nodiscard]] bool took_over() const { return took_over_; }
-  // The record ends as failed.
-  void Lose(const Offer& offer) {
+  // The record, of these definitions, ends as failed.
+  void Lose(const Offer& offer, std::span<const std::uint32_t> definitions) {
     took_over_ = true;
-    Fail(offer);
+    Fail(offer, definitions);
   }
-  // The record ends as dropped.
-  void Drop(const Offer& offer, GapReason reason);
+  // The same, as dropped.
+  void Drop(const Offer& offer, GapReason reason,
+            std::span<const std::uint32_t> definitions);
   // Losses of the producers, to be recorded in `gap` records.
   void AddLosses(const std::vector<Gap>& gaps);
 
@@ -126,6 +127,11 @@ class ShardLog {
     std::uint64_t dropped = 0;
     std::uint64_t failed = 0;
   };
+  // A record, and how many of pending_definitions_ are its.
+  struct Pending {
+    Offer offer;
+    std::uint32_t n_definitions = 0;
+  };
   struct PendingStep {
     Offer offer;
     StepRecord step;
@@ -140,9 +146,10 @@ class ShardLog {
   const Definition& Require(std::uint32_t id);
   void WriteStep(const PendingStep& pending);
   void WriteLosses();
+  void WriteLostTensors();
   void WriteSlot();
-  void Fail(const Offer& offer);
-  void NoteLoss(const Offer& offer);
+  void Fail(const Offer& offer, std::span<const std::uint32_t> definitions);
+  void NoteLoss(const Offer& offer, std::span<const std::uint32_t> definitions);
   // False when the shard's file has no name any more: nobody will ever read it,
   // so it is given up, and what was written to it is lost, too.
   bool HasName();
@@ -179,13 +186,15 @@ class ShardLog {
   std::uint64_t visible_sequence_ = 1;
   // What is visible in it, as it would be reported if it were lost.
   Gap contents_;
+  std::vector<std::uint64_t> contents_by_definition_;
   std::uint64_t written_bytes_ = 0;
   bool reserve_ = true;
 
   bool took_over_ = false;
 
   // In the batch, not yet visible.
-  std::vector<Offer> pending_;
+  std::vector<Pending> pending_;
+  std::vector<std::uint32_t> pending_definitions_;
   std::vector<PendingStep> pending_steps_;
   std::vector<Gap> pending_gaps_;
 
@@ -193,6 +202,7 @@ class ShardLog {
   DropLog drop_log_;
   std::vector<PendingStep> carried_steps_;
   std::map<std::int64_t, StepLosses> step_losses_;
+  bool is_closing_ = false;
 
   // In a row: forgotten when a shard outlives the back-off that led to it, so
   // that a disk with room for a header only is not filled with headers.

@@ -196,6 +196,11 @@ std::uint64_t Writer::n_lost() const {
   return inert() ? 0 : state_->shared.record_counters.n_lost();
 }
 
+std::vector<LostForReason> Writer::lost_tensors() const {
+  if (inert()) return {};
+  return state_->shared.record_counters.lost_tensors();
+}
+
 const std::string& Writer::directory() const { return state_->directory.path; }
 
 std::uint32_t Writer::generation() const {

@@ -33,9 +33,9 @@
 // in exactly one of written, dropped, failed: after a Flush that returned ok,
 // and after a Close whatever it returned, offered == written + dropped +
 // failed. (After a Flush that failed, a few records that close steps may be
-// neither yet: they are kept for the next shard.)  Definitions, gaps and the
-// index are the writer's own and not counted.  A `step` record is counted as
-// offered, but not in its own counts.
+// neither yet: they are kept for the next shard.)  Definitions, gaps, the
+// events of lost tensors and the index are the writer's own and not counted.  A
+// `step` record is counted as offered, but not in its own counts.
 
 #pragma once
 
@@ -55,6 +55,7 @@
 #include "format/record.h"
 #include "tensor/tensor_view.h"
 #include "writer/completion.h"
+#include "writer/lost_tensors.h"
 
 namespace tdbg {
 
@@ -180,8 +181,10 @@ class Writer {
   // and returns no null.
   using Start =
       std::function<std::unique_ptr<Completion>(std::span<std::byte>)>;
-  // `n_rows` of Row.
-  bool AddRowsLater(std::int64_t step, std::size_t n_rows, const Start& start);
+  // `n_rows` of Row; `definitions` are asked for when the record is lost here.
+  bool AddRowsLater(
+      std::int64_t step, std::size_t n_rows, const Start& start,
+      const std::function<std::vector<std::uint32_t>()>& definitions = {});
   // All values of the tensor, in C order.
   bool AddTensorLater(std::int64_t step, std::uint32_t definition,
                       const Start& start, std::uint16_t call = 0,
@@ -194,8 +197,10 @@ class Writer {
   // place until the writer is gone and its last Completion is destroyed.
   [[nodiscard]] std::span<std::byte> staging() const;
 
-  // Counts `n` records as offered and dropped: tensors that capture refused.
-  void Refuse(std::int64_t step, std::uint64_t n, std::uint64_t n_bytes);
+  // Counts `n` records as offered and dropped: tensors that capture refused, of
+  // this definition if there is one.
+  void Refuse(std::int64_t step, std::uint64_t n, std::uint64_t n_bytes,
+              std::uint32_t definition = 0);
 
   // Closes `step.step`: offered, written, dropped, failed and the flag
   // kStepSampled are filled in here.  Readers see it within about 20 ms.
@@ -219,6 +224,8 @@ class Writer {
   // Records dropped or failed so far, without those that were refused for what
   // they are.  Takes no lock and costs next to nothing.
   [[nodiscard]] std::uint64_t n_lost() const;
+  // Of which tensors, by reason.
+  [[nodiscard]] std::vector<LostForReason> lost_tensors() const;
   [[nodiscard]] const std::string& directory() const;
   [[nodiscard]] std::uint32_t generation() const;
 

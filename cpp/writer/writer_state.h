@@ -49,23 +49,26 @@ struct Writer::State {
 
   // Offers a record; `fill` writes item->n_bytes bytes and what else it knows,
   // and receives the counts of the step that the record closes.
-  template <typename Fill>
+  // `tensors` returns the definitions that it is of, if it is lost.
+  template <typename Tensors, typename Fill>
   bool Add(const Offer& offer, const RecordQueue::AdmissionPolicy& policy,
-           Fill fill);
-  template <typename Fill>
-  bool Add(const Offer& offer, Fill fill) {
-    return Add(offer, AdmissionFor(offer.type), fill);
+           Tensors tensors, Fill fill);
+  template <typename Tensors, typename Fill>
+  bool Add(const Offer& offer, Tensors tensors, Fill fill) {
+    return Add(offer, AdmissionFor(offer.type), tensors, fill);
   }
   // Offers a tensor under kSample.
   template <typename Fill>
-  bool AddSampled(const Offer& offer, Fill fill);
+  bool AddSampled(const Offer& offer, std::uint32_t definition, Fill fill);
   // Calls Add or AddSampled, by the overflow option.
   template <typename Fill>
-  bool AddTensor(const Definition& definition, const Offer& offer, Fill fill);
+  bool AddTensor(std::uint32_t id, const Definition& definition,
+                 const Offer& offer, Fill fill);
   [[nodiscard]] RecordQueue::AdmissionPolicy AdmissionFor(
       RecordType type) const;
   // Refuses `n` records: they are counted, and recorded in a `gap`.
-  bool Refuse(const Offer& offer, GapReason reason, std::uint64_t n = 1);
+  bool Refuse(const Offer& offer, GapReason reason,
+              std::span<const std::uint32_t> definitions, std::uint64_t n = 1);
 
   template <typename Entry>
   bool AddTable(const Offer& offer, std::span<const Entry> entries,

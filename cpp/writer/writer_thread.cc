@@ -14,15 +14,21 @@
 namespace tdbg {
 namespace {
 
-// Every definition that a table of records refers to, without repetitions.
-template <typename Entry>
-std::vector<std::uint32_t> DefinitionsOf(std::span<const Entry> entries) {
-  std::vector<std::uint32_t> ids;
-  ids.reserve(entries.size());
-  for (const Entry& entry : entries) ids.push_back(entry.definition);
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  return ids;
+// Of which tensors a record is that is lost.
+std::vector<std::uint32_t> TensorsOf(QueueItem* item) {
+  switch (item->type) {
+    case RecordType::kRows:
+      return DefinitionsOf(item->values<Row>());
+    case RecordType::kScalar:
+      return DefinitionsOf(item->values<Scalar>());
+    case RecordType::kSpan:
+      return DefinitionsOf(item->values<Span>());
+    case RecordType::kTensor:
+    case RecordType::kHistogram:
+      return {item->subject};
+    default:
+      return {};
+  }
 }
 
 }  // namespace
@@ -154,10 +160,14 @@ bool WriterThread::HasArrived(QueueItem* item) {
     const Clock::time_point now = Clock::now();
     if (!give_up_at_) give_up_at_ = now + kCompletionPatience;
     if (now < *give_up_at_) return false;
+    lost_rows_ = item->completion->Definitions();
     queue.GiveUp(item);
     is_waiting_ = false;
     is_lost_ = true;
     return true;
+  }
+  if (answer == Completion::Answer::kFailed) {
+    lost_rows_ = item->completion->Definitions();
   }
   delete std::exchange(item->completion, nullptr);
   next_look_ = kFirstLook;
@@ -194,7 +204,7 @@ Status CurrentException() {
 bool WriterThread::Recover(const Status& why) {
   Restart(why);
   if (std::exchange(is_in_hand_, false)) {
-    if (!shard_log_.took_over()) Lose(*run_[n_done_]);
+    if (!shard_log_.took_over()) Lose(run_[n_done_]);
     ++n_done_;
   }
   shared_->queue.Release(n_done_ - n_released_);
@@ -213,10 +223,17 @@ void WriterThread::Restart(const Status& why) {
       Clock::now() + shared_->options.retry_interval * (1 << n_restarts_);
 }
 
-void WriterThread::Lose(const QueueItem& item) {
+std::vector<std::uint32_t> WriterThread::LostTensorsOf(QueueItem* item) const {
+  // The bytes of what never arrived are anybody's.
+  const bool is_empty = is_lost_ && item->type == RecordType::kRows;
+  return is_empty ? lost_rows_ : TensorsOf(item);
+}
+
+void WriterThread::Lose(QueueItem* item) {
   try {
     shard_log_.Lose(
-        {.step = item.step, .n_bytes = item.n_bytes, .type = item.type});
+        {.step = item->step, .n_bytes = item->n_bytes, .type = item->type},
+        LostTensorsOf(item));
   } catch (...) {
     // Counted, though the data cannot tell.
   }
@@ -229,7 +246,7 @@ void WriterThread::Discard(const Status& why) {
   while (!queue.AtEnd() && !shared_->left_behind.load()) {
     const std::size_t n_taken = queue.Take(run_);
     std::size_t n = 0;
-    for (; n < n_taken && HasArrived(run_[n]); ++n) Lose(*run_[n]);
+    for (; n < n_taken && HasArrived(run_[n]); ++n) Lose(run_[n]);
     if (n != 0) {
       queue.Release(n);
     } else if (n_taken != 0) {
@@ -248,9 +265,12 @@ void WriterThread::Handle(QueueItem* item) {
   const Offer offer{
       .step = item->step, .n_bytes = item->n_bytes, .type = item->type};
   if (!Admits(shared_->disk_level.load(), item->type)) {
-    return shard_log_.Drop(offer, GapReason::kDiskNearlyFull);
+    return shard_log_.Drop(offer, GapReason::kDiskNearlyFull,
+                           LostTensorsOf(item));
   }
-  if (is_lost_) return shard_log_.Drop(offer, GapReason::kDeviceError);
+  if (is_lost_) {
+    return shard_log_.Drop(offer, GapReason::kDeviceError, LostTensorsOf(item));
+  }
   const std::span<const std::byte> bytes(item->bytes(), n_arrived_);
   switch (item->type) {
     case RecordType::kRows:

@@ -116,7 +116,9 @@ class WriterThread {
   // Counts all that comes until the end as failed.
   void Discard(const Status& why);
   // Counts an item as failed that the shard log did not take over.
-  void Lose(const QueueItem& item);
+  void Lose(QueueItem* item);
+  // Of which tensors it is.
+  [[nodiscard]] std::vector<std::uint32_t> LostTensorsOf(QueueItem* item) const;
   Status Finish();
 
   WriterShared* const shared_;
@@ -133,7 +135,8 @@ class WriterThread {
   // The item that arrived last: its bytes, and whether no more will come.
   std::uint64_t n_arrived_ = 0;
   bool is_lost_ = false;
-  bool is_waiting_ = false;  // For the oldest to arrive.
+  std::vector<std::uint32_t> lost_rows_;  // Their definitions, if it is.
+  bool is_waiting_ = false;               // For the oldest to arrive.
   Clock::duration next_look_ = kFirstLook;
   // Set once the queue was stopped and something had not arrived.
   std::optional<Clock::time_point> give_up_at_;

@@ -270,6 +270,14 @@ class Capture:
     def graph_replayed(self, graph: int, step: int, device: int, stream: int) -> bool:
         """The rows of this replay belong to the step."""
 
+    def lost_tensors(self) -> dict[str, tuple[list[tuple[str, int, int]], int]]:
+        """Return of which tensors records were lost, by reason.
+
+        Returns:
+            For each reason the name, the number of records and the first step of each
+            of the first tensors, and how many more there are.
+        """
+
     def losses(self) -> dict[str, tuple[int, int, int]]:
         """Why: (records, bytes, what), for each reason that there was.
 

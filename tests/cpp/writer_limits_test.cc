@@ -296,6 +296,9 @@ TDBG_TEST(ANearlyFullDiskGetsRowsOnlyAndThenNothing) {
   EXPECT_TRUE((found.tensors == std::set<std::int64_t>{0, 4}));
   EXPECT_TRUE((found.steps == std::set<std::int64_t>{0, 1, 4}));
   EXPECT_EQ(found.gap_records, c.dropped);
+  EXPECT_GE(found.lost_tensors.size(), 1U);
+  EXPECT_TRUE(found.lost_tensors.back().find("\"weight\"") !=
+              std::string::npos);
 }
 
 // Trains in this process and checks; for children with limits of their own.

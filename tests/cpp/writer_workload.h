@@ -113,6 +113,7 @@ struct Found {
   std::set<std::int64_t> unreadable;  // Those whose values cannot be read.
   std::uint64_t gap_records = 0;
   std::uint64_t step_failed = 0;
+  std::vector<std::string> lost_tensors;  // The writer's events of them.
   bool readable = false;
 };
 
@@ -162,9 +163,13 @@ inline Found ReadWorkload(const std::string& directory,
   }
   found.records += reader.scalars().size();
   for (const EventEntry& entry : reader.events()) {
+    if (entry.event.json.starts_with(R"({"what":"lost")")) {
+      found.lost_tensors.push_back(entry.event.json);  // The writer's own.
+      continue;
+    }
+    ++found.records;
     if (entry.event.json != std::to_string(entry.step)) ++found.wrong;
   }
-  found.records += reader.events().size();
   for (const StepEntry& entry : reader.steps()) {
     found.steps.insert(entry.record.step);
     found.step_failed += entry.record.failed;

@@ -11,10 +11,11 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tdbg.config.quantities import conjoin, plural
+from tdbg.run.refused import enumerated
 from tdbg.run.schema import GapContent
 
 if TYPE_CHECKING:
@@ -143,9 +144,10 @@ class LostRecordsLog:
         what = lost.get(reason, (0, 0, 0))[2]
         meaning, remedy = _REASONS.get(reason, (reason, _SLOW_REMEDY))
         _log.warning(
-            "tdbg is losing %s%s: %s%s. To lose less, %s. The training continues; "
+            "tdbg is losing %s%s%s: %s%s. To lose less, %s. The training continues; "
             "tdbg counts each lost record and logs when the losses end",
             _names(what),
+            self._tensors([reason]),
             "" if step is None else f" at step {step}",
             meaning,
             self._details(reason),
@@ -161,13 +163,25 @@ class LostRecordsLog:
         n_bytes = sum(entry[1] for entry in lost.values())
         reasons = ", ".join(f"{name} {lost[name][0]}" for name in sorted(lost))
         _log.warning(
-            "tdbg lost %s (%.1f MB)%s: %s%s",
+            "tdbg lost %s (%.1f MB)%s%s: %s%s",
             plural(records, "record"),
             n_bytes / 1e6,
+            self._tensors(lost),
             idle,
             reasons,
             self._kept() if "sampled" in lost else "",
         )
+
+    def _tensors(self, reasons: Iterable[str]) -> str:
+        """Name the tensors that lost records for these reasons: " of a and 2 more"."""
+        found = self._writer.lost_tensors()
+        names: dict[str, None] = {}
+        n_more = 0
+        for reason in reasons:
+            named, more = found.get(reason, ([], 0))
+            names.update(dict.fromkeys(name for name, *_ in named))
+            n_more = max(n_more, more)
+        return f" of {enumerated(names, n_more)}" if names else ""
 
     def _new_losses(self) -> _Losses:
         lost: _Losses = {}

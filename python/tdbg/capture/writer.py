@@ -50,6 +50,10 @@ class NullWriter:
         """Return zeros."""
         return {"offered": 0, "written": 0, "dropped": 0, "failed": 0}
 
+    def lost_tensors(self) -> dict[str, tuple[list[tuple[str, int, int]], int]]:
+        """Return nothing: nothing was dropped."""
+        return {}
+
     def losses(self) -> dict[str, tuple[int, int, int]]:
         """Return nothing: nothing was dropped."""
         return {}

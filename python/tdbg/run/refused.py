@@ -12,7 +12,7 @@ from typing import Any
 from tdbg.config.messages import printable
 from tdbg.config.quantities import conjoin
 
-__all__ = ["Refused", "in_words"]
+__all__ = ["Refused", "enumerated", "in_words"]
 
 WHAT = "refused"
 # So many tensors are named in a sentence; the rest is counted.
@@ -61,8 +61,14 @@ class Refused:
             return None
 
 
-def in_words(refused: Iterable[Refused]) -> str:
+def in_words(
+    refused: Iterable[Refused], others: Mapping[str, int] | None = None
+) -> str:
     """Name the tensors and the reasons; empty if there are none.
+
+    Args:
+        refused: The tensors that have names.
+        others: By reason, how many more there are.
 
     Example:
         >>> in_words([Refused("gradient/a", "it is sparse", 2, 0)])
@@ -70,10 +76,26 @@ def in_words(refused: Iterable[Refused]) -> str:
     """
     names: dict[str, list[str]] = {}
     for each in refused:
-        names.setdefault(each.reason, []).append(printable(each.tensor))
-    parts = []
-    for reason, tensors in names.items():
-        more = len(tensors) - MOST_NAMED
-        listed = tensors[:MOST_NAMED] + ([f"{more} more"] if more > 0 else [])
-        parts.append(f"{conjoin(listed)}: {printable(reason)}")
-    return "; ".join(parts)
+        names.setdefault(each.reason, []).append(each.tensor)
+    more = others or {}
+    return "; ".join(
+        f"{enumerated(tensors, more.get(reason, 0))}: {printable(reason)}"
+        for reason, tensors in names.items()
+    )
+
+
+def enumerated(tensors: Iterable[str], n_more: int = 0) -> str:
+    """Name the first tensors, and say how many others there are.
+
+    Args:
+        tensors: Their names.
+        n_more: How many there are that have no names here.
+
+    Example:
+        >>> enumerated(["a", "b", "c", "d"], 3)
+        'a, b, c and 4 more'
+    """
+    names = [*tensors]
+    listed = [printable(name) for name in names[:MOST_NAMED]]
+    more = len(names) - len(listed) + n_more
+    return conjoin(listed + ([f"{more:,} more"] if more else []))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import numpy as np
 
 from tdbg.config.quantities import plural
 from tdbg.run.json_values import parse_document
+from tdbg.run.lost_tensors import LOSS_REASONS, LostTensors
 from tdbg.run.refused import Refused, in_words
 from tdbg.run.schema import EventKind, GapReason
 from tdbg.trial.rivals import HiddenSteps
@@ -56,6 +58,7 @@ class WriterLostRecords:
             looked: ``problems()`` says where.
         files: Those that are gone, or have lost a part.
         refused: The tensors that could not be captured, and why.
+        tensors: The tensors of other records that were lost, by reason.
     """
 
     writer: str
@@ -66,6 +69,7 @@ class WriterLostRecords:
     unreadable: int = 0
     files: tuple[str, ...] = ()
     refused: tuple[Refused, ...] = ()
+    tensors: tuple[LostTensors, ...] = ()
 
     @property
     def in_order(self) -> bool:
@@ -126,6 +130,23 @@ class LostRecords:
         return [one for each in self.writers for one in each.refused]
 
     @property
+    def tensors(self) -> list[Refused]:
+        """Return the tensors of other records that were lost, and why."""
+        return [one for each in self._lost() for one in each.tensors]
+
+    @property
+    def more_tensors(self) -> dict[str, int]:
+        """Return, by reason, how many more tensors lost records, without a name."""
+        total: Counter[str] = Counter()
+        for each in self._lost():
+            if each.more:
+                total[LOSS_REASONS[each.reason]] += each.more
+        return dict(total)
+
+    def _lost(self) -> Iterator[LostTensors]:
+        return (lost for each in self.writers for lost in each.tensors)
+
+    @property
     def errors(self) -> list[str]:
         """Return the operating system's messages about writes that failed."""
         return sorted({each.error for each in self.writers if each.error})
@@ -154,6 +175,8 @@ class LostRecords:
             "files": self.files,
             "errors": self.errors,
             "refused": [each.to_json() for each in self.refused],
+            "tensors": [each.to_json() for each in self.tensors],
+            "more_tensors": self.more_tensors,
             "hidden": [each.to_json() for each in self.hidden],
             "text": str(self) if self else "",
         }
@@ -166,6 +189,8 @@ class LostRecords:
             reasons = [f"{n} {_words(name)}" for name, n in self.reasons.items()]
             why = f" ({', '.join(reasons)})" if reasons else ""
             parts.append(f"{plural(self.records, 'record')} lost{why}")
+        if named := in_words(self.tensors, self.more_tensors):
+            parts.append(f"lost from {named}")
         if self.refused:
             parts.append(f"could not be captured: {in_words(self.refused)}")
         if self.unreported:
@@ -205,6 +230,7 @@ def lost_by_writer(name: str, reader: RunReader) -> WriterLostRecords:
         for steps in step_records(reader)
     )
     commit = reader.commit() or {}
+    messages = [*_messages(reader)]
     told = max(reasons.total(), of_steps)
     records = max(told, commit.get("lost", 0))
     error = commit.get("last_errno", 0)
@@ -215,22 +241,34 @@ def lost_by_writer(name: str, reader: RunReader) -> WriterLostRecords:
         unreported=records - told,
         error=os.strerror(error) if error and records else "",
         unreadable=int(np.sum(holes["end_sequence"] - holes["first_sequence"])),
-        refused=_refused(reader),
+        refused=_refused(messages),
+        tensors=_lost_tensors(messages),
         files=tuple(sorted({p.file for p in reader.problems() if p.kind == MISSING})),
     )
 
 
-def _refused(reader: RunReader) -> tuple[Refused, ...]:
-    """The tensors that a writer reports as refused; the last report of each counts."""
-    found: dict[tuple[str, str], Refused] = {}
+def _messages(reader: RunReader) -> Iterator[dict[str, Any]]:
+    """Yield what a writer said, oldest first."""
     for event in reader.events():
         if event.kind == EventKind.MESSAGE:
             with contextlib.suppress(ValueError):  # problems() reports it.
                 data = parse_document(event.json)
-                each = Refused.of_event(data) if isinstance(data, dict) else None
-                if each is not None:
-                    found[each.tensor, each.reason] = each
-    return tuple(found.values())
+                if isinstance(data, dict):
+                    yield data
+
+
+def _refused(messages: Iterable[Mapping[str, Any]]) -> tuple[Refused, ...]:
+    """The tensors that a writer reports as refused; the last report of each counts."""
+    found = (Refused.of_event(data) for data in messages)
+    last = {(each.tensor, each.reason): each for each in found if each is not None}
+    return tuple(last.values())
+
+
+def _lost_tensors(messages: Iterable[Mapping[str, Any]]) -> tuple[LostTensors, ...]:
+    """The tensors whose records were lost; the last report of each reason counts."""
+    found = (LostTensors.of_event(data) for data in messages)
+    last = {each.reason: each for each in found if each is not None}
+    return tuple(last.values())
 
 
 def _name(reason: int) -> str:

@@ -44,6 +44,9 @@ class Source:
         self.n_questions += 1
         return dict(self.lost)
 
+    def lost_tensors(self) -> dict[str, tuple[list[tuple[str, int, int]], int]]:
+        return {name: ([("weight", 1, 7)], 2) for name in self.lost}
+
     def counters(self) -> dict[str, int]:
         return self.more
 
@@ -89,7 +92,7 @@ def test_one_warning_when_it_starts_and_one_when_it_ends(warnings: Warnings) -> 
         watch.step_ended(step)
         source.time += 0.5
     (start,) = warnings.take()
-    assert "losing raw values at step 7: " in start
+    assert "losing raw values of weight and 2 more at step 7: " in start
     assert "the queue is full" in start
     assert "save_interval" in start
     assert "overflow='block'" in start
@@ -97,17 +100,24 @@ def test_one_warning_when_it_starts_and_one_when_it_ends(warnings: Warnings) -> 
     for step in range(500, 510):
         watch.step_ended(step)
     (end,) = warnings.take()
-    assert end.startswith("tdbg lost 71 records (71.0 MB) and has lost nothing more")
+    assert end.startswith(
+        "tdbg lost 71 records (71.0 MB) of weight and 2 more and has lost nothing"
+    )
     assert end.endswith("queue_full 71")
     # Another episode tells of itself only.
     source.lose("io_error", what=1 | 2 | 8, n=3)
     source.more = {"last_errno": 28}
     watch.step_ended(510)
     (start,) = warnings.take()
-    assert "losing statistics, raw values and ends of steps at step 510" in start
+    assert (
+        "losing statistics, raw values and ends of steps of weight and 2 more at step"
+        in start
+    )
     assert "(No space left on device)" in start
     watch.close()
-    assert warnings.take() == ["tdbg lost 3 records (3.0 MB): io_error 3"]
+    assert warnings.take() == [
+        "tdbg lost 3 records (3.0 MB) of weight and 2 more: io_error 3"
+    ]
     watch.close()
     assert warnings.take() == []
 
@@ -148,7 +158,10 @@ def test_refusals_are_not_losses(warnings: Warnings) -> None:
     source.lose("queue_full")
     watch.step_ended(1)
     watch.close()
-    assert warnings.take()[1] == "tdbg lost 1 record (1.0 MB): queue_full 1"
+    assert (
+        warnings.take()[1]
+        == "tdbg lost 1 record (1.0 MB) of weight and 2 more: queue_full 1"
+    )
 
 
 def make_capture(path: Path, **options: object) -> _core.Capture:
@@ -180,7 +193,7 @@ def test_a_session_tells_what_its_writer_lost(
     session.close()
     start, end = warnings.take()
     assert "a tensor is larger than the whole queue" in start
-    assert end == "tdbg lost 1 record (4.2 MB): larger_than_queue 1"
+    assert end == "tdbg lost 1 record (4.2 MB) of large: larger_than_queue 1"
 
 
 @pytest.mark.parametrize("gone", ["the run", "the shard", "replaced"])
