@@ -246,6 +246,7 @@ def _of_trees(
     simpler: str,
     early: str,
     sampling: str,
+    class_weights: str,
     first_prediction: str = "",
 ) -> Vocabulary:
     """Return the vocabulary of boosted trees.
@@ -255,6 +256,7 @@ def _of_trees(
         simpler: How to get simpler trees, with ``{}`` for a depth.
         early: The setting that stops early.
         sampling: The setting that leaves out features.
+        class_weights: How to weight the loss by class.
         first_prediction: What to check of the value that the first trees start from.
     """
     return replace(
@@ -274,6 +276,10 @@ def _of_trees(
         allowing_splits=allowing_splits,
         column_sampling=sampling,
         first_prediction=first_prediction,
+        finite_check="numpy.isfinite(x).all()",
+        oversampling="sklearn.utils.resample",
+        class_weights=class_weights,
+        reproducing="the seeds (of the model, NumPy and the split of the data)",
     )
 
 
@@ -288,6 +294,7 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         _PYTORCH.simpler_trees,
         "early_stopping_rounds",
         "colsample_bytree",
+        "scale_pos_weight, or the argument weight of DMatrix",
         _PYTORCH.first_prediction,
     ),
     "lightgbm": _of_trees(
@@ -297,12 +304,14 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         "min_gain_to_split",
         "lightgbm.early_stopping",
         "feature_fraction",
+        "class_weight, or the argument weight of Dataset",
     ),
     "catboost": _of_trees(
         "lower min_data_in_leaf and l2_leaf_reg, and raise depth",
         "set max_depth (depth) to {} or less, or raise l2_leaf_reg",
         "early_stopping_rounds",
         "rsm",
+        "auto_class_weights='Balanced'",
     ),
 }
 """Vocabularies by the name that the adapter of a framework gives."""

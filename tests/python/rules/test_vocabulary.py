@@ -44,6 +44,16 @@ ONLY_PYTORCH = {
         "loss_facts",
     ),
 }
+# The rules that judge boosted trees, or any run.
+OF_TREES = (
+    "trees/*.py",
+    "data/class_imbalance.py",
+    "data/confusion.py",
+    "loss/over*.py",
+    "loss/underfitting.py",
+    "loss/not_decreasing.py",
+    "runs/*.py",
+)
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -89,6 +99,19 @@ def test_only_pytorch_writes_down_the_facts_whose_rules_name_it(fact: str):
 def test_no_vocabulary_has_names_of_pytorch(framework: str):
     words = VOCABULARIES[framework]
     given = {field.name: getattr(words, field.name) for field in fields(Vocabulary)}
+    assert not {name: text for name, text in given.items() if OF_TORCH.search(text)}
+
+
+@pytest.mark.parametrize("framework", ["catboost", "lightgbm", "xgboost"])
+def test_what_is_said_of_trees_has_no_names_of_pytorch(framework: str):
+    names = {
+        name
+        for pattern in OF_TREES
+        for path in BUILTIN.glob(pattern)
+        for name in re.findall(r"words\.(\w+)", path.read_text())
+    }
+    assert {"class_weights", "oversampling", "overfitting"} <= names
+    given = {name: getattr(VOCABULARIES[framework], name) for name in names}
     assert not {name: text for name, text in given.items() if OF_TORCH.search(text)}
 
 
