@@ -473,9 +473,11 @@ class Discovery:
                 self._give_up(summary.HAS_A_HOOK)
             return
         if self._is_next_a_training():
-            for each in relatives:
-                # Otherwise calls of what they share would be steps of both.
-                each.hook.close()
+            for each in self._trainings:
+                # Otherwise calls of what they share, modules or losses, would be steps
+                # of both.
+                if each in relatives or each.is_over:
+                    each.hook.close()
             self._begin_training(module)
         elif len(self._trainings[-1].roots) >= MOST_ROOTS:
             self._trainings[-1].n_left_out += 1

@@ -64,13 +64,17 @@ class FoundTraining:
         self.optimizers.add(optimizer)
         self.held |= held_ids(optimizer)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the program has dropped the optimizers of a complete training."""
+        return self.has_settled and bool(self.held) and not self.optimizers
+
     def is_followed_by(self, held: set[int]) -> bool:
         """Return whether an optimizer of these parameters begins another training.
 
         REQUIRES: the parameters belong to the roots.
         """
-        is_over = self.has_settled and self.held and not self.optimizers
-        return bool(is_over) and held != self.held
+        return self.is_over and held != self.held
 
     def parameters(self) -> set[int]:
         """Return the ids of all parameters of the roots."""

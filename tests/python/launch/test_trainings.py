@@ -77,6 +77,30 @@ def test_each_fold_is_a_run(run_dir: Path, discovery: Discovery) -> None:
     assert trial.tensor("CrossEntropyLoss_output_0").steps(mode=TRAIN) == steps[2]
 
 
+def test_folds_that_share_a_loss_have_only_their_own_losses(
+    run_dir: Path, discovery: Discovery
+) -> None:
+    criterion = nn.CrossEntropyLoss()
+    seen: list[list[float]] = []
+    for _ in range(3):
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen.append([])
+        for _, (inputs, labels) in zip(range(4), digits(8), strict=False):
+            optimizer.zero_grad()
+            loss = criterion(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            seen[-1].append(loss.item())
+    assert steps_of(run_dir, discovery) == [[0, 1, 2, 3]] * 3
+    for number, losses in enumerate(seen, 1):
+        trial = create_trial(run_of(run_dir, number))
+        assert trial.tensor_names(collection="losses") == ["CrossEntropyLoss_output_0"]
+        loss_of_run = trial.tensor("CrossEntropyLoss_output_0")
+        found = [float(loss_of_run.value(step)) for step in loss_of_run.steps()]
+        assert found == losses, number
+
+
 def test_an_encoder_that_was_trained_before_is_part_of_the_second_run(
     run_dir: Path, discovery: Discovery
 ) -> None:
