@@ -36,7 +36,6 @@ __all__ = [
     "open_run",
     "read_small_file",
     "run_of_process",
-    "run_size",
     "wait_for_run",
     "writer_directories",
 ]
@@ -254,11 +253,6 @@ def writer_directories(run: Run | str | os.PathLike[str]) -> list[WriterDirector
                     WriterDirectory(role, int(rank), int(generation), Path(entry.path))
                 )
     return sorted(found)
-
-
-def run_size(path: str | os.PathLike[str]) -> int:
-    """Size of all files below *path*, in bytes; a file that vanishes counts as 0."""
-    return sum(status.st_size for status in _walk(Path(path)))
 
 
 def fingerprint(path: str | os.PathLike[str]) -> int:

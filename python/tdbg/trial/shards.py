@@ -206,9 +206,6 @@ def element_type(definition: Definition) -> np.dtype[Any]:
     return dtype
 
 
-_Placement = tuple[int, int, int, int, int]
-
-
 class Contributions:
     """Decides which rows count when several workers have the same tensor.
 

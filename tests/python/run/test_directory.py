@@ -16,7 +16,6 @@ from tdbg.run.directory import (
     find_runs,
     fingerprint,
     open_run,
-    run_size,
     wait_for_run,
     writer_directories,
 )
@@ -204,16 +203,6 @@ def test_writer_directories_are_found_by_name_and_ordered(run_dir: Path) -> None
     assert writer_directories(run_dir) == found
     (run_dir / "w").rename(run_dir / "v")
     assert writer_directories(run_dir) == []
-
-
-def test_the_size_of_a_run_is_that_of_its_files(run_dir: Path) -> None:
-    create_run(run_dir)
-    before = run_size(run_dir)
-    (run_dir / "w" / "train-0-1").mkdir()
-    (run_dir / "w" / "train-0-1" / "000001.tds").write_bytes(b"x" * 1000)
-    (run_dir / "w" / "loop").symlink_to(run_dir)
-    assert run_size(run_dir) == before + 1000
-    assert before == (run_dir / "RUN.json").stat().st_size
 
 
 def test_runs_below_a_folder_are_found(tmp_path: Path) -> None:

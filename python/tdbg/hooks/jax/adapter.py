@@ -17,7 +17,6 @@ from tdbg.hooks.jax.shards import part_of
 __all__ = ["JaxAdapter", "pointer_of", "refs"]
 
 _CPU = "cpu"
-_Indices = tuple[slice, ...]
 
 
 class JaxAdapter(FrameworkAdapter):
