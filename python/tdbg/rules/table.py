@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ __all__ = [
     "NOT_FINITE",
     "OK",
     "UNKNOWN",
+    "Advice",
     "Bools",
     "Description",
     "Evaluation",
@@ -51,6 +52,10 @@ UNKNOWN = -1
 OK = 0
 
 
+#: What to do, in words; or a function that says it in those of the run's framework.
+Advice: TypeAlias = str | Callable[["Vocabulary"], str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
     """A finding in words and numbers.
@@ -59,8 +64,7 @@ class Description:
         message: What was found.
         value: The number that was judged, or None.
         threshold: The limit that the value exceeds, or None.
-        advice: What to do about it; or a function that returns this in the words of
-            the run's framework.
+        advice: What to do about it.
         since: The step since which it is so, if the rule had to watch it for a while;
             None: since the step of the verdict.
         stage: Where it stands in the chain of causes, if not where the findings of
@@ -71,7 +75,7 @@ class Description:
     message: str
     value: float | None = None
     threshold: float | None = None
-    advice: str | Callable[[Vocabulary], str] = ""
+    advice: Advice = ""
     since: int | None = None
     stage: Stage | None = None
     evidence: Evidence | None = None

@@ -6,7 +6,7 @@ Thread safety: pure functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ import numpy as np
 from tdbg.config.quantities import number
 from tdbg.rules.builtin.loss.loss_series import losses_of
 from tdbg.rules.rule import ROLES
-from tdbg.rules.window import Description, Table, Window
+from tdbg.rules.window import Advice, Description, Table, Window
 from tdbg.run.findings import Stage
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ GRADIENT_ROLES = {
 # the rise of the last one that is none.
 PAST, LEAST_PAST = 10, 5
 RISEN = 2.0
-
-Advice = str | Callable[["Vocabulary"], str]
 
 
 def explained(
@@ -95,14 +93,7 @@ def explained(
             when = window.training_step(step)
             message = f" The loss was normal until step {when:,} ({number(loss)})."
             advice = partial(_of_one_batch, is_alone=is_alone)
-    return Description(
-        message=found.message + message,
-        value=found.value,
-        threshold=found.threshold,
-        evidence=found.evidence,
-        advice=advice,
-        stage=stage,
-    )
+    return replace(found, message=found.message + message, advice=advice, stage=stage)
 
 
 def _by_role(role: str, *, is_alone: bool) -> Advice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.table import min_span, streak_spans
 from tdbg.rules.window import (
     OK,
+    Advice,
     Description,
     Evaluation,
     Table,
@@ -114,7 +115,7 @@ class ZeroLearningRate(Rule):
             f"{plural(patience, 'recorded step')} in a row. "
             f"{affected(n_zero, n_rates, 'parameter group')}"
         )
-        advice: str | Callable[[Vocabulary], str]
+        advice: Advice
         if n_zero == n_rates:
             advice = (
                 "No parameter changes any more. Check whether the schedule has ended, "
