@@ -170,7 +170,27 @@ class Adjoint(torch.autograd.Function):
         return (None, *found)
 
 
-def test_a_field_that_an_adjoint_method_calls_is_trained(run_dir: Path) -> None:
+class NewAdjoint(Adjoint):
+    """The same in the newer style, without a context in the forward."""
+
+    @staticmethod
+    def forward(field, x, *parameters):  # type: ignore[no-untyped-def, override]
+        del parameters
+        for _ in range(3):
+            x = x + field(x)
+        return x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # type: ignore[no-untyped-def]
+        del output
+        ctx.field, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+
+@pytest.mark.parametrize("function", [Adjoint, NewAdjoint])
+def test_a_field_that_an_adjoint_method_calls_is_trained(
+    run_dir: Path, function: type[Adjoint]
+) -> None:
     """Both disable gradients: a solver inside of its function, and an evaluation."""
     torch.manual_seed(0)
     field = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4))
@@ -180,7 +200,7 @@ def test_a_field_that_an_adjoint_method_calls_is_trained(run_dir: Path) -> None:
     x = torch.randn(16, 4)
 
     def solve() -> torch.Tensor:
-        result: torch.Tensor = Adjoint.apply(field, x, *field.parameters())
+        result: torch.Tensor = function.apply(field, x, *field.parameters())
         return result
 
     with td.Hook(

@@ -1,14 +1,17 @@
 """Find out whether a backward pass, a function of autograd or a transform is calling.
 
-Thread safety: pure functions.  Errors: none.
+Thread safety: the training's thread.  Errors: none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 from torch._C import _current_graph_task_id, _FunctionBase
 from torch._C import _functorch as transforms
@@ -49,10 +52,35 @@ def is_in_function() -> bool:
         if called is not None and frame.f_code is _APPLY:
             names = called.f_code.co_varnames
             context = called.f_locals.get(names[0]) if names else None
+            if not isinstance(context, _FunctionBase):
+                context = _running_context(frame.f_locals["cls"])
             # It leads nowhere if gradients were disabled before.
-            return isinstance(context, _FunctionBase) and bool(context.next_functions)
+            return context is not None and bool(context.next_functions)
         called, frame = frame, frame.f_back
     return False
+
+
+# The context that was found last; it is searched for once a call of a function.
+_last_context: Callable[[], Any] = lambda: None  # noqa: E731
+
+
+def _running_context(function: type) -> Any:
+    """Return the context of a function that has a ``setup_context``.
+
+    Its forward does not get the context, but autograd has made it just before, among
+    the youngest objects, and knows of no output yet.  None: it was not found.
+    """
+    global _last_context  # noqa: PLW0603
+    kind = getattr(function, "_backward_cls", None)
+    context = _last_context()
+    if type(context) is kind and not context._input_metadata:
+        return context
+    for generation in range(2):
+        for each in gc.get_objects(generation=generation):
+            if type(each) is kind and not each._input_metadata:
+                _last_context = weakref.ref(each)
+                return each
+    return None
 
 
 def is_in_transform() -> bool:
