@@ -224,3 +224,57 @@ def test_a_field_that_an_adjoint_method_calls_is_trained(
     assert output.steps(mode=TRAIN) == [0, 1, 2, 3]
     # Three calls of the field in each solution that nobody differentiates.
     assert len(trial.steps(mode=EVAL)) == 12
+
+
+class InParts(torch.autograd.Function):
+    """Sums what a field says of each row, and differentiates row by row."""
+
+    @staticmethod
+    def forward(ctx, field, x, *parameters):  # type: ignore[no-untyped-def]
+        ctx.field = field
+        ctx.save_for_backward(x, *parameters)
+        return field(x).sum()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        x, *parameters = ctx.saved_tensors
+        total = [torch.zeros_like(each) for each in parameters]
+        for row in x:
+            with torch.enable_grad():
+                part = ctx.field(row).sum()
+            found = torch.autograd.grad(part, parameters, gradient)
+            total = [old + new for old, new in zip(total, found, strict=True)]
+        return (None, None, *total)
+
+
+@pytest.mark.parametrize("has_optimizer", [False, True])
+def test_gradients_of_parts_that_a_backward_computes_are_not_those_of_the_step(
+    run_dir: Path, has_optimizer: bool
+) -> None:
+    torch.manual_seed(0)
+    field = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(field.parameters(), lr=0.01) if has_optimizer else None
+    expected = []
+    with td.Hook(
+        run_dir,
+        include_collections=["gradients"],
+        save_config=EVERYTHING,
+        budget="off",
+    ) as hook:
+        hook.register_module(field)
+        for _ in range(3):
+            field.zero_grad()
+            InParts.apply(field, torch.randn(8, 4), *field.parameters()).backward()
+            assert field.weight.grad is not None
+            expected.append(field.weight.grad.clone())
+            if optimizer is not None:
+                optimizer.step()
+            else:
+                with torch.no_grad():
+                    for each in field.parameters():
+                        assert each.grad is not None
+                        each.sub_(each.grad, alpha=0.01)
+    gradient = create_trial(run_dir).tensor("gradient/weight")
+    assert gradient.steps(mode=TRAIN) == [0, 1, 2]
+    for step, true in enumerate(expected):
+        torch.testing.assert_close(torch.tensor(gradient.value(step)), true)

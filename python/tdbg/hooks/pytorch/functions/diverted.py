@@ -36,10 +36,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import compiler
+from torch._C import _current_graph_task_id
 from torch.compiler import is_dynamo_compiling
 from torch.jit import _builtins
 
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
+from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
 
 if TYPE_CHECKING:
     from tdbg._core import CountedCall, StepCounter
@@ -87,10 +89,12 @@ class Listener:
         is_on: Whether it hears of calls now.
         sees_all: Whether iterators among the arguments become tuples, so that the
             listener can read them after the call.
+        skips_backward: Whether it hears of no call that a backward pass makes.
     """
 
     is_on = False
     sees_all = False
+    skips_backward = False
 
     def called(self, call: FunctionCall) -> None:
         """Handle the call of a function, which has returned; it must not raise."""
@@ -248,6 +252,8 @@ def _calling(original: _Function, name: str, listener: Listener) -> _Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         # Losses come here in every step that is seen: keep calls few.
         if not listener.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
+            return original(*args, **kwargs)
+        if listener.skips_backward and _current_graph_task_id() != NOT_IN_BACKWARD:
             return original(*args, **kwargs)
         thread = threading.get_ident()
         if thread in _calling_now:

@@ -66,6 +66,8 @@ class _Diverted(Listener):
     """Diverts ``torch.autograd.grad`` while anybody watches."""
 
     sees_all = True  # It is given ``model.parameters()``.
+    # An adjoint method makes hundreds of calls there: parts of that pass.
+    skips_backward = True
 
     def __init__(self) -> None:
         self._watchers: weakref.WeakSet[GradientCalls] = weakref.WeakSet()
