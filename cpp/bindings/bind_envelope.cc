@@ -18,14 +18,6 @@
 namespace tdbg::bindings {
 namespace {
 
-template <typename T>
-using Numbers = py::array_t<T, py::array::c_style | py::array::forcecast>;
-
-template <typename T>
-std::vector<T> VectorOf(const Numbers<T>& array) {
-  return {array.data(), array.data() + array.size()};
-}
-
 std::unique_ptr<EnvelopeGrid> MakeGrid(std::size_t n_names,
                                        const Numbers<std::int64_t>& edges,
                                        const std::vector<unsigned>& fields) {

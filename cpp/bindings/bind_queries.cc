@@ -140,30 +140,6 @@ std::uint64_t CountSteps(LockedReader& reader,
   return reader.With([&](RunReader& inner) { return inner.CountSteps(steps); });
 }
 
-py::object FindDefinition(LockedReader& reader, std::uint32_t id) {
-  auto found = reader.With([&](RunReader& inner) {
-    const Definition* definition = inner.FindDefinition(id);
-    return definition == nullptr ? std::optional<Definition>() : *definition;
-  });
-  return py::cast(std::move(found));
-}
-
-// The names of all definitions that are no spans, each once.
-py::list Names(LockedReader& reader) {
-  const auto names = reader.With([](RunReader& inner) {
-    std::vector<std::string> found;
-    for (const Definition& definition : inner.definitions()) {
-      if (definition.role == TensorRole::kSpan) continue;
-      const auto ids = inner.IdsOf(definition.name);
-      if (ids.front() == definition.id) found.push_back(definition.name);
-    }
-    return found;
-  });
-  py::list result(names.size());
-  for (std::size_t i = 0; i < names.size(); ++i) result[i] = Text(names[i]);
-  return result;
-}
-
 }  // namespace
 
 void RegisterQueries(py::class_<LockedReader>& type) {
@@ -193,22 +169,6 @@ void RegisterQueries(py::class_<LockedReader>& type) {
                 [&](RunReader& reader) { return reader.HasData(step); });
           },
           py::arg("step"))
-      .def("definition", &FindDefinition, py::arg("id"))
-      .def(
-          "ids_of",
-          [](Self& self, const py::str& name) {
-            const std::string text = Utf8(name);
-            return self.With(
-                [&](RunReader& reader) { return reader.IdsOf(text); });
-          },
-          py::arg("name"))
-      .def("names", &Names)
-      .def_property_readonly("n_definitions",
-                             [](Self& self) {
-                               return self.With([](RunReader& reader) {
-                                 return reader.definitions().size();
-                               });
-                             })
       .def_property_readonly("n_steps",
                              [](Self& self) {
                                return self.With([](RunReader& reader) {

@@ -225,12 +225,6 @@ void RegisterReader(py::module_& module) {
              return self.With([](RunReader& reader) { return reader.Poll(); });
            })
       .def(
-          "definitions",
-          [](Self& self, std::size_t start) {
-            return self.Tail(&RunReader::definitions, start, kCopy);
-          },
-          py::arg("start") = 0)
-      .def(
           "steps",
           [](Self& self, std::uint64_t start,
              std::optional<std::uint64_t> stop) {
@@ -311,6 +305,7 @@ void RegisterReader(py::module_& module) {
       .def_property_readonly("n_bytes", [](Self& self) {
         return self.With([](RunReader& reader) { return reader.n_bytes(); });
       });
+  RegisterDefinitions(type);
   RegisterQueries(type);
   RegisterEnvelope(module, type);
 }

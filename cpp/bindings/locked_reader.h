@@ -76,6 +76,8 @@ class LockedReader {
   const std::unique_ptr<RunReader> reader_ TDBG_GUARDED_BY(mutex_);
 };
 
+// Definitions, one by one and as columns.
+void RegisterDefinitions(py::class_<LockedReader>& type);
 // Questions by step and definition.
 void RegisterQueries(py::class_<LockedReader>& type);
 // EnvelopeGrid, and the questions that fill it.

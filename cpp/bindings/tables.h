@@ -59,6 +59,15 @@ py::dtype TableDType<HistogramEntry>();
 template <>
 py::dtype TableDType<Segment>();
 
+// Numbers that Python gives, and a copy of them.
+template <typename T>
+using Numbers = py::array_t<T, py::array::c_style | py::array::forcecast>;
+
+template <typename T>
+[[nodiscard]] std::vector<T> VectorOf(const Numbers<T>& array) {
+  return {array.data(), array.data() + array.size()};
+}
+
 // An array that owns `values`, without copying them.
 template <typename Value>
 [[nodiscard]] py::array ArrayOf(std::vector<Value> values,

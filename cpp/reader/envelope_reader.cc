@@ -19,8 +19,8 @@ EnvelopeQuery EnvelopeReader::QueryOf(const EnvelopeIds& asked) const {
   EnvelopeQuery query{.steps = asked.steps, .tensors = {}, .mode = asked.mode};
   const std::size_t n = std::min(asked.definitions.size(), asked.names.size());
   for (std::size_t i = 0; i < n; ++i) {
-    const Definition* definition = definitions_->Find(asked.definitions[i]);
-    if (definition == nullptr) continue;
+    const auto definition = definitions_->Find(asked.definitions[i]);
+    if (!definition) continue;
     query.tensors.push_back({.definition = definition->id,
                              .name = asked.names[i],
                              .extremes = CellClassOf(definition->dtype)});

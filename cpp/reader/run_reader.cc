@@ -84,9 +84,7 @@ class DirectoryReader final : public RunReader {
     return Size() != before;
   }
 
-  const std::vector<Definition>& definitions() override {
-    return definitions_->list();
-  }
+  const Definitions& definitions() const override { return *definitions_; }
   const std::vector<TensorEntry>& tensors() override {
     return tensors_.All(&list_, &Shard::Tensors);
   }
@@ -117,14 +115,6 @@ class DirectoryReader final : public RunReader {
   std::uint64_t n_tensors() const override { return list_.n_tensors(); }
   std::uint64_t n_scalars() const override { return list_.n_scalars(); }
   std::uint64_t n_steps() const override { return list_.n_steps(); }
-
-  const Definition* FindDefinition(std::uint32_t id) const override {
-    return definitions_->Find(id);
-  }
-  std::vector<std::uint32_t> IdsOf(const std::string& name) const override {
-    const auto ids = definitions_->IdsOf(name);
-    return {ids.begin(), ids.end()};
-  }
 
   std::vector<StepEntry> ReadSteps(std::uint64_t first,
                                    std::uint64_t last) override;
@@ -164,7 +154,9 @@ class DirectoryReader final : public RunReader {
   const FileHeader& identity() const override { return identity_; }
   Liveness liveness() const override { return commit_.liveness(); }
   std::optional<CommitSlot> commit() const override { return commit_.slot(); }
-  std::uint64_t n_held() const override { return list_.n_held(); }
+  std::uint64_t n_held() const override {
+    return list_.n_held() + definitions_->n_held();
+  }
   std::uint64_t n_bytes() const override { return files_.CountBytes(); }
 
  private:
@@ -191,7 +183,7 @@ class DirectoryReader final : public RunReader {
   // Changes whenever anything is taken in.
   [[nodiscard]] std::uint64_t Size() {
     return size_before_ + (list_.empty() ? 0 : list_.last().Size()) +
-           definitions_->list().size() + problems_.size();
+           definitions_->size() + problems_.size();
   }
 
   // Constant after construction.

@@ -35,6 +35,7 @@
 #include "format/index_tables.h"
 #include "format/record.h"
 #include "reader/commit_reader.h"
+#include "reader/definitions.h"
 #include "reader/envelope.h"
 #include "reader/problem.h"
 #include "reader/shard.h"
@@ -101,10 +102,10 @@ class RunReader {
   // Takes in new data; true when any table grew.
   virtual bool Poll() = 0;
 
-  // Append-only tables, in the order of the records.  A definition appears
-  // again when its aliases have changed.  Rows and tensors may name a
-  // definition that is not there, where its record was damaged.
-  virtual const std::vector<Definition>& definitions() = 0;
+  // Rows and tensors may name a definition that is not there, where its record
+  // was damaged.
+  [[nodiscard]] virtual const Definitions& definitions() const = 0;
+  // Append-only tables, in the order of the records.
   virtual const std::vector<TensorEntry>& tensors() = 0;
   virtual const std::vector<ScalarEntry>& scalars() = 0;
   virtual const std::vector<EventEntry>& events() = 0;
@@ -125,13 +126,6 @@ class RunReader {
   [[nodiscard]] virtual std::uint64_t n_tensors() const = 0;
   [[nodiscard]] virtual std::uint64_t n_scalars() const = 0;
   [[nodiscard]] virtual std::uint64_t n_steps() const = 0;
-
-  // The last definition of this id, or null; valid until the next Poll.
-  [[nodiscard]] virtual const Definition* FindDefinition(
-      std::uint32_t id) const = 0;
-  // The ids of the definitions of this name, in the order in which they came.
-  [[nodiscard]] virtual std::vector<std::uint32_t> IdsOf(
-      const std::string& name) const = 0;
 
   // The `step` records [first, last) in the order of the records; of a shard
   // whose index told of more than there are, those that there are.
@@ -215,8 +209,8 @@ class RunReader {
   [[nodiscard]] virtual Liveness liveness() const = 0;
   // The last valid commit slot seen, if any.
   [[nodiscard]] virtual std::optional<CommitSlot> commit() const = 0;
-  // Bytes of the tables that are in memory: of shards that grow, and of indexes
-  // as far as they are held.
+  // Bytes of the tables that are in memory: definitions, those of shards that
+  // grow, and of indexes as far as they are held.
   [[nodiscard]] virtual std::uint64_t n_held() const = 0;
   // Bytes of all files of the directory.
   [[nodiscard]] virtual std::uint64_t n_bytes() const = 0;

@@ -115,7 +115,7 @@ bool Shard::TakeDefinitions() {
     auto definition =
         DecodeDefinition(bytes->subspan(place.first, place.length));
     if (!definition.ok() || definition.value().id != place.id ||
-        !known.Take(std::move(definition).value()).ok()) {
+        !known.Take(definition.value()).ok()) {
       return false;  // The walk over the records says what is wrong.
     }
   }

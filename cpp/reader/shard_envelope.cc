@@ -250,8 +250,8 @@ void Shard::MakeCellsOfRecords(unsigned shift, StepModes* modes,
 }
 
 ExtremeClass Shard::ClassOf(std::uint32_t definition) const {
-  const Definition* found = tables_.definitions->Find(definition);
-  return CellClassOf(found == nullptr ? DType::kInvalid : found->dtype);
+  const auto found = tables_.definitions->Find(definition);
+  return CellClassOf(found ? found->dtype : DType::kInvalid);
 }
 
 // --- Rows --------------------------------------------------------------------

@@ -183,7 +183,7 @@ Status ShardReader::TakeDefinition(const Checked& record,
                                    Tables* tables) const {
   auto decoded = DecodeDefinition(record.payload);
   if (!decoded.ok()) return decoded.status();
-  const Status status = tables->definitions->Take(std::move(decoded).value());
+  const Status status = tables->definitions->Take(decoded.value());
   return status.ok() ? Status::Ok()
                      : Status::Corruption(status.message(), next_);
 }

@@ -180,8 +180,8 @@ class TensorReading {
 
   // Whether the head fits the definition, and the limits.
   Status CheckHead(const Located& tensor) {
-    const Definition* definition = definitions_.Find(tensor.head.definition);
-    if (definition == nullptr) {
+    const auto definition = definitions_.Find(tensor.head.definition);
+    if (!definition) {
       return Bad(tensor.entry, "definition " +
                                    std::to_string(tensor.head.definition) +
                                    " is not there");
@@ -299,7 +299,7 @@ class TensorReading {
   Result<std::shared_ptr<const ValueBuffer>> Decode(
       const Located& tensor, const std::shared_ptr<const ValueBuffer>& before) {
     TDBG_RETURN_IF_ERROR(CheckMemory(tensor));
-    const Definition* definition = definitions_.Find(tensor.head.definition);
+    const auto definition = definitions_.Find(tensor.head.definition);
     const auto base =
         before == nullptr ? std::span<const std::byte>() : before->bytes();
     try {

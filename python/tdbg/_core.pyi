@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,6 +301,18 @@ def look_at_writer(directory: str) -> dict[str, Any] | None:
     ``host``, ``counter`` of the slot, ``heartbeat_ns`` of CLOCK_BOOTTIME.
     """
 
+class DefinitionColumns(TypedDict):
+    """What definitions are: arrays, and the lists that they count in."""
+
+    id: NDArray[np.uint32]
+    role: NDArray[np.uint16]
+    dtype: NDArray[np.uint32]
+    shape: NDArray[np.uint32]  # Of the whole, where it is a part.
+    n_elements: NDArray[np.uint64]  # Of the part.
+    is_placed: NDArray[np.uint8]  # Whether it has placements.
+    dtypes: list[str]
+    shapes: list[tuple[int, ...]]
+
 class RunReader:
     """Reader of one writer directory; see cpp/reader/run_reader.h.
 
@@ -404,12 +416,27 @@ class RunReader:
     def definition(self, id: int) -> Definition | None:
         """The last definition of this id."""
 
+    def definition_columns(
+        self, ids: NDArray[np.uint32] | None = None
+    ) -> DefinitionColumns:
+        """These definitions; None: of each id the first, in the order they came."""
+
+    def definition_names(self) -> tuple[list[str], NDArray[np.uint32]]:
+        """The names, each once, and which of them each of all definitions has."""
+
     def ids_of(self, name: str) -> list[int]: ...
+    def ids_of_names(
+        self, names: list[str]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """The ids of all these names, and of each the place of its name."""
+
     def names(self) -> list[str]:
         """Names of all definitions but those of spans, each once."""
 
     @property
     def n_definitions(self) -> int: ...
+    @property
+    def n_names(self) -> int: ...
     @property
     def n_steps(self) -> int: ...
     @property

@@ -45,7 +45,7 @@ class AnswerText {
 
 template <typename Tables>
 void PutTables(Tables& t, AnswerText* out) {
-  for (const Definition& d : t.definitions()) {
+  for (const Definition& d : t.definitions().list()) {
     out->Put(d.id);
     out->Put(d.role);
     out->Put(d.dtype);
@@ -138,7 +138,7 @@ inline std::optional<Bytes> ValueOf(const Result<TensorValue>& value) {
 
 inline std::vector<std::uint32_t> AllDefinitions(RunReader& reader) {
   std::vector<std::uint32_t> ids;
-  for (const Definition& d : reader.definitions()) ids.push_back(d.id);
+  for (const Definition& d : reader.definitions().list()) ids.push_back(d.id);
   return ids;
 }
 
@@ -172,7 +172,7 @@ struct MemoryShard {
             header.run};
   }
 
-  const auto& definitions() const { return tables.definitions->list(); }
+  const auto& definitions() const { return *tables.definitions; }
   const auto& steps() const { return tables.steps; }
   const auto& tensors() const { return tables.tensors; }
   const auto& scalars() const { return tables.scalars; }

@@ -81,10 +81,11 @@ TDBG_TEST(RowsStandInTheOrderOfTheCallsBeforeTheirStep) {
   EXPECT_EQ(rows[3].step, 8);
   EXPECT_EQ(rows[3].flags, kRescaled);
   EXPECT_EQ(rows[3].summary.max.f64, 1.5);
+  const Definition first = reader->definitions().At(1);
   const Summary expected = Reduce({.data = values.data(),
                                    .dtype = DType::kFloat32,
                                    .item_size = 4,
-                                   .shape = reader->definitions()[1].shape,
+                                   .shape = first.shape,
                                    .strides = {}});
   EXPECT_EQ(std::memcmp(&rows[1].summary, &expected, sizeof(expected)), 0);
   EXPECT_EQ(reader->steps().size(), 2U);

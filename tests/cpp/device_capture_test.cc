@@ -235,7 +235,7 @@ TDBG_TEST(StreamsAndDevicesAndThreadsMeetInOneStep) {
     const auto rows = reader->Rows(0, reader->n_rows());
     EXPECT_EQ(rows.size(), kThreads * kStreams * kRounds);
     for (const auto& row : rows) {
-      const std::string name = reader->FindDefinition(row.definition)->name;
+      const std::string name = reader->definitions().Find(row.definition)->name;
       const float first_number = 10.0F * static_cast<float>(name[0] - '0') +
                                  static_cast<float>(name[2] - '0');
       ExpectSame(row.summary, OnCpu(Numbers(30000, first_number)));

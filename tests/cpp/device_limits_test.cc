@@ -200,7 +200,7 @@ TDBG_TEST(StreamsOfThreadsAreNotMistakenForOneAnother) {
   const auto rows = reader->Rows(0, reader->n_rows());
   EXPECT_EQ(rows.size(), 5 * kThreads);
   for (const auto& row : rows) {
-    const std::string name = reader->FindDefinition(row.definition)->name;
+    const std::string name = reader->definitions().Find(row.definition)->name;
     EXPECT_EQ("t" + std::to_string(row.summary.min.u64), name);
     EXPECT_EQ("t" + std::to_string(row.summary.max.u64), name);
   }

@@ -57,7 +57,7 @@ Answers Ask(RunReader* asked) {
   text.Put(range ? range->first : -2);
   text.Put(range ? range->last : -2);
   text.Put(reader.n_rows() + reader.n_tensors() + reader.n_scalars());
-  for (const std::uint32_t id : reader.IdsOf("w1")) text.Put(id);
+  for (const std::uint32_t id : reader.definitions().IdsOf("w1")) text.Put(id);
   Answers answers = AnswersOf(reader);
   answers.tables += text.Take();
   return answers;

@@ -370,7 +370,7 @@ TDBG_TEST(AliasesMayChangeAndNothingElseOfADefinition) {
   WriteFile(directory + "/000001.tds", shard.bytes());
   const auto reader = MustOpen(directory);
   EXPECT_EQ(reader->definitions().size(), 2U);
-  EXPECT_EQ(reader->definitions()[1].aliases.size(), 1U);
+  EXPECT_EQ(reader->definitions().At(1).aliases.size(), 1U);
   EXPECT_EQ(reader->problems().size(), 1U);
   EXPECT_EQ(reader->problems()[0].offset, shard.records()[3].offset);
 }

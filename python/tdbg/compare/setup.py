@@ -102,10 +102,10 @@ def _sizes_of(shapes: Sequence[Sequence[int]]) -> dict[str, Value]:
 
 def hyperparameters_of(trial: Trial) -> dict[str, str | int | float]:
     """Return the hyperparameters that the training saved last."""
-    saved = set(trial.tensor_names())
-    collection = trial.collections().get(HYPERPARAMETERS)
+    if HYPERPARAMETERS not in trial.collections(HYPERPARAMETERS):
+        return {}
     found: dict[str, str | float] = {}
-    for name in sorted(collection.tensor_names & saved if collection else ()):
+    for name in trial.tensor_names(collection=HYPERPARAMETERS):
         with contextlib.suppress(TdbgError):
             tensor = trial.tensor(name)
             steps = tensor.steps(what="values")

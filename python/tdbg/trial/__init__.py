@@ -8,7 +8,7 @@ from __future__ import annotations
 from tdbg.trial.envelope import DURATION_FIELD, ENVELOPE_FIELDS, Envelope
 from tdbg.trial.losses import LossSeries
 from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
-from tdbg.trial.overview import TensorDescription, TensorOverview
+from tdbg.trial.overview import TensorOverview
 from tdbg.trial.reports import RunOverhead, ScalarSeries, n_trained, stop_reason
 from tdbg.trial.rivals import HiddenSteps, hidden_steps
 from tdbg.trial.selection import StepState, mode_key
@@ -16,6 +16,7 @@ from tdbg.trial.series import SERIES_COLUMNS, Series
 from tdbg.trial.statistics import Statistics
 from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
 from tdbg.trial.tensor import TensorHandle, TensorStatistics
+from tdbg.trial.tensor_table import TensorDescription
 from tdbg.trial.training_steps import edges_of
 from tdbg.trial.trial import Trial, create_trial
 from tdbg.trial.values import Call

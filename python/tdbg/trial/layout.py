@@ -1,8 +1,8 @@
 """Which rows of which writer belong to which tensor.
 
-To find that out asks for each definition what it is, which takes longer than to read
-the rows of a step.  It stays the same until definitions come, so that it is kept for
-those who ask again for the same names.
+To find that out takes as long as to read the rows of a step.  It stays the same until
+definitions come, so that it is kept for those who ask again for the same names; not of
+so many names that it would take megabytes.
 
 Thread safety: none; the trial's lock is held around every use.
 """
@@ -16,17 +16,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.collections import Role
 from tdbg.config.messages import nearest_recorded, short
 from tdbg.errors import TensorUnavailable
 from tdbg.run.schema import stored_name
 from tdbg.trial.run import RunState
-from tdbg.trial.shards import Contributions, extreme_class, whole_count
+from tdbg.trial.shards import (
+    PER_WORKER,
+    Contributions,
+    extreme_class,
+    whole_count,
+)
 from tdbg.trial.writers import Source
 
 __all__ = ["Layout", "LayoutCache", "SourceLayout", "layout_of"]
 
-# Lists of names of which the layout is remembered.
+# Lists of names of which the layout is remembered, and the longest of these: a name
+# takes 130 bytes.
 MAX_LAYOUTS = 8
+MAX_NAMES = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,11 +66,13 @@ class Layout:
 
     Attributes:
         names: The tensors, each once.
+        known: Which of them there are so far.
         classes: Class of the extremes of each; float64 where its dtype has changed it.
         of_sources: In the order of ranks.
     """
 
     names: list[str]
+    known: NDArray[np.bool_]
     classes: NDArray[np.uint8]
     of_sources: list[SourceLayout]
 
@@ -70,7 +80,8 @@ class Layout:
 def layout_of(sources: Sequence[Source], names: Sequence[str]) -> Layout:
     """The layout of *names*, each once, in what counts of each writer, by rank."""
     contributions = Contributions()
-    of_sources = [_of_source(source, names, contributions) for source in sources]
+    known = np.zeros(len(names), np.bool_)
+    of_sources = [_of_source(source, names, contributions, known) for source in sources]
     # Of names without definitions, too.
     low = np.full(len(names), np.iinfo(np.uint8).max, np.uint8)
     high = np.zeros(len(names), np.uint8)
@@ -78,30 +89,38 @@ def layout_of(sources: Sequence[Source], names: Sequence[str]) -> Layout:
         np.minimum.at(low, each.names, each.classes)
         np.maximum.at(high, each.names, each.classes)
     classes = np.where(low == high, high, 0).astype(np.uint8)
-    return Layout(list(names), classes, of_sources)
+    return Layout(list(names), known, classes, of_sources)
 
 
 def _of_source(
-    source: Source, names: Sequence[str], contributions: Contributions
+    source: Source,
+    names: Sequence[str],
+    contributions: Contributions,
+    known: NDArray[np.bool_],
 ) -> SourceLayout:
-    known = source.writer.ids
-    found = sorted(
-        (number, i) for i, name in enumerate(names) for number in known.get(name, ())
-    )
-    of_names = np.array([i for _, i in found], np.int64)
-    definitions, counts, adds = [], [], []
-    for number, _ in found:  # In one pass: few definitions are kept.
-        definitions.append(source.writer.definitions[number])
-        counts.append(contributions.counts(source, number))
-        adds.append(contributions.merges(source, number))
+    """The layout of a source; notes in *known* which names are of tensors."""
+    ids, places = source.writer.ids_of_names(names)
+    order = np.argsort(ids, kind="stable")
+    ids, of_names = ids[order], places[order].astype(np.int64)
+    columns = source.writer.reader.definition_columns(ids)
+    known[of_names[columns["role"] != Role.SPAN.value]] = True
+    counts = np.ones(len(ids), np.bool_)
+    adds = np.isin(columns["role"], [role.value for role in PER_WORKER])
+    of_whole = np.zeros(len(ids), np.uint64)
+    for i in np.flatnonzero(columns["is_placed"]).tolist():
+        number = int(ids[i])
+        counts[i] = contributions.counts(source, number)
+        adds[i] = contributions.merges(source, number)
+        of_whole[i] = whole_count(source.writer.definitions[number])
+    classes = np.array([extreme_class(each) for each in columns["dtypes"]], np.uint8)
     return SourceLayout(
         source=source,
-        ids=np.array([number for number, _ in found], np.uint32),
+        ids=ids,
         names=of_names,
-        index=np.where(np.array(counts, np.bool_), of_names, -1),
-        adds=np.array(adds, np.bool_),
-        classes=np.array([extreme_class(d.dtype) for d in definitions], np.uint8),
-        of_whole=np.array([whole_count(d) for d in definitions], np.uint64),
+        index=np.where(counts, of_names, -1),
+        adds=adds,
+        classes=classes[columns["dtype"]],
+        of_whole=of_whole,
     )
 
 
@@ -124,8 +143,9 @@ class LayoutCache:
         state = tuple(map(_state_of, sources))
         kept = self._kept.pop(asked, None)
         if kept is None or kept[0] != state:
-            kept = state, layout_of(sources, _known(run, asked))
-        self._kept[asked] = kept
+            kept = state, _layout_of_known(run, sources, asked)
+        if len(asked) <= MAX_NAMES:
+            self._kept[asked] = kept
         if len(self._kept) > MAX_LAYOUTS:
             self._kept.popitem(last=False)
         return kept[1]
@@ -140,11 +160,14 @@ def _state_of(source: Source) -> Hashable:
     )
 
 
-def _known(run: RunState, names: Sequence[str]) -> list[str]:
-    """The names as they are stored, each once."""
-    requested = list(dict.fromkeys(map(stored_name, names)))
-    for name in requested:
-        if run.definition(name) is None:
-            msg = f"no tensor {short(name)}; {nearest_recorded(name, run.names())}"
-            raise TensorUnavailable(msg)
-    return requested
+def _layout_of_known(
+    run: RunState, sources: Sequence[Source], names: Sequence[str]
+) -> Layout:
+    """The layout of names as they are stored, each once; all must be known."""
+    stored = list(dict.fromkeys(map(stored_name, names)))
+    layout = layout_of(sources, stored)
+    if not layout.known.all():
+        name = stored[int(np.argmin(layout.known))]
+        msg = f"no tensor {short(name)}; {nearest_recorded(name, run.names())}"
+        raise TensorUnavailable(msg)
+    return layout

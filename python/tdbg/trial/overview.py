@@ -10,25 +10,25 @@ values.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg._core import Definition
-from tdbg.config.collections import Role
 from tdbg.modes import ModeKeys
 from tdbg.trial.run import RunState
-from tdbg.trial.shards import role_of, whole_shape
+from tdbg.trial.shards import PER_WORKER, role_numbered
+from tdbg.trial.tensor_table import (
+    SourceTensors,
+    TensorDescription,
+    TensorTable,
+    tensors_of,
+)
 from tdbg.trial.writers import Source
 
-__all__ = [
-    "TensorDescription",
-    "TensorOverview",
-    "describe",
-    "overview",
-]
+__all__ = ["TensorOverview", "describe", "overview", "recorded_of_roles"]
 
 # Entries that are looked at at a time: values, and steps that have rows.
 PART_ENTRIES = 1 << 18
@@ -36,24 +36,6 @@ MOST_STEPS = 1 << 16
 
 Ints = NDArray[np.int64]
 Indices = NDArray[np.intp]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorDescription:
-    """What a tensor is.
-
-    Attributes:
-        name: Its name.
-        role: What it is: weight, bias, gradient, input, output, loss, scalar, ...
-        dtype: Name of the element type of NumPy or ml_dtypes.
-        shape: Its shape, of a sharded tensor that of the whole; None if it has changed,
-            or differs between workers.
-    """
-
-    name: str
-    role: str
-    dtype: str
-    shape: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,49 +60,81 @@ class TensorOverview:
 
 def describe(run: RunState, names: Sequence[str]) -> list[TensorDescription]:
     """Describe tensors by their newest definitions, in the order of *names*."""
-    newest: dict[str, Definition] = {}
-    shapes: dict[str, tuple[int, ...] | None] = {}
-    for source in run.sources:
-        last: dict[str, Definition] = {}
-        for definition in source.writer.definitions.values():
-            last[definition.name] = definition
-            shape = whole_shape(definition)
-            if shapes.setdefault(definition.name, shape) != shape:
-                shapes[definition.name] = None
-        spans = (n for n, d in last.items() if role_of(d) is not Role.SPAN)
-        newest.update((name, last[name]) for name in spans)
-    return [
-        TensorDescription(
-            name,
-            role_of(newest[name]).name.lower(),
-            newest[name].dtype or "float64",
-            shapes[name],
-        )
-        if name in newest
-        else TensorDescription(name, "other", "", None)
-        for name in names
-    ]
+    numbers = {name: i for i, name in enumerate(names)}
+    table = tensors_of(run.sources, list(numbers))
+    return [table.describe(numbers[name]) for name in names]
 
 
 def overview(
     run: RunState, names: Sequence[str], mode: ModeKeys
 ) -> list[TensorOverview]:
     """The tensors of these names, with their steps in the count of *mode*."""
-    counts = _Counts(names)
-    numbers = {name: i for i, name in enumerate(names)}
-    saved = [_Saved(source, numbers) for source in run.sources]
-    for steps, shown in _parts(run, mode, saved):
-        counts.add(steps, shown, saved)
+    table = tensors_of(run.sources, names)
+    counts = _counted(run, table, mode)
     return [
         TensorOverview(
-            what,
+            table.describe(i),
             int(counts.statistics[i]),
             int(counts.values[i]),
             int(counts.first[i]) if counts.first[i] <= counts.last[i] else None,
             int(counts.last[i]) if counts.first[i] <= counts.last[i] else None,
         )
-        for i, what in enumerate(describe(run, names))
+        for i in range(len(names))
     ]
+
+
+def recorded_of_roles(run: RunState, mode: ModeKeys) -> dict[str, tuple[int, int]]:
+    """Return of each role how much was recorded in a mode.
+
+    Returns:
+        By role the steps at which the tensor of it that was recorded most often was,
+        and how many tensors of the role there are.
+    """
+    table = run.tensors
+    counts, saved = _counted(run, table, mode), run.saved(table)
+    steps = np.maximum(counts.statistics, counts.values)
+    found: dict[str, tuple[int, int]] = {}
+    for number in np.unique(table.roles[saved]).tolist():
+        of_role = saved & (table.roles == number)
+        role = role_numbered(number).name.lower()
+        most, n = found.get(role, (0, 0))
+        here = int(steps[of_role].max())
+        found[role] = max(most, here), n + int(np.count_nonzero(of_role))
+    return found
+
+
+def n_elements(run: RunState, step: int) -> int:
+    """Return how many elements the rows of a global step are of.
+
+    Of a tensor that several workers have it is that of the whole.
+    """
+    table = run.tensors
+    found = np.zeros(len(table.names), np.uint64)
+    per_worker = np.isin(table.roles, [role.value for role in PER_WORKER])
+    wholes = np.array([math.prod(shape) for shape in table.shapes], np.uint64)
+    for source, held in zip(run.sources, table.of_sources, strict=True):
+        if not source.start <= step < source.stop:
+            continue
+        segments = source.writer.segments.between(step, step + 1)
+        signatures = map(source.writer.segments.signature, segments["signature"])
+        ids = np.concatenate([np.empty(0, np.uint32), *signatures])
+        at, known = held.places(ids)
+        tensors, own = held.tensors[at[known]], held.n_elements[at[known]]
+        shape = table.shape_of[tensors]
+        sizes = np.where(per_worker[tensors] | (shape < 0), own, wholes[shape])
+        of_source = np.zeros(len(found), np.uint64)
+        np.add.at(of_source, tensors, sizes)
+        found = np.where(per_worker, found + of_source, np.maximum(found, of_source))
+    return int(found.sum())
+
+
+def _counted(run: RunState, table: TensorTable, mode: ModeKeys) -> _Counts:
+    counts = _Counts(len(table.names))
+    pairs = zip(run.sources, table.of_sources, strict=True)
+    saved = [_Saved(source, tensors) for source, tensors in pairs]
+    for steps, shown in _parts(run, mode, saved):
+        counts.add(steps, shown, saved)
+    return counts
 
 
 def _parts(
@@ -145,14 +159,9 @@ def _parts(
 class _Saved:
     """The data that one source has of the tensors, as places among steps."""
 
-    def __init__(self, source: Source, numbers: dict[str, int]) -> None:
+    def __init__(self, source: Source, tensors: SourceTensors) -> None:
         self._source = source
-        definitions = source.writer.definitions.all()
-        self._ids = np.array(sorted(definitions), np.int64)
-        # The number of the tensor of each id; -1: it is not asked for.
-        self._tensors = np.array(
-            [numbers.get(definitions[i].name, -1) for i in self._ids.tolist()], np.intp
-        )
+        self._tensors = tensors
         self._of_signature: dict[int, Indices] = {}
         reader = source.writer.reader
         self.n_values = reader.n_tensors + reader.n_scalars
@@ -166,7 +175,7 @@ class _Saved:
             tensors = self._of_signature.get(number)
             if tensors is None:
                 ids = self._source.writer.segments.signature(number)
-                tensors = np.unique(self._tensors_of(ids))
+                tensors = np.unique(self._tensors.of(ids))
                 self._of_signature[number] = tensors = tensors[tensors >= 0]
             if len(tensors):
                 yield tensors, _each_once(places[signatures == number])
@@ -181,20 +190,12 @@ class _Saved:
                 continue
             entries = find(*span)[0]
             places, known = _places(steps, entries["step"])
-            tensors = self._tensors_of(entries["definition"][known])
+            tensors = self._tensors.of(entries["definition"][known])
             yield tensors[tensors >= 0], places[tensors >= 0]
 
     def _range(self, steps: Ints) -> tuple[int, int]:
         first = max(int(steps[0]), self._source.start)
         return first, min(int(steps[-1]) + 1, self._source.stop)
-
-    def _tensors_of(self, ids: NDArray[np.uint32]) -> Indices:
-        if not len(self._ids):
-            return np.full(len(ids), -1)
-        at = np.searchsorted(self._ids, ids)
-        at[at == len(self._ids)] = 0
-        # An id without a definition is damage, which problems() reports.
-        return np.where(self._ids[at] == ids, self._tensors[at], -1)
 
 
 def _places(steps: Ints, found: Ints) -> tuple[Indices, NDArray[np.bool_]]:
@@ -217,11 +218,11 @@ def _each_once(numbers: Indices) -> Indices:
 class _Counts:
     """Counts the steps of tensors, some steps at a time."""
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.statistics = np.zeros(len(names), np.int64)
-        self.values = np.zeros(len(names), np.int64)
-        self.first = np.full(len(names), np.iinfo(np.int64).max)
-        self.last = np.full(len(names), np.iinfo(np.int64).min)
+    def __init__(self, n_tensors: int) -> None:
+        self.statistics = np.zeros(n_tensors, np.int64)
+        self.values = np.zeros(n_tensors, np.int64)
+        self.first = np.full(n_tensors, np.iinfo(np.int64).max)
+        self.last = np.full(n_tensors, np.iinfo(np.int64).min)
 
     def add(self, steps: Ints, shown: Ints, saved: Sequence[_Saved]) -> None:
         """Add steps, all different from those before."""

@@ -23,7 +23,7 @@ from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, gather
 from tdbg.trial.row_index import step_records
 from tdbg.trial.run import RunState
-from tdbg.trial.shards import role_of
+from tdbg.trial.shards import role_numbered
 from tdbg.trial.writers import NO_END, EventRecord, WriterReader
 
 __all__ = [
@@ -206,14 +206,21 @@ def _with_attached(
     return {**data, "hook": hook} if "hook" in data else hook
 
 
-def collections(run: RunState) -> dict[str, Collection]:
-    """The built-in collections and the run's own, with the names in them."""
+def collections(run: RunState, *chosen: str) -> dict[str, Collection]:
+    """The built-in collections and the run's own, with the names in them.
+
+    Args:
+        run: The run.
+        chosen: Names of those that are wanted; none: all.
+    """
     found = {name: Collection(name) for name in BUILT_IN}
     for writer in run.newest:
         for event in writer.events:
             if event.kind == "collections":
                 found |= _collections_of(event.data)
-    names = _names_by_role(run)
+    if chosen:
+        found = {name: found[name] for name in chosen if name in found}
+    names = _names_by_role(run) if found else {}
     for collection in found.values():
         collection.tensor_names.update(collection.chosen(names))
     return found
@@ -226,14 +233,12 @@ def selected(run: RunState, collection: Collection) -> set[str]:
 
 def _names_by_role(run: RunState) -> dict[Role, list[str]]:
     """The names of the tensors of each role that were saved so far."""
-    roles = {
-        definition.name: role_of(definition)
-        for source in run.sources
-        for definition in source.writer.definitions.values()
-    }
+    table = run.tensors
     found: dict[Role, list[str]] = {}
-    for name, role in roles.items():
-        found.setdefault(role, []).append(name)
+    for number in np.unique(table.roles).tolist():
+        of_number = np.flatnonzero(table.roles == number).tolist()
+        of_role = found.setdefault(role_numbered(number), [])
+        of_role += [table.names[i] for i in of_number]
     return found
 
 

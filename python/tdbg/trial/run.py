@@ -31,6 +31,7 @@ from tdbg.trial import writers
 from tdbg.trial.rivals import CONCURRENT, HiddenSteps, hidden_steps
 from tdbg.trial.shards import role_of
 from tdbg.trial.steps import StepTable
+from tdbg.trial.tensor_table import TensorTable, tensors_of
 from tdbg.trial.training_steps import OF_ROUNDS, training_steps_at
 from tdbg.trial.writers import NO_END, Attempt, FileProblem, Source, WriterReader
 
@@ -71,6 +72,8 @@ class RunState:
         self._hidden: tuple[HiddenSteps, ...] | None = None
         # In which count steps of a tensor are given: kept by ``selection.count_of``.
         self.counts: dict[str | None, ModeKeys | None] = {}
+        # While answers stay as they are: with 100,000 tensors it takes 20 MB.
+        self._tensors: TensorTable | None = None
         self.version = 0  # Grows with every change.
         self.poll()
         if attempt is not None:
@@ -96,6 +99,8 @@ class RunState:
         finally:
             with self.lock:
                 self._frozen -= 1
+                if not self._frozen:
+                    self._tensors = None
 
     def poll(self) -> bool:
         """Take in what was written since the last poll; True if anything was."""
@@ -104,6 +109,7 @@ class RunState:
             for writer in self._writers.values():
                 grew |= writer.poll()
             if grew:
+                self._tensors = None
                 self._rebuild()
                 self.version += 1
             return grew
@@ -308,24 +314,52 @@ class RunState:
                     return definition
         return None
 
-    def position(self, name: str) -> int:
-        """Its place in the order in which tensors first came; 0 if it never did."""
-        for source in self.sources:
-            ids = source.writer.ids.get(name)
-            if ids:
-                return ids[0]
-        return 0
+    def positions(self, names: Sequence[str]) -> list[int]:
+        """Their places in the order in which tensors first came; 0: one never did."""
+        found = np.zeros(len(names), np.int64)
+        for source in reversed(self.sources):
+            ids, places = source.writer.ids_of_names(names)
+            found[places[::-1]] = ids[::-1]
+        positions: list[int] = found.tolist()
+        return positions
+
+    @property
+    def tensors(self) -> TensorTable:
+        """What all tensors are, those that were defined and never saved, too."""
+        found = self._tensors or tensors_of(self.sources)
+        if self._frozen:
+            self._tensors = found
+        return found
+
+    def saved(self, tensors: TensorTable) -> NDArray[np.bool_]:
+        """Which tensors of the run's table were ever saved, as ``names`` has it."""
+        found = np.zeros(len(tensors.names), np.bool_)
+        for source, held in zip(self.sources, tensors.of_sources, strict=True):
+            if _is_whole(source):
+                found[held.tensors] = True
+            else:
+                ids = ids_between(source.writer, source.start, source.stop)
+                found[held.tensors[np.isin(held.ids, ids)]] = True
+        return found & ~tensors.are_spans
 
     def names(self) -> set[str]:
         """Names of all tensors and scalars that were ever saved."""
         found: set[str] = set()
         for source in self.sources:
-            whole = source.start == -NO_END and source.stop == NO_END
-            if whole:
+            if _is_whole(source):
                 found.update(source.writer.reader.names())
             else:
                 found |= names_between(source.writer, source.start, source.stop)
         return found
+
+    def count_names(self) -> int:
+        """A number that grows with the names of what was saved."""
+        return sum(
+            source.writer.reader.n_names
+            if _is_whole(source)
+            else len(ids_between(source.writer, source.start, source.stop))
+            for source in self.sources
+        )
 
     def has_data(self, step: int) -> bool:
         """Whether anything was saved at the global *step*."""
@@ -365,6 +399,10 @@ class RunState:
         return None
 
 
+def _is_whole(source: Source) -> bool:
+    return source.start == -NO_END and source.stop == NO_END
+
+
 def names_between(
     writer: WriterReader,
     start: int,
@@ -372,6 +410,18 @@ def names_between(
     steps: NDArray[np.int64] | None = None,
 ) -> set[str]:
     """Names of what *writer* saved in a range of steps, or of some steps of it."""
+    ids = ids_between(writer, start, stop, steps)
+    # An id without a definition is damage, which problems() reports.
+    return {writer.definitions[i].name for i in ids if i in writer.definitions}
+
+
+def ids_between(
+    writer: WriterReader,
+    start: int,
+    stop: int,
+    steps: NDArray[np.int64] | None = None,
+) -> list[int]:
+    """Definitions of what *writer* saved in a range of steps, or at some of it."""
     segments = writer.segments.between(start, stop)
     reader = writer.reader
     tables = [reader.find_tensors(start, stop)[0], reader.find_scalars(start, stop)[0]]
@@ -381,5 +431,4 @@ def names_between(
     ids = set(writer.segments.definitions(segments).tolist())
     for table in tables:
         ids.update(np.unique(table["definition"]).tolist())
-    # An id without a definition is damage, which problems() reports.
-    return {writer.definitions[i].name for i in ids if i in writer.definitions}
+    return list(ids)

@@ -41,6 +41,7 @@ __all__ = [
     "group",
     "has_statistics",
     "is_shard",
+    "role_numbered",
     "role_of",
     "tell_missing",
     "to_float",
@@ -171,9 +172,14 @@ _UNSIGNED = ("bool", "uint8", "uint16", "uint32", "uint64")
 _ROLES = {role.value: role for role in Role}
 
 
+def role_numbered(number: int) -> Role:
+    """Return the role of a number; ``OTHER`` for one that a later tdbg added."""
+    return _ROLES.get(number, Role.OTHER)
+
+
 def role_of(definition: Definition) -> Role:
     """Return the role; ``OTHER`` for one that a later tdbg added."""
-    return _ROLES.get(definition.role, Role.OTHER)
+    return role_numbered(definition.role)
 
 
 def extreme_class(dtype: str) -> int:

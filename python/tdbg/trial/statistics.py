@@ -246,14 +246,13 @@ def with_rows(
     sources: Sequence[Source], names: Sequence[str], start: int, stop: int
 ) -> list[str]:
     """Return those of *names* that have a row in ``start <= step < stop``."""
-    found: set[str] = set()
+    found = np.zeros(len(names), np.bool_)
     for source in sources:
         index = source.writer.segments
         segments = index.between(max(start, source.start), min(stop, source.stop))
-        with_row = set(index.definitions(segments).tolist())
-        definitions = source.writer.definitions.items()
-        found.update(each.name for number, each in definitions if number in with_row)
-    return [name for name in names if name in found]
+        ids, places = source.writer.ids_of_names(names)
+        found[places[np.isin(ids, index.definitions(segments))]] = True
+    return [names[i] for i in np.flatnonzero(found).tolist()]
 
 
 def merge_rows(

@@ -23,10 +23,11 @@ from tdbg.trial.envelope import (
     envelope_fields,
 )
 from tdbg.trial.layout import Layout, LayoutCache
-from tdbg.trial.overview import TensorDescription, TensorOverview
+from tdbg.trial.overview import TensorOverview
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import mode_key
 from tdbg.trial.statistics import ColumnReader, Columns, Statistics
+from tdbg.trial.tensor_table import TensorDescription
 from tdbg.trial.training_steps import edges_of
 from tdbg.trial.writers import NO_END
 
@@ -349,6 +350,50 @@ class TableQueries:
         """Return roles, element types and shapes of tensors, in the order given."""
         with self._run.fresh() as run:
             return overview.describe(run, names)
+
+    def recorded_of_roles(
+        self, mode: ModeKeys | str | None = None
+    ) -> dict[str, tuple[int, int]]:
+        """Return how much was recorded of the tensors of each role.
+
+        Args:
+            mode: Only steps of this mode.
+
+        Returns:
+            By role the steps at which the tensor that was recorded most often was, and
+            how many tensors there are.
+
+        Example:
+            >>> trial.recorded_of_roles()
+            {'weight': (43, 12), 'loss': (150, 1)}
+        """
+        with self._run.fresh() as run:
+            return overview.recorded_of_roles(run, mode_key(mode))
+
+    def names_of_role(self, role: str) -> list[str]:
+        """Return the names of a role's tensors, sorted; none for an unknown one."""
+        with self._run.fresh() as run:
+            table = run.tensors
+            chosen = np.flatnonzero(table.of_role(role) & run.saved(table))
+            return sorted(table.names[i] for i in chosen.tolist())
+
+    def count_tensors(self) -> int:
+        """Return how many tensors and scalars ``tensor_names`` would list."""
+        with self._run.fresh() as run:
+            return int(np.count_nonzero(run.saved(run.tensors)))
+
+    def count_names(self) -> int:
+        """Return a number that grows whenever a tensor or scalar of a new name comes.
+
+        It takes no look at the tensors, of which there may be 100,000.
+        """
+        with self._run.fresh() as run:
+            return run.count_names()
+
+    def count_elements(self, step: int) -> int:
+        """Return how many elements the rows of a global step are of; reads no row."""
+        with self._run.fresh() as run:
+            return overview.n_elements(run, step)
 
     def columns(self, names: Sequence[str], steps: NDArray[np.int64]) -> Columns:
         """What ``statistics`` gives, as float64, at given steps.

@@ -142,7 +142,7 @@ class TensorHandle(HistogramQueries, Shown):
     def position(self) -> int:
         """Its place in the order in which tensors first came: that of execution."""
         with self._run.fresh() as run:
-            return run.position(self.name)
+            return run.positions([self.name])[0]
 
     @property
     def dtype(self) -> str:

@@ -434,8 +434,8 @@ class Trial(TableQueries, Shown):
         if isinstance(collection, str):
             return self.collection(collection).tensor_names
         own = reports.selected(self._run, collection)
-        of_run = self.collections().get(collection.name)
-        return own | (set() if of_run is None else of_run.tensor_names)
+        of_run = self.collections(collection.name)
+        return own.union(*(each.tensor_names for each in of_run.values()))
 
     def tensor(self, name: str) -> TensorHandle:
         """The tensor of that name or alias.
@@ -457,17 +457,21 @@ class Trial(TableQueries, Shown):
             names: Names of tensors; one that was never saved has place 0.
         """
         with self._run.fresh() as run:
-            return [run.position(name) for name in names]
+            return run.positions(list(names))
 
     def has_tensor(self, name: str) -> bool:
         """Whether there is a tensor of that name or alias."""
         with self._run.fresh() as run:
             return run.resolve(name) is not None
 
-    def collections(self) -> dict[str, Collection]:
-        """The collections, each with the names of its tensors."""
+    def collections(self, *names: str) -> dict[str, Collection]:
+        """The collections, each with the names of its tensors.
+
+        Args:
+            names: Only these, as far as the run has them; none: all.
+        """
         with self._run.fresh() as run:
-            return reports.collections(run)
+            return reports.collections(run, *names)
 
     def collection(self, name: str) -> Collection:
         """The collection of that name.
@@ -475,9 +479,11 @@ class Trial(TableQueries, Shown):
         Raises:
             QueryError: If there is none.
         """
-        found = self.collections()
+        found = self.collections(name)
         if name not in found:
-            msg = f"no collection {name!r}; {nearest_recorded(name, found)}"
+            msg = (
+                f"no collection {name!r}; {nearest_recorded(name, self.collections())}"
+            )
             raise QueryError(msg)
         return found[name]
 

@@ -138,7 +138,6 @@ class Ids(Mapping[str, list[int]]):
         if found is None:
             found = self._reader.ids_of(name)
             if not found and "\\" in name:
-                # As a name that is not UTF-8 is shown.
                 found = _ids_of_shown(self._reader, name)
             if not found:
                 raise KeyError(name)
@@ -155,6 +154,7 @@ class Ids(Mapping[str, list[int]]):
 
 
 def _ids_of_shown(reader: RunReader, name: str) -> list[int]:
+    """Return the ids of a name that is not UTF-8, as it is shown."""
     found = (d.id for d in reader.definitions() if d.name == name)
     return list(dict.fromkeys(found))
 
@@ -331,6 +331,21 @@ class WriterReader:
     def ids_of(self, name: str) -> NDArray[np.uint32]:
         """Definitions of the tensor *name*."""
         return np.array(self.ids.get(name, ()), np.uint32)
+
+    def ids_of_names(
+        self, names: Sequence[str]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Definitions of all these tensors, and of each the place of its name.
+
+        Those of a name stand in the order in which they came.
+        """
+        ids, places = self.reader.ids_of_names(list(names))
+        shown = [i for i, name in enumerate(names) if "\\" in name]
+        for i in set(shown).difference(places.tolist() if shown else ()):
+            more = self.ids_of(names[i])
+            ids = np.append(ids, more)
+            places = np.append(places, np.full(len(more), i, np.uint32))
+        return ids, places
 
     def problems(self) -> list[FileProblem]:
         """Return the problems in the directory, as far as it has been read."""

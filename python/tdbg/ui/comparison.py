@@ -24,7 +24,6 @@ from tdbg.compare import (
 from tdbg.trial import Trial
 from tdbg.ui.packing import pack
 from tdbg.ui.series import check_cells, exact_number, marks_of
-from tdbg.view import names_of_role
 
 __all__ = ["differing", "divergence_points", "ratio"]
 
@@ -85,7 +84,7 @@ def ratio(
         columns: At most so many columns.
         check: As of ``Trial.envelope``.
     """
-    names = names_of_role(first, role)
+    names = first.names_of_role(role)
     check_cells(len(names), columns)
     marks = marks_of(axis, first.step_table(), start, stop, columns)
     found = ratios(

@@ -13,6 +13,7 @@ import getpass
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -157,15 +158,16 @@ def estimate(
         ConfigurationError: If an expression is none, or there is no such collection.
     """
     is_asked = _filter(collections, regex)
-    recorded = [each for each in trial.describe(trial.tensor_names()) if each.dtype]
-    known = _known(trial, recorded)
+    with trial.no_refresh():
+        recorded = trial.describe(trial.tensor_names())
+        known = _known(trial, [each for each in recorded if each.dtype])
+        measured, duration = _measured(trial)
     asked = [size for name, role, size in known if is_asked(name, role)]
     n_elements = sum(n for n, _ in asked)
     times = -(-steps // max(1, interval))
     n_bytes = times * len(asked) * ROW_BYTES
     if raw:
         n_bytes += times * sum(n * width for n, width in asked)
-    measured, duration = _measured(trial, [each.name for each in recorded])
     seconds = None
     if measured is not None and measured.elements >= LEAST_SHARE * n_elements:
         seconds = measured.seconds / measured.elements * n_elements
@@ -205,15 +207,11 @@ def _known(
     return [(name, role, size) for name, (role, size) in found.items()]
 
 
+@cache
 def _width(dtype: str) -> int:
     """Bytes of an element, by the name of its type."""
     bits = BITS.search(dtype)
     return max(1, int(bits[1]) // 8) if bits else 1
-
-
-def _n_elements(trial: Trial, names: Sequence[str], step: int) -> int:
-    """Return how many elements the rows of a global step are of."""
-    return int(trial.statistics(names, start=step, end=step + 1).count.sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +222,7 @@ class _Measured:
     elements: int
 
 
-def _measured(trial: Trial, names: Sequence[str]) -> tuple[_Measured | None, float]:
+def _measured(trial: Trial) -> tuple[_Measured | None, float]:
     """What a step took lately at which much was captured, and seconds of any step.
 
     Most steps of a training may have nothing but losses: they say what an element
@@ -241,7 +239,7 @@ def _measured(trial: Trial, names: Sequence[str]) -> tuple[_Measured | None, flo
     base = 0.0 if is_full.all() else float(np.median(table["capture_ns"][~is_full]))
     full = table[is_full][-MEASURED_STEPS:]
     steps = [int(step) for step in full["step"]]
-    counts = [_n_elements(trial, names, at) for at in steps]
+    counts = [trial.count_elements(at) for at in steps]
     n_elements = int(np.median(counts))
     if not n_elements:
         return None, duration

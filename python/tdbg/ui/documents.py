@@ -151,7 +151,7 @@ def described(trial: Trial) -> dict[str, Any]:
                 {"kind": each.kind, "file": each.file, "message": each.message}
                 for each in file_problems(trial)[:MAX_PROBLEMS]
             ],
-            "n_tensors": len(tensors_in(trial).roles),
+            "n_tensors": tensors_in(trial).n,
             "changes": _changes(trial),
         }
 

@@ -25,7 +25,7 @@ from tdbg.stats.histogram import Histogram
 from tdbg.stats.row_fields import EXTREMES, MOMENTS
 from tdbg.trial import Envelope, Trial
 from tdbg.ui.packing import pack
-from tdbg.view import QUANTILES, Histograms, names_of_role, tensors_in
+from tdbg.view import QUANTILES, Histograms, tensors_in
 
 __all__ = [
     "MAX_COLUMNS",
@@ -106,9 +106,10 @@ class Curve:
 def curve_names(trial: Trial) -> list[str]:
     """Losses, *the* loss first, then scalars, those that are settings last."""
     tensors = tensors_in(trial)
-    losses = list(tensors.losses)
-    scalars = [name for name, role in tensors.roles.items() if role == "scalar"]
-    return losses + sorted(scalars, key=lambda name: (name.startswith(SETTINGS), name))
+    scalars = sorted(
+        tensors.scalars, key=lambda name: (name.startswith(SETTINGS), name)
+    )
+    return [*tensors.losses, *scalars]
 
 
 def curve(
@@ -157,7 +158,7 @@ def curve(
 
 
 def _is_scalar(trial: Trial, name: str) -> bool:
-    return name in names_of_role(trial, "scalar")
+    return name in tensors_in(trial).scalars
 
 
 def _scalar_curve(
@@ -504,8 +505,7 @@ def names_asked(trial: Trial, names: Sequence[str], role: str | None) -> list[st
         TensorUnavailable: If there is no tensor of a name.
     """
     if role is not None:
-        found = set(names_of_role(trial, role))
-        return [each for each in trial.tensor_names() if each in found]
+        return trial.names_of_role(role)
     if not names or len(names) > MAX_NAMES:
         msg = f"name from 1 to {MAX_NAMES} tensors, not {len(names)}"
         raise ConfigurationError(msg)

@@ -32,7 +32,7 @@ from tdbg.view.problems import (
     diagnosis_of_run,
 )
 from tdbg.view.run import UNREADABLE, RunRow, RunView, row_of, view_of
-from tdbg.view.tensors import are_trees, loss_names, names_of_role, tensors_in
+from tdbg.view.tensors import are_trees, loss_names, tensors_in
 from tdbg.view.verdict import Verdict, verdict_of, verdict_of_rules
 
 __all__ = [
@@ -70,7 +70,6 @@ __all__ = [
     "loss_names",
     "loss_series",
     "loss_text",
-    "names_of_role",
     "row_of",
     "series_of",
     "tensors_in",

@@ -167,8 +167,7 @@ def coverage_of(
         overhead: Its cost, as ``Trial.overhead`` returns it.
     """
     with trial.no_refresh():
-        n_tensors = len(tensors.roles)
-        known = trial.status, trial.epoch, n_tensors, len(overhead.changes)
+        known = trial.status, trial.epoch, tensors.n, len(overhead.changes)
         held = _kept.get(trial)
         if held is None or held[0] != known or n_steps > held[1] * (1 + GROWTH):
             found = _counted(trial, tensors, n_steps, overhead)
@@ -231,13 +230,7 @@ def _counted(
     trial: Trial, tensors: Tensors, n_steps: int, overhead: RunOverhead
 ) -> Coverage:
     words = {role.name.lower(): text for role, text in WORDS.items()}
-    names = [name for name, role in tensors.roles.items() if role in words]
-    mode = TRAIN if TRAIN in trial.modes() else GLOBAL
-    most: dict[str, tuple[int, int]] = {}
-    for each in trial.overview(names, mode):
-        steps, n = most.get(each.what.role, (0, 0))
-        here = max(each.n_statistics, each.n_values)
-        most[each.what.role] = max(steps, here), n + 1
+    most = trial.recorded_of_roles(TRAIN if TRAIN in trial.modes() else GLOBAL)
     found = [
         RoleCoverage(role, text, *most[role], interval_of(trial, role))
         for role, text in words.items()

@@ -9,18 +9,21 @@ Thread safety: functions; the trial's lock is held inside.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tdbg.config.collections import Role
 from tdbg.trial import TensorDescription, Trial
 
-__all__ = ["Tensors", "are_trees", "loss_names", "names_of_role", "tensors_in"]
+__all__ = ["Tensors", "are_trees", "loss_names", "tensors_in"]
 
 _LOSS = Role.LOSS.name.lower()
 # What hooks call the loss that the training minimizes; others may be parts of it.
 _WHOLE = frozenset({"loss", "loss_output_0"})
+# Built-in collections.
+_OF_TREES = ("feature_importance", "trees")
+_SCALAR = Role.SCALAR.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,15 @@ class Tensors:
     """What the tensors of a run are.
 
     Attributes:
-        roles: The role of each tensor and scalar, sorted by name: ``gradient``, ...
+        n: How many tensors and scalars there are.
         losses: The losses, in the order of `loss_names`.
+        scalars: The scalars, by name.
         are_trees: Whether they come from boosted trees, whose steps are rounds.
     """
 
-    roles: Mapping[str, str]
+    n: int
     losses: tuple[str, ...]
+    scalars: tuple[str, ...]
     are_trees: bool
 
 
@@ -56,27 +61,24 @@ def tensors_in(trial: Trial) -> Tensors:
         kept, read = _kept.get(trial), (trial.epoch, trial.n_bytes)
         if kept is not None and kept.read == read:
             return kept.tensors
-        names = trial.tensor_names()
-        known = tuple(names), len(trial.attempts()), len(trial.model_info())
+        known = (
+            *(trial.epoch, trial.count_names()),
+            *(len(trial.attempts()), len(trial.model_info())),
+        )
         if kept is None or kept.known != known:
-            kept = _kept[trial] = _Kept(_described(trial, names), known, read)
+            kept = _kept[trial] = _Kept(_described(trial), known, read)
         kept.read = read
         return kept.tensors
 
 
-def _described(trial: Trial, names: list[str]) -> Tensors:
-    described = trial.describe(names)
-    losses = [each for each in described if each.role == _LOSS]
+def _described(trial: Trial) -> Tensors:
+    losses = trial.describe(trial.names_of_role(_LOSS))
     return Tensors(
-        {each.name: each.role for each in described},
+        trial.count_tensors(),
         tuple(each.name for each in sorted(losses, key=_place_of_loss)),
+        tuple(trial.names_of_role(_SCALAR)),
         _are_trees(trial),
     )
-
-
-def names_of_role(trial: Trial, role: str) -> list[str]:
-    """Return the tensors of a role, sorted."""
-    return [name for name, each in tensors_in(trial).roles.items() if each == role]
 
 
 def loss_names(trial: Trial) -> list[str]:
@@ -98,8 +100,6 @@ def _place_of_loss(loss: TensorDescription) -> tuple[bool, bool, str]:
 
 
 def _are_trees(trial: Trial) -> bool:
-    named = trial.collections()
-    held = (named.get(name) for name in ("feature_importance", "trees"))
-    if any(each is not None and each.tensor_names for each in held):
+    if any(each.tensor_names for each in trial.collections(*_OF_TREES).values()):
         return True
     return any("Booster" in info.models for info in trial.model_info())
