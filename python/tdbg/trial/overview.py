@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.collections import role_numbered
 from tdbg.modes import ModeKeys
 from tdbg.trial.run import RunState
-from tdbg.trial.shards import PER_WORKER, role_numbered
+from tdbg.trial.shards import PER_WORKER
 from tdbg.trial.tensor_table import (
     SourceTensors,
     TensorDescription,

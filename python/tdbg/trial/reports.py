@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.collections import BUILT_IN, Collection, Role
+from tdbg.config.collections import BUILT_IN, Collection, Role, role_numbered
 from tdbg.config.quantities import plural
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
@@ -23,7 +23,6 @@ from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, gather
 from tdbg.trial.row_index import step_records
 from tdbg.trial.run import RunState
-from tdbg.trial.shards import role_numbered
 from tdbg.trial.writers import NO_END, EventRecord, WriterReader
 
 __all__ = [
@@ -211,7 +210,7 @@ def collections(run: RunState, *chosen: str) -> dict[str, Collection]:
 
     Args:
         run: The run.
-        chosen: Names of those that are wanted; none: all.
+        chosen: Names of those that are asked for; none: all.
     """
     found = {name: Collection(name) for name in BUILT_IN}
     for writer in run.newest:

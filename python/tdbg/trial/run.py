@@ -325,7 +325,7 @@ class RunState:
 
     @property
     def tensors(self) -> TensorTable:
-        """What all tensors are, those that were defined and never saved, too."""
+        """The table of all tensors, including those that were never saved."""
         found = self._tensors or tensors_of(self.sources)
         if self._frozen:
             self._tensors = found

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg._core import Definition
-from tdbg.config.collections import Role
+from tdbg.config.collections import Role, role_numbered
 from tdbg.errors import UnsupportedFeature
 from tdbg.run.schema import PlacementKind
 from tdbg.stats.row_fields import COUNTS, MOMENTS, NOT_FINITE_COUNTS
@@ -41,7 +41,6 @@ __all__ = [
     "group",
     "has_statistics",
     "is_shard",
-    "role_numbered",
     "role_of",
     "tell_missing",
     "to_float",
@@ -166,15 +165,6 @@ _FLOATS = (
     *("float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
 )
 _UNSIGNED = ("bool", "uint8", "uint16", "uint32", "uint64")
-
-
-# Role(number) takes four times as long, and this runs for 100,000 tensors.
-_ROLES = {role.value: role for role in Role}
-
-
-def role_numbered(number: int) -> Role:
-    """Return the role of a number; ``OTHER`` for one that a later tdbg added."""
-    return _ROLES.get(number, Role.OTHER)
 
 
 def role_of(definition: Definition) -> Role:

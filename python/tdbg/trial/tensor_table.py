@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.collections import Role
-from tdbg.trial.shards import role_numbered
-from tdbg.trial.writers import Source
+from tdbg.config.collections import Role, role_numbered
 
 if TYPE_CHECKING:
     from tdbg._core import DefinitionColumns
+    from tdbg.trial.writers import Source
 
 __all__ = ["SourceTensors", "TensorDescription", "TensorTable", "tensors_of"]
 

@@ -220,17 +220,15 @@ class Trial(TableQueries, Shown):
     ) -> list[int]:
         """Return the steps at which something was saved, ascending.
 
-        Without arguments these are the training steps at which tensors were saved: with
-        raw values or, in a run without raw values, with statistics.  Losses and
-        scalars, which are recorded more often, then count only where there is nothing
-        else.  With a mode, they count.
+        These are the steps at which tensors were saved: with raw values or, where there
+        are none, with statistics.  Losses and scalars, which are recorded more often,
+        count only where there is nothing else.
 
         Args:
             mode: In the count of this mode; None: steps of training, or of evaluation
                 if nothing was trained; GLOBAL: those of all modes, as global steps.
             what: "values" for raw values and scalars, "statistics" for rows, "any" for
-                both, "tensors" for both without scalars, "histograms"; None: "any" with
-                a mode, and without one as above.
+                both, "tensors" for both without scalars, "histograms"; None: as above.
             show_incomplete_steps: Also those for which more may come.
 
         Example:
@@ -239,8 +237,7 @@ class Trial(TableQueries, Shown):
         """
         with self._run.fresh() as run:
             key = selection.count_of(run, None, mode)
-            chosen = "any" if what is None and mode is not None else what
-            return selection.steps_of(run, None, key, chosen, show_incomplete_steps)
+            return selection.steps_of(run, None, key, what, show_incomplete_steps)
 
     def count_steps(
         self,

@@ -148,10 +148,11 @@ def test_the_loop_over_the_steps_reads_values_where_losses_are_denser(
         hook.save_scalar("accuracy", 0.5)
     hook.close()
     trial = tdbg.create_trial(tmp_path / "run")
-    assert trial.steps() == [0, 10, 20]
-    assert [trial.tensor("weight").value(s).shape for s in trial.steps()] == 3 * [
-        (2, 4)
-    ]
+    for mode in (None, TRAIN, "train", "GLOBAL"):
+        assert trial.steps(mode) == [0, 10, 20]
+        found = [trial.tensor("weight").value(s, mode) for s in trial.steps(mode)]
+        assert [value.shape for value in found] == 3 * [(2, 4)]
+    assert trial.steps(mode=TRAIN, what="any") == list(range(30))
     assert trial.steps(what="statistics") == list(range(30))  # Losses have some.
 
 
