@@ -136,7 +136,14 @@ class XGBoostModel:
     # ---- trees -----------------------------------------------------------------
 
     def trees(self) -> TreeTable:
-        """Return the trees of the latest round."""
+        """Return the trees of the latest round.
+
+        Raises:
+            ValueError: If the booster is linear.
+        """
+        if self._kind == "gblinear":
+            msg = "a linear booster (gblinear) has no trees"
+            raise ValueError(msg)
         self._read_new_trees()
         return cast(TreeTable, self._trees)
 
