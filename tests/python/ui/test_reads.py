@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from starlette.types import Message
 
 from run_builder import simple_run
 from tdbg.trial import Trial
-from tdbg.ui import Access, create_app
+from tdbg.ui import Access, app, comparison, create_app
 from tdbg.ui.app import TAB_HEADER
 from tdbg.ui.reads import ReaderGone, Reading, Turns
 from tdbg.ui.runs import Runs
@@ -65,7 +66,9 @@ class Client:
         self.access = Access()
         self.app = create_app(runs, self.access)
 
-    async def ask(self, tab: str, gone: asyncio.Event) -> list[Message]:
+    async def ask(
+        self, tab: str, gone: asyncio.Event, path: str = "envelope"
+    ) -> list[Message]:
         query = f"run={self.id}&role=gradient&field=rms"
         told: list[Message] = []
         messages: list[Message] = [{"type": "http.request", "body": b""}]
@@ -87,7 +90,7 @@ class Client:
         scope = {
             "type": "http",
             "method": "GET",
-            "path": "/api/envelope",
+            "path": f"/api/{path}",
             "raw_path": b"/api/envelope",
             "query_string": query.encode(),
             "headers": [(n.encode(), v.encode()) for n, v in headers.items()],
@@ -141,6 +144,36 @@ def test_a_tab_has_one_heavy_read_at_a_time_and_others_have_theirs(
         leave["b1"].set()
         await asyncio.wait_for(asyncio.gather(*tasks.values()), LONG)
         assert long_read.most_running == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "name"),
+    [("estimate", app, "estimate"), ("differences", comparison, "differing")],
+)
+def test_questions_about_all_tensors_take_a_turn(
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    module: ModuleType,
+    name: str,
+) -> None:
+    read = LongRead()
+    monkeypatch.setattr(module, name, lambda *_, **__: read(check=lambda: None))
+
+    async def scenario() -> None:
+        stays = asyncio.Event()
+        tasks = [
+            asyncio.create_task(client.ask(tab, stays, path)) for tab in ("a", "a", "b")
+        ]
+        await begun(read)
+        await begun(read)
+        # Of tab "a" one waits until the other has ended.
+        assert not read.begun.acquire(blocking=False)
+        read.finish.set()
+        await asyncio.wait(tasks, timeout=LONG)
+        assert read.most_running == 2
 
     asyncio.run(scenario())
 
