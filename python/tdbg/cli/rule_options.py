@@ -197,6 +197,7 @@ WORDS = {
     Status.STOPPING.value: "is being stopped",
 }
 BLIND = "could not judge, or not by all that they need"
+INAPPLICABLE = "do not apply to this training"
 
 rule_option = click.option(
     "--rule",
@@ -359,6 +360,13 @@ def print_statuses(
         if rules:
             out.print(plain(f"{words}: {rules}"))
     if blind and not named:
-        rules = ", ".join(status["rule"] for status in blind)
-        out.print(plain(f"{BLIND}: {rules}"), style="dim")
-        out.print(plain("    --rule NAME tells you what is missing"), style="dim")
+        applicable = [s for s in blind if s.get("applies") is not False]
+        others = [s for s in blind if s not in applicable]
+        for words, listed, what in (
+            (BLIND, applicable, "what is missing"),
+            (INAPPLICABLE, others, "why"),
+        ):
+            if listed:
+                rules = ", ".join(status["rule"] for status in listed)
+                out.print(plain(f"{words}: {rules}"), style="dim")
+                out.print(plain(f"    --rule NAME tells you {what}"), style="dim")

@@ -18,6 +18,7 @@ from tdbg.errors import ConfigurationError
 
 __all__ = [
     "BEGINNING",
+    "UNREGISTERED",
     "Needs",
     "every_need",
     "missing",
@@ -125,8 +126,8 @@ class _Collection(Protocol):
     def tensor_names(self) -> Iterable[str]: ...
 
 
-# Why a collection can be empty although it was requested.
-_UNREGISTERED = {
+# Why a collection can be empty although it was requested, as PyTorch's hook says it.
+UNREGISTERED: Mapping[str, str] = {
     "losses": "no loss was registered: hook.register_loss(criterion)",
     "labels": "no registered loss received any: hook.register_loss(criterion)",
     "predictions": "no registered loss received any: hook.register_loss(criterion)",
@@ -139,6 +140,7 @@ def missing(
     collections: Mapping[str, _Collection],
     configuration: Mapping[str, Any],
     rule: str = "",
+    unregistered: Mapping[str, str] = UNREGISTERED,
 ) -> list[str]:
     """Return the needs that a run does not serve, and the settings that would.
 
@@ -149,6 +151,8 @@ def missing(
         configuration: How capture was configured: ``trial.configuration()``; empty
             where that is not known, and then nothing is said.
         rule: Name of the rule.
+        unregistered: Why a collection can be empty although it was requested, and what
+            the program can do, by the collection's name.
 
     Example:
         >>> weights = Needs(collections=frozenset({"weights"}))
@@ -167,8 +171,8 @@ rules=["DeadRelu"] captures them'
         for name in sorted(need.collections):
             single = dataclasses.replace(need, collections=frozenset({name}))
             if any(_serves(each, single) for each in captured):
-                if name in _UNREGISTERED and not _names(collections, name):
-                    found.append(f"{name} were asked for, but {_UNREGISTERED[name]}")
+                if name in unregistered and not _names(collections, name):
+                    found.append(f"{name} were asked for, but {unregistered[name]}")
                 continue
             if single.unit_summaries:
                 found.append(f"units of {name} were not counted; {by_rule} counts them")

@@ -26,6 +26,7 @@ from tdbg.modes import ModeKeys
 from tdbg.run.findings import Severity, Stage
 
 if TYPE_CHECKING:
+    from tdbg.rules.training_facts import TrainingFacts
     from tdbg.rules.window import Evaluation, Idle, TensorInfo, Window
 
 
@@ -100,6 +101,14 @@ class Rule(ABC):
         Said where it could not: "a loss at 50 recorded steps of training or more".
         """
         return ""
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return why the rule's question does not arise in a training; "" if it may.
+
+        Asked if the rule gave no verdict: "tdbg saw no embedding in the model".  By
+        default, the rule applies where the training may have what ``needs`` names.
+        """
+        return training.lacks(every_need(self.needs))
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Return whether the rule judges a tensor; by default, as ``needs`` says."""

@@ -54,12 +54,15 @@ class RuleStatus:
         message: With ``Status.ERROR``, what went wrong; with
             ``Status.NO_ISSUES_FOUND``, why there was nothing to judge, if so.
         n_findings: How many episodes the rule has found so far.
+        applies: Whether the rule's question arises in this training.  If not,
+            *message* says why, and nothing is missing.
     """
 
     rule: str
     status: Status
     message: str = ""
     n_findings: int = 0
+    applies: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Return the status as a dictionary that JSON can hold."""
@@ -68,6 +71,7 @@ class RuleStatus:
             "status": self.status.value,
             "message": self.message,
             "n_findings": self.n_findings,
+            "applies": self.applies,
         }
 
 
@@ -92,6 +96,7 @@ class RuleRunner:
         self._status = Status.IN_PROGRESS
         self._message = ""
         self._n_findings = 0
+        self._applies = True
 
     @property
     def status(self) -> RuleStatus:
@@ -101,6 +106,7 @@ class RuleRunner:
             status=self._status,
             message=self._message,
             n_findings=self._n_findings,
+            applies=self._applies,
         )
 
     @property
@@ -113,15 +119,17 @@ class RuleRunner:
         if not self.has_failed:
             self._set_status(Status.STOPPING)
 
-    def finish(self, message: str = "") -> None:
+    def finish(self, message: str = "", *, applies: bool = True) -> None:
         """Set the final status.
 
         Args:
             message: Of the status if the rule found nothing.
+            applies: Whether the rule's question arises in this training.
         """
         if self._status is Status.STOPPING:
             self._set_status(Status.STOPPED)
         elif self._status is Status.IN_PROGRESS:
+            self._applies = applies
             self._set_status(Status.NO_ISSUES_FOUND, message)
 
     def _count_begun(self, n_begun: int) -> None:

@@ -21,13 +21,21 @@ from tdbg.config.class_kinds import (
     kind_of_leaf,
     kind_of_loss,
 )
-from tdbg.config.collections import Role
+from tdbg.config.collections import Collection, CollectionKeys, Role
 from tdbg.config.tensor_names import PREFIXES, parameter_in
 from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
 from tdbg.run.schedules import RateSchedule
 
-__all__ = ["MODEL", "ModelInfo", "ParameterFacts", "gather", "owner_of"]
+__all__ = [
+    "MODEL",
+    "TREES",
+    "ModelInfo",
+    "ParameterFacts",
+    "are_trees",
+    "gather",
+    "owner_of",
+]
 
 _Value = TypeVar("_Value")
 
@@ -306,6 +314,25 @@ class ModelInfo:
             {"what": MODEL, "part": i, "parts": len(documents), **each}
             for i, each in enumerate(documents)
         ]
+
+
+TREES = frozenset({CollectionKeys.TREES, CollectionKeys.FEATURE_IMPORTANCE})
+"""Collections that only hooks of boosted trees fill, whatever the settings."""
+
+
+def are_trees(
+    collections: Mapping[str, Collection], model_infos: Iterable[ModelInfo]
+) -> bool:
+    """Return whether a run is of boosted trees, whose steps are rounds.
+
+    Args:
+        collections: Those of the run, by name.
+        model_infos: What is known of its model.
+    """
+    held = (collections.get(name) for name in TREES)
+    if any(each is not None and each.tensor_names for each in held):
+        return True
+    return any("Booster" in info.models for info in model_infos)
 
 
 def gather(documents: Iterable[Mapping[str, Any]]) -> list[ModelInfo]:

@@ -140,6 +140,7 @@ def described(trial: Trial) -> dict[str, Any]:
                 name: {
                     "status": str(data.get("status", "")),
                     "message": str(data.get("message", "")),
+                    "applies": data.get("applies") is not False,
                 }
                 for name, data in statuses.items()
             },

@@ -191,16 +191,28 @@ class Diagnosis:
     @property
     def blind(self) -> list[str]:
         """Rules that had too little data to judge."""
+        return [rule for rule in self._silent if self._applies(rule)]
+
+    @property
+    def inapplicable(self) -> list[str]:
+        """Rules whose question does not arise in this training."""
+        return [rule for rule in self._silent if not self._applies(rule)]
+
+    @property
+    def _silent(self) -> list[str]:
         return [
             rule
             for rule, each in self.statuses.items()
             if each.get("status") == "NoIssuesFound" and each.get("message")
         ]
 
+    def _applies(self, rule: str) -> bool:
+        return self.statuses[rule].get("applies") is not False
+
     @property
     def quiet(self) -> list[str]:
         """Rules that judged and found nothing."""
-        spoke = {*self.failed, *self.blind, *(each.rule for each in self.problems)}
+        spoke = {*self.failed, *self._silent, *(each.rule for each in self.problems)}
         return [
             rule
             for rule, each in self.statuses.items()

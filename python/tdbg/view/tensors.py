@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from tdbg.config.collections import Role
+from tdbg.run.model_info import TREES
+from tdbg.run.model_info import are_trees as is_of_trees
 from tdbg.trial import TensorDescription, Trial
 
 __all__ = ["Tensors", "are_trees", "loss_names", "tensors_in"]
@@ -21,8 +23,6 @@ __all__ = ["Tensors", "are_trees", "loss_names", "tensors_in"]
 _LOSS = Role.LOSS.name.lower()
 # What hooks call the loss that the training minimizes; others may be parts of it.
 _WHOLE = frozenset({"loss", "loss_output_0"})
-# Built-in collections.
-_OF_TREES = ("feature_importance", "trees")
 _SCALAR = Role.SCALAR.name.lower()
 
 
@@ -77,7 +77,7 @@ def _described(trial: Trial) -> Tensors:
         trial.count_tensors(),
         tuple(each.name for each in sorted(losses, key=_place_of_loss)),
         tuple(trial.names_of_role(_SCALAR)),
-        _are_trees(trial),
+        is_of_trees(trial.collections(*TREES), trial.model_info()),
     )
 
 
@@ -97,9 +97,3 @@ def are_trees(trial: Trial) -> bool:
 def _place_of_loss(loss: TensorDescription) -> tuple[bool, bool, str]:
     is_number = loss.shape is not None and math.prod(loss.shape) == 1
     return not is_number, loss.name.rpartition("/")[2] not in _WHOLE, loss.name
-
-
-def _are_trees(trial: Trial) -> bool:
-    if any(each.tensor_names for each in trial.collections(*_OF_TREES).values()):
-        return True
-    return any("Booster" in info.models for info in trial.model_info())

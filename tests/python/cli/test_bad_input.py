@@ -84,7 +84,7 @@ def test_what_a_training_does_not_have_is_no_setting_that_was_forgotten(
         "nothing to judge: the training has no gradients of embedding"
     )
     assert found["TreeDepth"]["message"] == (
-        "nothing to judge: this training has no boosted trees"
+        "does not apply: this training has no boosted trees"
     )
 
 
@@ -93,7 +93,7 @@ def test_rules_that_found_nothing_share_a_line(run: Path) -> None:
     options = [each for rule in asked for each in ("--rule", rule)]
     output = call("check", run, *options, "--no-record").output.splitlines()
     assert "found nothing: AllZero" in output
-    assert any(line.startswith("TreeDepth: nothing to judge") for line in output)
+    assert any(line.startswith("TreeDepth: does not apply") for line in output)
     assert "judged 5 recorded steps" in output
 
 
@@ -287,7 +287,11 @@ def test_a_rule_that_cannot_judge_says_what_it_needs_and_how_many_steps_there_ar
     options = [each for rule in rules for each in ("--rule", rule)]
     output = call("check", tmp_path / "run", *options, "--no-record").output
     assert (
-        "LossNotDecreasing: nothing to judge: the rule needs a loss at 30 or more "
-        "recorded steps of training; the run has 5 steps of training\n"
+        "LossNotDecreasing: nothing to judge: the rule needs a loss at 60 recorded "
+        "steps of training, or at 30 if it has fallen by then; the run has 5 recorded "
+        "steps of training\n"
     ) in output
-    assert "a loss of more than 4 passes over validation data" in output
+    assert (
+        "Overtraining: does not apply: the training has no validation (no steps of "
+        "mode EVAL)"
+    ) in output

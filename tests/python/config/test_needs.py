@@ -11,6 +11,7 @@ from tdbg.config.needs import every_need
 from tdbg.errors import ConfigurationError
 from tdbg.rules import Confusion
 from tdbg.rules.engine.missing_capture import NOTHING_KNOWN, describe_missing
+from tdbg.rules.training_facts import TrainingFacts
 
 
 def test_needs_name_built_in_collections() -> None:
@@ -93,10 +94,15 @@ def test_values_that_are_read_often_are_told_with_the_setting_that_saves_them(
 
     captured = {name: There() for name in ("labels", "predictions")}
     source: Any = Run()
-    text = describe_missing(
-        Confusion(), source, lambda: captured, is_blind=False, has_judged=False
+    told = describe_missing(
+        Confusion(),
+        source,
+        lambda: captured,
+        TrainingFacts,
+        is_blind=False,
+        has_judged=False,
     )
-    assert text == said
+    assert told == (said, True)
 
 
 def test_names_are_listed_as_in_a_sentence() -> None:

@@ -232,6 +232,9 @@ class FakeRun:
     def workers(self) -> list[str]:
         return [f"worker_{rank}" for rank in range(self.n_workers)]
 
+    def modes(self) -> list[ModeKeys]:
+        return sorted({mode for mode, *_ in self.steps.values()})
+
     def attempts(self) -> list[Any]:
         return [SimpleNamespace(started_ns=self.started_ns)]
 

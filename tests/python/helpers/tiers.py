@@ -42,6 +42,7 @@ SECOND = {
     "jax": "JAX",
     "launch/test_compiled.py": "JAX",
     "keras": "Keras and TensorFlow",
+    "launch/test_default_verdicts.py": "whole programs",
     "launch/test_fitting.py": "Keras and TensorFlow",
     "launch/test_loops.py": "Keras and TensorFlow",
     "integrations": "Lightning and transformers",

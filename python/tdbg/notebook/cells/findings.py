@@ -8,7 +8,7 @@ from __future__ import annotations
 from tdbg.config.quantities import plural
 from tdbg.drawing.markup import Child, join, tag
 from tdbg.drawing.snippet import facts, listing, snippet, toned
-from tdbg.rules import Report, RuleStatus, Status
+from tdbg.rules import Report, Status
 from tdbg.run.findings import Finding
 from tdbg.view import Diagnosis, diagnosis_of_report, verdict_of_rules
 
@@ -81,9 +81,10 @@ def report_html(report: Report) -> str:
         ("rules", str(len(report.statuses))),
     ]
     rows += [("note", note) for note in report.notes[:MOST_RULES]]
-    silent = [each.rule for each in report.statuses if _had_nothing(each)]
-    if silent:
-        rows.append(("had nothing to judge by", ", ".join(silent)))
+    if diagnosis.blind:
+        rows.append(("had nothing to judge by", ", ".join(diagnosis.blind)))
+    if diagnosis.inapplicable:
+        rows.append(("do not apply", ", ".join(diagnosis.inapplicable)))
     ran = [
         (each.rule, each.status.value, str(each.n_findings), each.message)
         for each in report.statuses[:MOST_RULES]
@@ -95,7 +96,3 @@ def report_html(report: Report) -> str:
         findings_table(diagnosis),
         listing(("rule", "status", "findings", "message"), ran) if ran else None,
     )
-
-
-def _had_nothing(status: RuleStatus) -> bool:
-    return status.status is Status.NO_ISSUES_FOUND and bool(status.message)

@@ -25,13 +25,16 @@ def rules_ran(subject: Subject) -> Section:
     if not statuses:
         words = "None. `tdbg check RUN` judges the run with all default rules."
         return Section("rules", "Rules that ran", tag("p", words, class_="quiet"))
-    told, silent, blind = [], [], []
+    told, silent, blind, others = [], [], [], []
+    inapplicable = set(subject.diagnosis.inapplicable)
     for rule, status in statuses.items():
         word, message = str(status.get("status", "")), str(status.get("message") or "")
         if word != QUIET:
             found = str(status.get("n_findings") or "")
             label = badge(TONES.get(word, "info"), WORDS.get(word, word))
             told.append((tag("code", rule), label, found, message))
+        elif rule in inapplicable:
+            others.append((tag("code", rule), message.removeprefix("does not apply: ")))
         elif message:
             blind.append(
                 (tag("code", rule), message.removeprefix("nothing to judge: "))
@@ -51,5 +54,10 @@ def rules_ran(subject: Subject) -> Section:
         content += [
             tag("h3", "Nothing to judge by"),
             table(("rule", "what it lacked"), blind),
+        ]
+    if others:
+        content += [
+            tag("h3", "Do not apply to this training"),
+            table(("rule", "why"), others),
         ]
     return Section("rules", "Rules that ran", content)

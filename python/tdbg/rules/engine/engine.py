@@ -26,7 +26,7 @@ from tdbg.config.quantities import plural
 from tdbg.errors import ConfigurationError
 from tdbg.rules.causes import Causes, cause_of, with_causes
 from tdbg.rules.engine.feed import Feed
-from tdbg.rules.engine.missing_capture import describe_missing
+from tdbg.rules.engine.missing_capture import describe_missing, facts_of
 from tdbg.rules.parsing import resolve
 from tdbg.rules.rule import Rule
 from tdbg.rules.runner import LocalRunner, RuleStatus, Status
@@ -273,16 +273,17 @@ class Engine:
     def finish(self) -> Report:
         """Set the final statuses, end all processes, close the writer; report."""
         collections = cache(self._trial.collections)
+        facts = cache(lambda: facts_of(self._trial, collections()))
         for runner, is_blind in zip(self._local, self._feed.blind(), strict=True):
-            runner.finish(
-                describe_missing(
-                    runner.rule,
-                    self._trial,
-                    collections,
-                    is_blind=is_blind,
-                    has_judged=runner.n_judged > 0,
-                )
+            silence = describe_missing(
+                runner.rule,
+                self._trial,
+                collections,
+                facts,
+                is_blind=is_blind,
+                has_judged=runner.n_judged > 0,
             )
+            runner.finish(silence.message, applies=silence.applies)
         for sandboxed in self._sandboxed:
             sandboxed.finish()
         if self._writer is not None:

@@ -5,39 +5,93 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdbg.config.collections import CollectionKeys
-from tdbg.config.needs import Needs, every_need, missing, too_rare
+from tdbg.config.collections import CollectionKeys, Role
+from tdbg.config.needs import UNREGISTERED, Needs, every_need, missing, too_rare
 from tdbg.config.quantities import conjoin, plural
+from tdbg.config.tensor_names import PREFIXES
 from tdbg.modes import ModeKeys
 from tdbg.rules.rule import Rule
+from tdbg.rules.training_facts import OF_LAYERS, TrainingFacts
+from tdbg.run.model_info import are_trees
 
 if TYPE_CHECKING:
     from tdbg.config.collections import Collection
     from tdbg.trial import Trial
 
-__all__ = ["NOTHING_KNOWN", "describe_missing"]
+__all__ = ["NOTHING_KNOWN", "Silence", "describe_missing", "facts_of"]
 
 TRAIN, EVAL = ModeKeys.TRAIN, ModeKeys.EVAL
-# Collections that only hooks of boosted trees fill, whatever the settings of others.
-TREES = frozenset({CollectionKeys.TREES, CollectionKeys.FEATURE_IMPORTANCE})
 NOTHING_KNOWN = (
     "nothing to judge: the run has too little data for a verdict, or none of the kind "
     "that this rule judges"
 )
 TOO_LITTLE = "nothing to judge: the rule needs"
+_GIVEN = "no loss was given any: watch(..., loss=...)"
+_TAPPED = 'the step does not name them: tj.tap(x, "{}", role=tj.Role.{})'
+# Why a collection is empty, and what the program can do, where PyTorch's differs.
+UNREGISTERED_IN: Mapping[str, Mapping[str, str]] = {
+    "jax": {
+        "losses": "the step returns none: hook.jit(loss=...)",
+        "labels": _TAPPED.format("labels", "LABEL"),
+        "predictions": _TAPPED.format("predictions", "PREDICTION"),
+        "model_inputs": _TAPPED.format("inputs", "MODEL_INPUT"),
+    },
+    "keras": {
+        "losses": "the model was compiled without a loss: model.compile(loss=...)",
+        "labels": "the model was compiled without a loss: model.compile(loss=...)",
+        "predictions": "the model was compiled without a loss: model.compile(loss=...)",
+    },
+    "tensorflow": {
+        "losses": "there is none: watch(..., loss=...)",
+        "labels": _GIVEN,
+        "predictions": _GIVEN,
+    },
+}
+# Why there is no learning rate, and what the program can do.
+NO_RATES = {
+    "jax": "the optimizer's state holds no learning rate: optax.inject_hyperparams "
+    "puts it there",
+}
+
+
+class Silence(NamedTuple):
+    """Why a rule found nothing.
+
+    Attributes:
+        message: For the rule's status; "" if the rule had all that it needs.
+        applies: Whether the rule's question arises in this training.
+    """
+
+    message: str = ""
+    applies: bool = True
+
+
+def facts_of(trial: Trial, collections: Mapping[str, Collection]) -> TrainingFacts:
+    """Return what a training consists of.
+
+    Args:
+        trial: The run.
+        collections: Its collections.
+    """
+    infos, prefix = trial.model_info(), PREFIXES[Role.UNIT_SUMMARY]
+    units = (each for each in trial.tensor_names() if each.startswith(prefix))
+    is_of_trees = are_trees(collections, infos)
+    return TrainingFacts.of(trial.modes(), infos, units, has_trees=is_of_trees)
 
 
 def describe_missing(
     rule: Rule,
     trial: Trial,
     collections: Callable[[], Mapping[str, Collection]],
+    facts: Callable[[], TrainingFacts],
     *,
     is_blind: bool,
     has_judged: bool,
-) -> str:
+) -> Silence:
     """Explain why a rule found nothing, or say which captured data it lacks.
 
     Args:
@@ -45,39 +99,70 @@ def describe_missing(
         trial: The run; its configuration says what the hook was to capture.
         collections: Returns the collections of the run (called only if needed, so
             that the caller can share one result between rules).
+        facts: Likewise returns what the training consists of.
         is_blind: Whether the rule selected no tensor at all.
         has_judged: Whether the rule returned any verdict except ``UNKNOWN``.
-
-    Returns:
-        A message for the rule's status; "" if the rule had all that it needs.
     """
+    training, requested = facts(), trial.configuration()
     try:
+        why = "" if has_judged else rule.inapplicable(training)
+        if why:
+            return Silence(f"does not apply: {why}", applies=False)
         needs = every_need(rule.needs)
-        requested = trial.configuration()
-        lacking = missing(needs, collections(), requested, rule.name)
+        if training.has_trees:
+            needs = _of_trees(needs)
+        ways = _unregistered(requested)
+        lacking = missing(needs, collections(), requested, rule.name, ways)
         rare = too_rare(needs, requested, rule.name)
-        needed = sorted(frozenset().union(*(need.collections for need in needs)))
     except Exception:  # User code: `needs` of a rule may raise anything.
-        needs, requested, lacking, rare, needed = (), {}, [], "", []
-    unknown = _too_little(rule, trial)
-    if is_blind and needed and TREES.issuperset(needed):
-        return "nothing to judge: this training has no boosted trees"
+        needs, requested, lacking, rare = (), {}, [], ""
     if lacking:
         is_some = has_judged and not is_blind
         how = (
             "some of what the rule needs is missing" if is_some else "nothing to judge"
         )
-        return f"{how}: {'; '.join(lacking)}"
+        return Silence(f"{how}: {'; '.join(lacking)}")
+    if has_judged and not is_blind:
+        return Silence()
     if not is_blind:
-        return "" if has_judged else "; ".join(filter(None, (unknown, rare)))
-    if "include_collections" in requested.get("hook", requested):
+        return Silence("; ".join(filter(None, (_too_little(rule, trial), rare))))
+    return Silence(_unseen(rule, needs, requested))
+
+
+def _unseen(
+    rule: Rule, needs: Sequence[Needs], configuration: Mapping[str, Any]
+) -> str:
+    """Say what a rule needs that selected no tensor at all."""
+    if "include_collections" in configuration.get("hook", configuration):
         # The hook recorded its configuration, and nothing is missing from it.
-        return f"nothing to judge: the training has no {_in_words(needs)}"
+        why = f"the training has no {_in_words(needs)}"
+        if all(need.collections == {CollectionKeys.SCALARS} for need in needs):
+            why = NO_RATES.get(_framework(configuration), why)
+        return f"nothing to judge: {why}"
+    needed = sorted(frozenset().union(*(need.collections for need in needs)))
     what = ", ".join(needed) or "tensors that it selects"
     return (
         f"nothing to judge: {what} were not captured; "
         f'Hook(rules=["{rule.name}"]) captures them'
     )
+
+
+def _of_trees(needs: Iterable[Needs]) -> tuple[Needs, ...]:
+    """Return the part of the needs that boosted trees can have."""
+    left = ((need, need.collections - OF_LAYERS) for need in needs)
+    return tuple(
+        dataclasses.replace(need, collections=names) for need, names in left if names
+    )
+
+
+def _unregistered(configuration: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return why collections are empty, in the framework that wrote the run."""
+    return {**UNREGISTERED, **UNREGISTERED_IN.get(_framework(configuration), {})}
+
+
+def _framework(configuration: Mapping[str, Any]) -> str:
+    framework = configuration.get("framework")
+    return str(framework.get("name")) if isinstance(framework, Mapping) else ""
 
 
 def _too_little(rule: Rule, trial: Trial) -> str:
@@ -89,9 +174,9 @@ def _too_little(rule: Rule, trial: Trial) -> str:
         return NOTHING_KNOWN
     if not needed:
         return NOTHING_KNOWN
-    steps = f"{plural(trained, 'step')} of training"
+    steps = f"{plural(trained, 'recorded step')} of training"
     if evaluated:
-        steps += f" and {evaluated} of evaluation"
+        steps += f" and {evaluated:,} of evaluation"
     return f"{TOO_LITTLE} {needed}; the run has {steps}"
 
 

@@ -78,6 +78,7 @@ def serve(task: dict[str, Any], lines: Any, answers: _Answers) -> None:
             done=report.last_global_step,
             judged=judged,
             missing=status.message[:MAX_TEXT],
+            applies=status.applies,
         )
 
 

@@ -276,7 +276,7 @@ class SandboxedRule(RuleRunner):
         max_window: int | None = None,
     ) -> None:
         super().__init__(rule, on_status)
-        self._missing = ""
+        self._missing, self._is_asked = "", True
         self._program = program
         self._limits = limits
         self._task = {
@@ -327,12 +327,12 @@ class SandboxedRule(RuleRunner):
             process.wait()
         return found
 
-    def finish(self, message: str = "") -> None:
+    def finish(self, message: str = "", *, applies: bool = True) -> None:
         """Set the final status; end the process."""
         if self._status is Status.IN_PROGRESS and self._process is not None:
             self.poll("finish", wait=True)
         self.close()
-        super().finish(message or self._missing)
+        super().finish(message or self._missing, applies=applies and self._is_asked)
 
     def close(self) -> None:
         """End the process."""
@@ -395,6 +395,7 @@ class SandboxedRule(RuleRunner):
         elif "done" in message:
             self.n_judged = int(message.get("judged", 0))
             self._missing = str(message.get("missing", ""))
+            self._is_asked = message.get("applies") is not False
         return []
 
     def _finding(self, document: Mapping[str, Any]) -> Finding:

@@ -17,7 +17,7 @@ def test_a_report_shows_findings_and_who_had_nothing_to_judge_by(
     )
     page = Page(report._repr_html_())
     cells = {row.children[0].text: row.children[1].text for row in page.root.all("tr")}
-    assert cells["had nothing to judge by"] == "TreeDepth"
+    assert cells["do not apply"] == "TreeDepth"
     assert cells["judged"] == "200 recorded steps, up to step 199"
     assert cells["verdict"].startswith("● 1 problem occurred and recovered: LossSpike")
     assert "LossSpike" in page.root.text

@@ -400,11 +400,13 @@ def test_rules_are_rows_of_the_settings_below_those_of_the_user(tmp_path: Path) 
 
 def test_rules_without_anything_to_judge_by_are_told_apart(page: Page) -> None:
     section = page.section("rules")
-    assert "Nothing to judge by" in [each.text for each in section.all("h3")]
-    judged, blind = section.all("table")
+    heads = [each.text for each in section.all("h3")]
+    assert heads[-2:] == ["Nothing to judge by", "Do not apply to this training"]
+    judged, blind, inapplicable = section.all("table")
+    assert "TreeDepth" not in blind.text
     assert "LossSpikefound something1" in judged.text
-    assert "TreeDepth" in blind.text
-    assert "this training has no boosted trees" in blind.text
+    assert "TreeDepth" in inapplicable.text
+    assert "this training has no boosted trees" in inapplicable.text
 
 
 def test_how_to_reproduce_names_run_tensor_and_identity(

@@ -23,6 +23,7 @@ from tdbg.rules.builtin.data.classifier_batches import (
 from tdbg.rules.columns import kind_of
 from tdbg.rules.rule import Rule, check_number, check_regex, finds
 from tdbg.rules.table import nothing_to_describe
+from tdbg.rules.training_facts import NO_CLASSES, TrainingFacts
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
@@ -115,6 +116,12 @@ class ClassifierRule(Rule):
     def head_rows(self) -> int:
         """The first batch, from which steps are counted."""
         return 1
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that there are no classes, if so."""
+        if training.is_regression:
+            return NO_CLASSES
+        return Rule.inapplicable(self, training)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select inputs of losses and models, or tensors that the expressions match."""

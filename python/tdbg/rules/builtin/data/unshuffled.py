@@ -16,6 +16,7 @@ from tdbg.modes import TRAINING
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.training_facts import NO_CLASSES, TrainingFacts
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
@@ -96,6 +97,12 @@ class UnshuffledData(Rule):
     def head_rows(self) -> int:
         """The first batches."""
         return BATCHES
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that there are no classes, if so."""
+        if training.is_regression:
+            return NO_CLASSES
+        return Rule.inapplicable(self, training)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select labels, and inputs of the model, which show the number of samples."""

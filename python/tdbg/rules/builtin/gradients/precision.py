@@ -14,6 +14,7 @@ from tdbg.modes import TRAINING
 from tdbg.rules.columns import GRADIENT, UPDATE
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.training_facts import TrainingFacts
 from tdbg.rules.window import (
     OK,
     Description,
@@ -101,6 +102,13 @@ class PrecisionLoss(Rule):
     def head_rows(self) -> int:
         """The first row of each output, whose type is that of the computation."""
         return 1
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return which types there are, where none of them is narrow."""
+        dtypes = training.dtypes()
+        if dtypes and dtypes.isdisjoint(NARROW_TYPES):
+            return f"all parameters are {' or '.join(sorted(dtypes))}"
+        return Rule.inapplicable(self, training)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select weights, gradients, updates, and outputs of narrow types."""

@@ -14,6 +14,7 @@ from tdbg.config.needs import Needs
 from tdbg.modes import ModeKeys
 from tdbg.rules.columns import median, median_and_deviation
 from tdbg.rules.rule import Rule
+from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
@@ -229,6 +230,10 @@ class PassesRule(LossRule):
     def selects(self, tensor: TensorInfo) -> bool:
         """Select losses."""
         return tensor.role == "loss"
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that there is no validation, if so."""
+        return "" if training.is_evaluated else NOT_EVALUATED
 
     @property
     def lookback(self) -> int:

@@ -18,6 +18,7 @@ from tdbg.rules.builtin.loss.loss_series import FIRST, LossRule, losses_of
 from tdbg.rules.columns import kind_of, median, model_info_of_steps
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
+from tdbg.rules.training_facts import TrainingFacts
 from tdbg.rules.window import (
     UNKNOWN,
     Bools,
@@ -98,6 +99,15 @@ class LossMisuse(LossRule):
         labels = Needs(collections=frozenset({"labels"}), raw=True, first_steps=1)
         losses = Needs(collections=frozenset({"losses"}))
         return losses, *with_beginning(given), predictions, labels
+
+    @property
+    def first_verdict(self) -> str:
+        """The data that a first verdict needs."""
+        return "a loss that tdbg knows, with the predictions and labels given to it"
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that nobody can misuse the loss of boosted trees, if so."""
+        return "boosted trees compute their loss" if training.has_trees else ""
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select losses and their inputs."""

@@ -91,7 +91,10 @@ class LossNotDecreasing(LossRule):
     @property
     def first_verdict(self) -> str:
         """The data that a first verdict needs."""
-        return f"a loss at {self.window:,} or more recorded steps of training"
+        return (
+            f"a loss at {2 * self.window:,} recorded steps of training, or at "
+            f"{self.window:,} if it has fallen by then"
+        )
 
     @property
     def lookback(self) -> int:

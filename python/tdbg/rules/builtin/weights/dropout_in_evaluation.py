@@ -9,6 +9,7 @@ from tdbg.config.quantities import join_names
 from tdbg.modes import EVALUATION, ModeKeys
 from tdbg.rules.builtin.weights.model_state_rule import ModelStateRule
 from tdbg.rules.registry import register
+from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.model_info import ModelInfo
@@ -31,6 +32,12 @@ class DropoutInEvaluation(ModelStateRule):
     severities = (Severity.WARNING,)
     stage = Stage.SETUP
     modes: ClassVar[frozenset[ModeKeys]] = EVALUATION
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that the model is never evaluated, if so."""
+        if not training.is_evaluated:
+            return NOT_EVALUATED
+        return ModelStateRule.inapplicable(self, training)
 
     def holds(self, model_info: ModelInfo) -> bool:
         """Return whether a module drops units in evaluation."""

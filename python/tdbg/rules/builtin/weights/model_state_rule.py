@@ -13,6 +13,7 @@ from tdbg.config.needs import Needs
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.rules.columns import model_info_of_steps
 from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.training_facts import NO_LAYERS, TrainingFacts
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
@@ -54,6 +55,10 @@ class ModelStateRule(Rule):
         """Losses, or learning rates without a loss, which have a row at each step."""
         losses = Needs(collections=frozenset({"losses"}))
         return losses, Needs(collections=frozenset({"scalars"}))
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that trees have no such state, if so."""
+        return NO_LAYERS if training.has_trees else ""
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select losses and learning rates."""

@@ -10,6 +10,7 @@ from tdbg.config.needs import Needs
 from tdbg.config.quantities import percent, plural
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.training_facts import TrainingFacts
 from tdbg.rules.window import Description, Evaluation, Idle, TensorInfo, Window
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.schedules import RateSchedule
@@ -42,6 +43,12 @@ class SlowSchedule(Rule):
         """Losses, or learning rates without a loss, whose steps are counted."""
         losses = Needs(collections=frozenset({"losses"}))
         return losses, Needs(collections=frozenset({"scalars"}))
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that no schedule with a length was seen, if so."""
+        if any(info.schedules for info in training.model_infos):
+            return ""
+        return "tdbg saw no schedule of the learning rate that has a length"
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select losses and learning rates."""

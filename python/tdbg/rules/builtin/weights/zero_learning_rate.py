@@ -16,6 +16,7 @@ from tdbg.rules.columns import streak_of_known
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.table import min_span, streak_spans
+from tdbg.rules.training_facts import NO_LAYERS, TrainingFacts
 from tdbg.rules.window import (
     OK,
     Advice,
@@ -67,6 +68,10 @@ class ZeroLearningRate(Rule):
     def needs(self) -> Needs:
         """Scalars of optimizers."""
         return Needs(collections=frozenset({"scalars"}))
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that trees have no optimizer, if so."""
+        return NO_LAYERS if training.has_trees else ""
 
     @property
     def lookback(self) -> int:

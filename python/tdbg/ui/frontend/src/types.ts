@@ -114,7 +114,7 @@ export interface Run extends Head {
   judging: Judging | null;
   findings: Finding[];
   n_findings: number;
-  rules: Record<string, { status: string; message: string }>;
+  rules: Record<string, { status: string; message: string; applies: boolean }>;
   workers: Record<string, string>;
   attempts: number;
   modes: string[];

@@ -41,7 +41,10 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
   const judged = Object.entries(run.rules);
   const isBlind = ([, { status, message }]: (typeof judged)[number]) =>
     status === "NoIssuesFound" && message !== "";
-  const blind = judged.filter(isBlind);
+  const applies = ([, rule]: (typeof judged)[number]) => rule.applies;
+  const silent = judged.filter(isBlind);
+  const blind = silent.filter(applies);
+  const others = silent.filter((each) => !applies(each));
   return (
     <main class="findings">
       <header class="tensor-head">
@@ -95,6 +98,12 @@ export function FindingsScreen({ run, version }: { run: Run; version: number }) 
                 {count(blind.length)} had too little to judge by, or not all that they need
               </summary>
               <RuleList rules={blind} />
+            </details>
+          )}
+          {others.length > 0 && (
+            <details>
+              <summary>{count(others.length)} do not apply to this training</summary>
+              <RuleList rules={others} />
             </details>
           )}
         </Card>

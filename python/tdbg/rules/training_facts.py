@@ -1,0 +1,136 @@
+"""``TrainingFacts``: what a training consists of, for rules that do not apply to it.
+
+Thread safety: immutable values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tdbg.config.kinds import Kind
+from tdbg.config.needs import Needs
+from tdbg.modes import EVALUATION, ModeKeys
+from tdbg.run.model_info import TREES
+
+if TYPE_CHECKING:
+    from tdbg.run.model_info import ModelInfo
+
+__all__ = [
+    "NOT_EVALUATED",
+    "NO_CLASSES",
+    "NO_LAYERS",
+    "OF_LAYERS",
+    "TrainingFacts",
+]
+
+#: Why what is asked of validation is not asked.
+NOT_EVALUATED = "the training has no validation (no steps of mode EVAL)"
+#: Why what is asked of classes is not asked.
+NO_CLASSES = "the losses compare numbers, not classes"
+#: Why what is asked of layers, or of their optimizer, is not asked of trees.
+NO_LAYERS = "boosted trees have no layers and no optimizer"
+#: Collections that only layers and their optimizers fill.
+OF_LAYERS = frozenset(
+    {"weights", "biases", "gradients", "updates", "inputs", "outputs", "model_inputs"}
+)
+_OF_NUMBERS = frozenset({Kind.MSE, Kind.L1, Kind.SMOOTH_L1, Kind.HUBER})
+_OF_CLASSES = frozenset(
+    {
+        Kind.CROSS_ENTROPY,
+        Kind.CROSS_ENTROPY_OF_PROBABILITIES,
+        Kind.NLL,
+        Kind.BCE,
+        Kind.BCE_WITH_LOGITS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFacts:
+    """What a training consists of: whether the question of a rule arises in it.
+
+    Attributes:
+        modes: The modes that have steps.
+        has_trees: Whether it grows boosted trees.
+        model_infos: What is known of its model; empty where nothing is.
+        kinds: The kinds of its modules, functions and losses
+            (``tdbg.config.Kind``), as far as tdbg knows them.
+    """
+
+    modes: frozenset[ModeKeys] = frozenset()
+    has_trees: bool = False
+    model_infos: tuple[ModelInfo, ...] = ()
+    kinds: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(
+        cls,
+        modes: Iterable[ModeKeys],
+        model_infos: Iterable[ModelInfo],
+        units: Iterable[str],
+        *,
+        has_trees: bool,
+    ) -> TrainingFacts:
+        """Return the facts of a training.
+
+        Args:
+            modes: The modes that have steps.
+            model_infos: What is known of its model.
+            units: Names of the unit summaries, which functions have, too.
+            has_trees: Whether it grows boosted trees.
+        """
+        infos, names = tuple(model_infos), tuple(units)
+        kinds = {kind for info in infos for kind in _kinds(info, names)}
+        return cls(
+            modes=frozenset(modes),
+            has_trees=has_trees,
+            model_infos=infos,
+            kinds=frozenset(kinds),
+        )
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether it has steps of evaluation."""
+        return not EVALUATION.isdisjoint(self.modes)
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether each of its losses is known to compare numbers, not classes."""
+        return bool(self.kinds & _OF_NUMBERS) and not self.kinds & _OF_CLASSES
+
+    def dtypes(self) -> set[str]:
+        """Return the element types of its parameters."""
+        return {
+            parameter.dtype
+            for info in self.model_infos
+            for parameter in info.parameters.values()
+        }
+
+    def lacks(self, needs: Iterable[Needs]) -> str:
+        """Return why the training cannot have what these needs are about; "": it may.
+
+        Example:
+            >>> trees = Needs(collections=frozenset({"trees"}))
+            >>> TrainingFacts().lacks([trees])
+            'this training has no boosted trees'
+        """
+        every = tuple(needs)
+        collections = frozenset().union(*(need.collections for need in every))
+        if collections and collections <= TREES:
+            return "" if self.has_trees else "this training has no boosted trees"
+        if self.has_trees:
+            return NO_LAYERS if collections & OF_LAYERS else ""
+        wanted = frozenset().union(*(need.modules for need in every))
+        is_of_modules = bool(every) and all(need.modules for need in every)
+        if is_of_modules and self.model_infos and not wanted & self.kinds:
+            return f"tdbg saw no {' or '.join(sorted(wanted))} in the model"
+        return ""
+
+
+def _kinds(info: ModelInfo, units: Iterable[str]) -> set[str]:
+    """Return the kinds of modules, losses and functions that a model info knows."""
+    classes = map(info.kind_of_class, {*info.modules.values()})
+    found = {*info.kinds.values(), *classes, *map(info.kind_of, units)}
+    return {kind for kind in found if kind is not None}
