@@ -122,10 +122,10 @@ class TrainingFacts:
             return "" if self.has_trees else "this training has no boosted trees"
         if self.has_trees:
             return NO_LAYERS if collections & OF_LAYERS else ""
-        wanted = frozenset().union(*(need.modules for need in every))
+        asked = frozenset().union(*(need.modules for need in every))
         is_of_modules = bool(every) and all(need.modules for need in every)
-        if is_of_modules and self.model_infos and not wanted & self.kinds:
-            return f"tdbg saw no {' or '.join(sorted(wanted))} in the model"
+        if is_of_modules and self.model_infos and not asked & self.kinds:
+            return f"tdbg saw no {' or '.join(sorted(asked))} in the model"
         return ""
 
 
