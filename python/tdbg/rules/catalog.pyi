@@ -47,6 +47,7 @@ from tdbg.rules.builtin.trees.feature_importance import (
     FeatureImportance as FeatureImportance,
 )
 from tdbg.rules.builtin.trees.tree_depth import TreeDepth as TreeDepth
+from tdbg.rules.builtin.trees.tree_settings import TreeSettings as TreeSettings
 from tdbg.rules.builtin.weights.dropout_in_evaluation import (
     DropoutInEvaluation as DropoutInEvaluation,
 )

@@ -57,7 +57,8 @@ class Causes:
 
     A finding follows from one in an earlier stage that began no later, or from one in
     its own stage that began earlier and is worse or belongs to another rule.  Facts
-    follow from nothing.  Only facts and errors explain why a model does not learn.
+    follow from nothing.  Only facts, errors, and gradients that reach no weight explain
+    why a model does not learn.
 
     The cause of a finding is the first in its chain, which has no cause itself.
     """
@@ -136,6 +137,8 @@ def _explains(
         is_other = rule != finding.rule or source.severity > finding.severity
         return is_other and source.first_step < finding.first_step
     sure = before.is_fact or source.severity is Severity.ERROR
+    # Vanished gradients are errors, and a warning where none reaches any weight.
+    sure |= before is Stage.GRADIENTS
     return sure or stage < Stage.LEARNING
 
 

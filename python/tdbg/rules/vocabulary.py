@@ -92,6 +92,13 @@ class Vocabulary:
         "the first trees only correct a value that is far from it."
     )
     column_sampling: str = "colsample_bytree"
+    leaf_penalty: str = "lambda (reg_lambda)"
+    starting_near: str = (  # Sentence.
+        "Leave base_score out, or set it to the mean of the labels."
+    )
+    validating: str = (  # A verb and its objects.
+        "give them last in evals or eval_set: early stopping goes by the last set"
+    )
 
 
 _PYTORCH: Final = Vocabulary(
@@ -248,6 +255,9 @@ def _of_trees(
     sampling: str,
     class_weights: str,
     first_prediction: str = "",
+    leaf_penalty: str = _PYTORCH.leaf_penalty,
+    starting_near: str = "Leave boost_from_average=False out.",
+    validating: str = "give them as eval_set",
 ) -> Vocabulary:
     """Return the vocabulary of boosted trees.
 
@@ -258,6 +268,9 @@ def _of_trees(
         sampling: The setting that leaves out features.
         class_weights: How to weight the loss by class.
         first_prediction: What to check of the value that the first trees start from.
+        leaf_penalty: The setting that makes the values of leaves smaller.
+        starting_near: How the first trees start near the labels: a sentence.
+        validating: How to give validation data: a verb and its objects.
     """
     return replace(
         _PYTORCH,
@@ -280,6 +293,9 @@ def _of_trees(
         oversampling="sklearn.utils.resample",
         class_weights=class_weights,
         reproducing="the seeds (of the model, NumPy and the split of the data)",
+        leaf_penalty=leaf_penalty,
+        starting_near=starting_near,
+        validating=validating,
     )
 
 
@@ -296,6 +312,8 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         "colsample_bytree",
         "scale_pos_weight, or the argument weight of DMatrix",
         _PYTORCH.first_prediction,
+        starting_near=_PYTORCH.starting_near,
+        validating=_PYTORCH.validating,
     ),
     "lightgbm": _of_trees(
         "lower min_data_in_leaf, min_sum_hessian_in_leaf, min_gain_to_split, lambda_l1 "
@@ -305,6 +323,8 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         "lightgbm.early_stopping",
         "feature_fraction",
         "class_weight, or the argument weight of Dataset",
+        leaf_penalty="lambda_l2 (reg_lambda)",
+        validating="give them in valid_sets or eval_set",
     ),
     "catboost": _of_trees(
         "lower min_data_in_leaf and l2_leaf_reg, and raise depth",
@@ -312,6 +332,7 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         "early_stopping_rounds",
         "rsm",
         "auto_class_weights='Balanced'",
+        leaf_penalty="l2_leaf_reg",
     ),
 }
 """Vocabularies by the name that the adapter of a framework gives."""

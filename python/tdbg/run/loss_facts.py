@@ -36,6 +36,8 @@ class LossFault(enum.StrEnum):
     NEGATED = "negated"
     # The sum over the batch and not the mean.
     SUMMED = "summed"
+    # CTC leaves out targets that are longer than their inputs.
+    TARGETS_TOO_LONG = "targets_too_long"
     # No operation has made the loss.
     NO_GRAPH = "no_graph"
 
@@ -48,7 +50,8 @@ class LossFact:
         fault: Which one.
         operation: What computes the loss, such as ``nll_loss`` or ``sub``.
         shapes: Shapes of what the fault is about: what it is given; of BROADCAST the
-            outputs and the result.
+            outputs and the result; of TARGETS_TOO_LONG one pair, the number of
+            samples that are left out and that of all.
     """
 
     fault: LossFault

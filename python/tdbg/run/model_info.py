@@ -26,6 +26,7 @@ from tdbg.config.tensor_names import PREFIXES, parameter_in
 from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
 from tdbg.run.schedules import RateSchedule
+from tdbg.run.tree_facts import TreeFacts
 
 __all__ = [
     "MODEL",
@@ -136,6 +137,7 @@ class ModelInfo:
         empty_loader: The numbers of samples and of samples in a batch of a loader that
             then had no batch, since it leaves out the last one; empty: there was none.
         schedules: The learning-rate schedules that have a length, at the end.
+        trees: What is set for boosted trees; None: the model is of another kind.
     """
 
     step: int
@@ -162,6 +164,7 @@ class ModelInfo:
     never_trained: bool = False
     empty_loader: tuple[int, ...] = ()
     schedules: tuple[RateSchedule, ...] = ()
+    trees: TreeFacts | None = None
 
     @property
     def has_several_optimizers(self) -> bool:
@@ -237,6 +240,7 @@ class ModelInfo:
                 document[name] = list(value)
         for name in ("loss_facts", "untrained", "schedules"):
             document[name] = [each.to_json() for each in document[name]]
+        document["trees"] = None if self.trees is None else self.trees.to_json()
         document["modules"] = dict(self.modules)
         document["kinds"] = dict(self.kinds)
         document["input_handling"] = dict(self.input_handling)
@@ -289,6 +293,7 @@ class ModelInfo:
                 filter(is_integer, list_of(document.get("empty_loader")))
             ),
             schedules=_values(RateSchedule.from_json, document.get("schedules")),
+            trees=TreeFacts.from_json(document.get("trees")),
         )
 
     def parts(self, max_bytes: int = MAX_PART_BYTES) -> list[dict[str, Any]]:

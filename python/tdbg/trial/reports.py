@@ -377,6 +377,7 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         never_trained=all(each.never_trained for each in held),
         empty_loader=next((each.empty_loader for each in held), ()),
         schedules=_union(each.schedules for each in held),
+        trees=next((each.trees for each in held if each.trees is not None), None),
         evaluates={
             name: other for each in held for name, other in each.evaluates.items()
         },

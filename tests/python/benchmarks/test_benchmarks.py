@@ -272,7 +272,7 @@ def test_every_default_rule_finds_what_is_planted_and_nothing_else(tmp_path: Pat
     engine.verify(report, judged, plan)
     assert report.n_steps + report.n_evaluated == n_steps
     # Two go by the clock and the end; of the third the faults of classes leave nothing.
-    without_fault = {"StalledTraining", "SlowSchedule", "RepeatedData"}
+    without_fault = {"StalledTraining", "SlowSchedule", "RepeatedData", "TreeSettings"}
     planted = {rule for rule, _ in plan.faults()}
     assert planted | without_fault == {rule.name for rule in default_rules()}
     with pytest.raises(WrongAnswer, match="no verdict"):

@@ -284,3 +284,46 @@ def test_validation_on_a_copy_of_the_training_data_is_found(run_dir: Path) -> No
     copy = data._replace(valid_x=data.x.copy(), valid_y=data.y.copy())
     found = judged(run_dir, BINARY, copy)
     assert found["Overfit"].startswith("The validation loss equals the training loss")
+
+
+REGRESSION = {**QUIET, "objective": "regression", "learning_rate": 0.1}
+ALONE = "train"
+SETTINGS: dict[str, tuple[dict[str, Any], str, str | None]] = {
+    "early stopping by the training data alone": (REGRESSION, ALONE, "Early stopping"),
+    "early stopping by a copy of them": (REGRESSION, "copy", "Early stopping"),
+    "early stopping by other data": (REGRESSION, "valid", None),
+    "a large penalty": ({**REGRESSION, "lambda_l2": 1e7}, "valid", "The rounds hardly"),
+    "a usual penalty": ({**REGRESSION, "lambda_l2": 100.0}, "valid", None),
+    "no first prediction": (
+        {**REGRESSION, "boost_from_average": False},
+        "far",
+        "The first prediction is 0, but all labels",
+    ),
+    "a first prediction": (REGRESSION, "far", None),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Only training set found")
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_that_cannot_work_are_named(run_dir: Path, name: str) -> None:
+    parameters, kind, expected = SETTINGS[name]
+    data = diabetes()
+    y = data.y + (1e4 if kind == "far" else 0.0)
+    matrix = lightgbm.Dataset(data.x, y)
+    other = matrix.create_valid(data.valid_x, data.valid_y)
+    if kind == "copy":
+        other = matrix.create_valid(data.x.copy(), y.copy())
+    with tl.Hook(run_dir, rules=["TreeSettings"]) as hook:
+        lightgbm.train(
+            parameters,
+            matrix,
+            40,
+            valid_sets=[matrix if kind == ALONE else other],
+            callbacks=[lightgbm.early_stopping(60, verbose=False), hook],
+        )
+        assert hook.counters()["internal_errors"] == 0
+    findings = check(run_dir, ["TreeSettings"], record=False).findings
+    messages = [each.message for each in findings]
+    assert [each.startswith(str(expected)) for each in messages] == (
+        [True] if expected else []
+    )

@@ -298,6 +298,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "StoppedOptimizer": [{"num_steps": 0}],
     "TensorVariance": [{"min_count": 1}, {"relative": 0.0}, {"collapsed": 0.5}],
     "TreeDepth": [{"depth": 0}, {"leaves": -1}],
+    "TreeSettings": [{"way": -1.0}, {"way": 101.0}, {"far": -1.0}],
     "UnchangedTensor": [{"num_steps": 1}, {"rtol": -1.0}, {"atol": "x"}],
     "Underfitting": [{"num_steps": 1}, {"learned_percent": 0.0}],
     "UnregisteredParameter": [{"num_steps": 0}],

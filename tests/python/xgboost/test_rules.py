@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ from sklearn.datasets import load_breast_cancer, load_digits, make_friedman1
 
 import tdbg.xgboost as tx
 from tdbg.rules import Report, check, default_rules
-from tdbg.run.findings import Stage
+from tdbg.run.findings import Finding, Severity, Stage
+from tdbg.view import diagnosis_of_report
 from tree_runs import Run, Split, cancer, diabetes, digits, split
 
 BINARY = {"objective": "binary:logistic", "max_depth": 3, "eta": 0.1}
@@ -200,3 +203,122 @@ def test_a_base_score_that_xgboost_refuses_is_no_error_of_tdbg(
                 BINARY | {"base_score": 2.0}, cancer().train(), 3, callbacks=[hook]
             )
         assert hook.counters()["internal_errors"] == 0
+
+
+COUNTS = {"objective": "count:poisson", "max_depth": 3, "eta": 0.1}
+Pick = Callable[[xgboost.DMatrix, xgboost.DMatrix], list[Any]]
+
+
+def both(train: xgboost.DMatrix, valid: xgboost.DMatrix) -> list[Any]:
+    return [(train, "train"), (valid, "valid")]
+
+
+def train_only(train: xgboost.DMatrix, _: xgboost.DMatrix) -> list[Any]:
+    return [(train, "train")]
+
+
+def train_last(train: xgboost.DMatrix, valid: xgboost.DMatrix) -> list[Any]:
+    return [(valid, "valid"), (train, "train")]
+
+
+def copied(_: xgboost.DMatrix, __: xgboost.DMatrix) -> list[Any]:
+    return [(diabetes().train(), "valid")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """A training of numbers; by default, it is healthy."""
+
+    parameters: Mapping[str, Any]
+    evals: Pick = both
+    patience: int | None = None
+    n_rounds: int = 40
+
+    def report(self, run_dir: Path) -> list[Finding]:
+        data = diabetes()
+        train, valid = data.train(), data.valid()
+        rules = ["TreeSettings", "TreeDepth", "LossNotDecreasing", "ExplodingTensor"]
+        rules += ["FeatureImportance"]
+        with tx.Hook(run_dir, rules=rules) as hook:
+            xgboost.train(
+                dict(self.parameters),
+                train,
+                self.n_rounds,
+                evals=self.evals(train, valid),
+                early_stopping_rounds=self.patience,
+                verbose_eval=False,
+                callbacks=[hook],
+            )
+            assert hook.counters()["internal_errors"] == 0
+        report = check(run_dir, rules, record=False)
+        problems = diagnosis_of_report(report).problems
+        worst = [each.worst for each in problems]
+        return [each for each in worst if each.severity > Severity.INFO]
+
+
+FAULTY = {
+    "early stopping by the training data alone": (
+        Settings(parameters=NUMBERS, evals=train_only, patience=5),
+        ("'train', which is the training data", "Hold data back"),
+    ),
+    "early stopping by the training data, given last": (
+        Settings(parameters=NUMBERS, evals=train_last, patience=5),
+        ("'train', which is the training data", "the last set"),
+    ),
+    "early stopping by a copy of the training data": (
+        Settings(parameters=NUMBERS, evals=copied, patience=5),
+        ("'valid', which is the training data", "Hold data back"),
+    ),
+    "a penalty far above the number of samples": (
+        Settings(parameters={**NUMBERS, "lambda": 1e6}, n_rounds=100),
+        ("of what the penalty (1e6) leaves of a leaf", "Lower lambda"),
+    ),
+    "a learning rate far too low": (
+        Settings(parameters={**NUMBERS, "eta": 1e-6}, n_rounds=100),
+        ("each takes 0.0001% of a full step", "Raise learning_rate"),
+    ),
+    "a first prediction far from all labels": (
+        Settings(parameters={**NUMBERS, "base_score": 1e5}),
+        ("all labels lie between 31 and 346", "Leave base_score out"),
+    ),
+    "a first prediction that has no logarithm": (
+        Settings(parameters={**COUNTS, "base_score": 0.0}, n_rounds=60),
+        ("from which this objective cannot start", "Leave base_score out"),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTY)
+def test_settings_that_cannot_work_are_the_cause_of_all_else(
+    run_dir: Path, fault: str
+) -> None:
+    settings, (message, advice) = FAULTY[fault]
+    first, *others = settings.report(run_dir)
+    assert (first.rule, first.cause) == ("TreeSettings", None)
+    assert message in first.message
+    assert advice in first.advice
+    assert [each.rule for each in others if each.cause is None] == []
+
+
+SOUND = {
+    "early stopping by other data": Settings(parameters=NUMBERS, patience=5),
+    "the training data without early stopping": Settings(
+        parameters=NUMBERS, evals=train_only
+    ),
+    "a usual penalty": Settings(parameters={**NUMBERS, "lambda": 100.0}),
+    "a first prediction among the labels": Settings(
+        parameters={**NUMBERS, "base_score": 200.0}
+    ),
+    "counts": Settings(parameters=COUNTS),
+    "trees that stop to split once they have learned": Settings(
+        parameters={**NUMBERS, "eta": 0.3, "gamma": 1e5}, n_rounds=150
+    ),
+    "a few rounds of a low rate": Settings(
+        parameters={**NUMBERS, "eta": 0.01}, n_rounds=5
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_settings_that_can_work_are_not_accused(run_dir: Path, name: str) -> None:
+    assert SOUND[name].report(run_dir) == []

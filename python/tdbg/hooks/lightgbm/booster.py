@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.hooks.trees.importance import KINDS, Importance
-from tdbg.hooks.trees.margins import RunningSum
+from tdbg.hooks.trees.margins import RunningSum, spread_of
 from tdbg.hooks.trees.rounds import DataSet
 from tdbg.hooks.trees.shap import sample_rows
 from tdbg.hooks.trees.tables import NO_NODE, TreeTable, level_order
+from tdbg.run.tree_facts import TreeFacts
 
 __all__ = ["LightGBMModel", "table_of_text"]
 
@@ -35,6 +36,12 @@ Ints = NDArray[np.int64]
 
 # The kinds of boosting in which old trees stay as they are and predictions are sums.
 _SUMS = frozenset({"gbdt", "gbrt", "goss"})
+# Objectives of numbers whose first prediction is their mean, and those of which no
+# sample weighs more than one in a leaf.
+_OF_NUMBERS = frozenset({"regression", "regression_l2", "l2", "mse", "rmse"})
+_OF_ONE = _OF_NUMBERS | {"binary", "multiclass", "softmax", "cross_entropy"}
+# Labels of so many values are the same in two data sets only if these are the same.
+_TELLING = 20
 
 
 class LightGBMModel:
@@ -82,6 +89,47 @@ class LightGBMModel:
             for name, value in given.items()
             if isinstance(value, int | float | str)
         }
+
+    def facts(self, n_rounds: int) -> TreeFacts:
+        """Return what is set for a training of so many rounds."""
+        if not self._is_sum:
+            return TreeFacts()
+        data = self._booster.train_set
+        kind = self._objective or "regression"
+        first: float | None = None
+        labels: tuple[float, ...] = ()
+        from_average = str(self._given("boost_from_average", default=True)).lower()
+        if kind in _OF_NUMBERS and from_average == "false" and not _has_start(data):
+            first, labels = 0.0, spread_of(np.asarray(data.get_label(), np.float64))
+        return TreeFacts(
+            learning_rate=float(
+                self._given("learning_rate", "eta", "shrinkage_rate", default=0.1)
+            ),
+            penalty=float(
+                self._given("lambda_l2", "reg_lambda", "lambda", default=0.0)
+            ),
+            weight=float(data.num_data()) if kind in _OF_ONE else None,
+            n_rounds=n_rounds,
+            first_prediction=first,
+            labels=labels,
+        )
+
+    def _given(self, *names: str, default: Any) -> Any:
+        """Return the parameter that has one of some names, or its default."""
+        found = (self._parameters[name] for name in names if name in self._parameters)
+        return next(found, default)
+
+    def are_same(self, one: DataSet, other: DataSet) -> bool:
+        """Return whether two data sets have the same labels and predictions.
+
+        False where labels are too few to tell.
+        """
+        labels = self.labels(one)
+        if not np.array_equal(labels, self.labels(other)):
+            return False
+        if len(np.unique(labels)) < _TELLING:
+            return False
+        return np.array_equal(self.predictions(one), self.predictions(other))
 
     # ---- trees -----------------------------------------------------------------
 
@@ -179,6 +227,11 @@ class LightGBMModel:
 _IS_CATEGORICAL, _GOES_LEFT = 1, 2
 # Categories in each of the numbers of ``cat_threshold``.
 _WORD = 32
+
+
+def _has_start(data: Any) -> bool:
+    """Return whether each sample has a first prediction of its own."""
+    return data.get_init_score() is not None
 
 
 def table_of_text(text: str, first: int, names: Sequence[str]) -> TreeTable:

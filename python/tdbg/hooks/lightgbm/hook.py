@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import lightgbm
@@ -16,11 +19,47 @@ from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
 from tdbg.hooks.trees.rounds import DataSet, Score
 from tdbg.modes import EVAL, TRAIN, ModeKeys
+from tdbg.run.tree_facts import TreeFacts
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
 # After ``record_evaluation`` (20), before ``early_stopping`` (30) ends the round.
 _ORDER = 25
+# Frames between a callback and the call of `train`; callbacks may be wrapped.
+_MOST_FRAMES = 24
+
+
+def stops_by_training(booster: Any, model: LightGBMModel) -> str:
+    """Return the data set that early stopping goes by, or would, if it is trained by.
+
+    LightGBM leaves the training data out, and stops by nothing where there are no
+    others.
+
+    Returns:
+        Its name; empty where early stopping goes by other data, or there is none.
+    """
+    callbacks = _arguments_of_training().get("callbacks_after_iter") or ()
+    if not any(hasattr(each, "stopping_rounds") for each in callbacks):
+        return ""
+    if not booster.valid_sets:
+        return str(getattr(booster, "_train_data_name", "training"))
+    train = DataSet(booster.train_set, is_training=True)
+    others = (DataSet(data, is_training=False) for data in booster.valid_sets)
+    is_same = all(model.are_same(train, other) for other in others)
+    return str(booster.name_valid_sets[0]) if is_same else ""
+
+
+def _arguments_of_training() -> Mapping[str, Any]:
+    """Return the variables of the ``train`` that calls this; {}: there is none."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        if code.co_name == "train" and module == "lightgbm.engine":
+            return dict(frame.f_locals)
+        frame = frame.f_back
+    return {}
 
 
 class Hook(TreeHook):
@@ -108,7 +147,12 @@ class Hook(TreeHook):
         if booster.valid_sets:
             data_sets[EVAL] = DataSet(booster.valid_sets[-1], is_training=False)
         self._data_sets = data_sets
+        self._facts = TreeFacts()
         self._training_begins(env.begin_iteration, booster.feature_name())
+        if folds is None and env.begin_iteration == 0:
+            stops_by = stops_by_training(booster, self._model)
+            facts = self._model.facts(env.end_iteration)
+            self._facts = dataclasses.replace(facts, stops_by_training=stops_by)
 
     def _read_scores(self, env: Any) -> Sequence[Score]:
         train_name = getattr(env.model, "_train_data_name", "training")

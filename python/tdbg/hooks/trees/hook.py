@@ -39,6 +39,7 @@ from tdbg.hooks.trees.rounds import DataSet, Score, TreeModel, loss_of
 from tdbg.hooks.trees.tables import COLUMNS
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 from tdbg.run.model_info import ModelInfo
+from tdbg.run.tree_facts import TreeFacts
 
 __all__ = ["SHAP_ROWS", "TreeHook"]
 
@@ -108,6 +109,7 @@ class TreeHook(FrameworkHook):
         self._ended_ns: int | None = None
         self._scores: Sequence[Score] = ()
         self._model_name = ""
+        self._facts = TreeFacts()
         self._hyperparameters: dict[str, float | str] = {}
         self._refused: set[str] = set()
         self._model_info = ModelInfoWriter(session, self)
@@ -140,8 +142,8 @@ class TreeHook(FrameworkHook):
     # ---- the model info --------------------------------------------------------
 
     def marks(self) -> ModelMarks:
-        """Look at the model: which losses it has."""
-        return ModelMarks(0, (len(self._scores),))
+        """Look at the model: which losses it has, and what is set."""
+        return ModelMarks(0, (len(self._scores), hash(self._facts)))
 
     def model_info(self, step: int, trained_in_evaluation: Any) -> ModelInfo:
         """Describe the model, and which loss of evaluation belongs to which other."""
@@ -154,6 +156,7 @@ class TreeHook(FrameworkHook):
             losses=tuple(score.name for score in losses),
             evaluates={name: other for name, other in pairs if other is not None},
             complete=True,
+            trees=self._facts,
         )
 
     # ---- the training ----------------------------------------------------------

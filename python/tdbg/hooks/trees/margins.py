@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RunningSum", "derivatives_of", "margin_of", "prediction_of"]
+__all__ = ["RunningSum", "derivatives_of", "margin_of", "prediction_of", "spread_of"]
 
 Floats = NDArray[np.float64]
 
@@ -158,3 +158,10 @@ def _sigmoid(margin: Floats) -> Floats:
 def _softmax(margin: Floats) -> Floats:
     powers = np.exp(margin - margin.max(axis=-1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def spread_of(labels: Floats) -> tuple[float, ...]:
+    """Return the lowest label, the mean, the highest, and the standard deviation."""
+    if not labels.size or not np.isfinite(labels).all():
+        return ()
+    return tuple(float(f(labels)) for f in (np.min, np.mean, np.max, np.std))

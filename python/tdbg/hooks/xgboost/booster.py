@@ -30,10 +30,12 @@ from tdbg.hooks.trees.margins import (
     derivatives_of,
     margin_of,
     prediction_of,
+    spread_of,
 )
 from tdbg.hooks.trees.rounds import DataSet
 from tdbg.hooks.trees.shap import sample_rows
 from tdbg.hooks.trees.tables import TreeTable, level_order
+from tdbg.run.tree_facts import TreeFacts
 
 __all__ = ["XGBoostModel"]
 
@@ -41,6 +43,10 @@ Floats = NDArray[np.float64]
 
 # Elements of a matrix that XGBoost cannot slice and that is copied to sample its rows.
 _MOST_COPIED = 50_000_000
+# Objectives of which no sample weighs more than its own weight in a leaf, and those
+# that take the logarithm of a prediction.
+_OF_ONE = ("reg:squarederror", "reg:logistic", "binary:", "multi:")
+_OF_LOGS = ("count:", "reg:gamma", "reg:tweedie", "survival:")
 
 
 class OwnDerivatives:
@@ -133,6 +139,32 @@ class XGBoostModel:
                 found[name] = value
         return found
 
+    def facts(self, data: xgboost.DMatrix, n_rounds: int) -> TreeFacts:
+        """Return what is set for a training by some data, of so many rounds."""
+        if not self._is_sum:
+            return TreeFacts()
+        learner = json.loads(self._booster.save_config())["learner"]
+        given = learner["gradient_booster"].get("tree_train_param", {})
+        weights = np.asarray(data.get_weight(), dtype=np.float64)
+        weight = float(weights.sum()) if weights.size else float(data.num_row())
+        first: float | None = None
+        is_possible, labels = True, tuple[float, ...]()
+        if learner["learner_model_param"].get("boost_from_average") == "0":
+            score = self._base_score()
+            if score.size == 1:
+                first = float(score[0])
+                is_possible = first > 0.0 or not self._objective.startswith(_OF_LOGS)
+                labels = spread_of(np.asarray(data.get_label(), dtype=np.float64))
+        return TreeFacts(
+            learning_rate=float(given.get("eta", 1.0)),
+            penalty=float(given.get("lambda", 0.0)),
+            weight=weight if self._objective.startswith(_OF_ONE) else None,
+            n_rounds=n_rounds,
+            first_prediction=first,
+            is_possible=is_possible,
+            labels=labels,
+        )
+
     # ---- trees -----------------------------------------------------------------
 
     def trees(self) -> TreeTable:
@@ -223,17 +255,16 @@ class XGBoostModel:
         given = np.asarray(data.get_base_margin(), dtype=np.float64)
         if given.size:
             return given.reshape(data.num_row(), -1).squeeze(-1)
-        base = self._base_score()
+        base = margin_of(self._objective, self._base_score())
         after = self._predict(data, output_margin=True)
         fits = base is not None and (base.size == 1 or base.shape == after.shape[1:])
         return np.broadcast_to(base, after.shape) if base is not None and fits else None
 
-    def _base_score(self) -> Floats | None:
-        """Return the margin before the first round, as the booster has it."""
+    def _base_score(self) -> Floats:
+        """Return the first prediction, as the booster has it."""
         learner = json.loads(self._booster.save_config())["learner"]
         text = str(learner["learner_model_param"]["base_score"])
-        score = np.array([float(part) for part in text.strip("[]").split(",")])
-        return margin_of(self._objective, score)
+        return np.array([float(part) for part in text.strip("[]").split(",")])
 
     def _margin(self, data: xgboost.DMatrix) -> Floats:
         if not self._is_sum:
@@ -259,7 +290,8 @@ class XGBoostModel:
             self._predict(data, output_margin=True, iteration_range=rounds)
             for rounds in ((0, 1), (1, 2), (0, 2))
         )
-        return one + other - both
+        with np.errstate(invalid="ignore"):  # Of a base that is infinite.
+            return np.asarray(one + other - both)
 
     def _predict(self, data: xgboost.DMatrix, **options: Any) -> Floats:
         return np.asarray(self._booster.predict(data, **options), dtype=np.float64)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, cast
 
+import numpy as np
 from xgboost import Booster, DMatrix, __version__, collective
-from xgboost.callback import TrainingCallback
+from xgboost.callback import EarlyStopping, TrainingCallback
 from xgboost.core import XGBoostError
 
 from tdbg.capture.modes import CurrentMode
@@ -29,12 +30,15 @@ from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
 from tdbg.hooks.trees.rounds import DataSet, Score, is_maximized
 from tdbg.hooks.xgboost.booster import OwnDerivatives, XGBoostModel
 from tdbg.modes import EVAL, TRAIN, ModeKeys
+from tdbg.run.tree_facts import TreeFacts
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
 _log = logging.getLogger("tdbg")
 # Frames between a callback and the call of `train`; callbacks may be wrapped.
 _MOST_FRAMES = 24
+# Samples that are compared to know whether two data sets are the same.
+_COMPARED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,28 @@ class TrainingData:
             return name in self.trained_by
         named = [each for each in all_names if "train" in each.lower()]
         return name in named if named else name == all_names[0]
+
+    def stops_by_training(self, call: Mapping[str, Any]) -> str:
+        """Return the set of ``evals`` by which early stopping goes if it is trained by.
+
+        Args:
+            call: The arguments of ``train``, with all of its callbacks.
+
+        Returns:
+            Its name; empty where early stopping goes by other data, or there is none.
+        """
+        evals = {str(name): data for data, name in call.get("evals") or ()}
+        for callback in call.get("callbacks") or ():
+            if isinstance(callback, EarlyStopping) and evals:
+                name = str(getattr(callback, "data", None) or list(evals)[-1])
+                train = self.sets.get(TRAIN)
+                if train is None or name not in evals:
+                    return ""
+                is_same = evals[name] is train.data or _has_rows_of(
+                    evals[name], train.data
+                )
+                return name if is_same else ""
+        return ""
 
 
 def find_data(train_data: Any, validation_data: Any) -> TrainingData:
@@ -190,6 +216,7 @@ class Hook(TreeHook, TrainingCallback):
         self._data = TrainingData()
         self._model: XGBoostModel | None = None
         self._own_derivatives: OwnDerivatives | None = None
+        self._call: Mapping[str, Any] = {}
         return super()._attach(session)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -240,7 +267,7 @@ class Hook(TreeHook, TrainingCallback):
         """A training is over; XGBoost calls it."""
         self._session.run(self._note_kept_rounds, model)
         self._training_ends()
-        self._data, self._model = TrainingData(), None
+        self._data, self._model, self._call = TrainingData(), None, {}
         return model
 
     # ---- the training --------------------------------------------------------------
@@ -248,7 +275,9 @@ class Hook(TreeHook, TrainingCallback):
     def _begin_training(self, model: Any) -> None:
         self._model = None
         folds = getattr(model, "cvfolds", None)
-        given = arguments_of_training().get("obj") is not None
+        self._call = arguments_of_training()
+        self._facts = TreeFacts()
+        given = self._call.get("obj") is not None
         self._own_derivatives = OwnDerivatives() if given else None
         if folds is None:
             self._data = find_data(self._train_data, self._validation_data)
@@ -265,6 +294,19 @@ class Hook(TreeHook, TrainingCallback):
         if self._model is None:
             self._model = XGBoostModel(_booster_of(model))
             self._model.own_derivatives = self._own_derivatives
+            self._facts = self._facts_of_training(self._model)
+
+    def _facts_of_training(self, model: XGBoostModel) -> TreeFacts:
+        """Return what the program has set; nothing of folds, and of old models."""
+        data, call = self._data, self._call
+        train = data.sets.get(TRAIN)
+        if train is None or "num_boost_round" not in call or call.get("xgb_model"):
+            return TreeFacts()
+        facts = TreeFacts()
+        if self._own_derivatives is None:
+            facts = model.facts(train.data, int(call["num_boost_round"]))
+        stops_by = data.stops_by_training(call)
+        return dataclasses.replace(facts, stops_by_training=stops_by)
 
     def _read_scores(self, evals_log: Mapping[str, Any]) -> Sequence[Score]:
         names = list(evals_log)
@@ -296,6 +338,20 @@ class Hook(TreeHook, TrainingCallback):
             self._configure(lambda: config)
         except TdbgError as error:
             _log.warning("this rank captures nothing: %s", error)
+
+
+def _has_rows_of(data: Any, other: Any) -> bool:
+    """Return whether two data sets have the same labels and, at first, samples."""
+    if data.num_row() != other.num_row() or data.num_col() != other.num_col():
+        return False
+    if not np.array_equal(data.get_label(), other.get_label()):
+        return False
+    rows = list(range(min(_COMPARED, data.num_row())))
+    try:
+        one, two = (each.slice(rows).get_data() for each in (data, other))
+    except XGBoostError:
+        return False  # A QuantileDMatrix cannot be sliced.
+    return bool((one != two).nnz == 0)
 
 
 def _rounds_of(model: Booster) -> int:

@@ -212,7 +212,7 @@ NAMED = [
           "of the labels' variance is between batches", "shuffle=True"),
 ]  # fmt: skip
 # Of no training of PyTorch, and of one that stands still: below.
-BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "StalledTraining"}
+BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "TreeSettings", "StalledTraining"}
 # On trainings of their own: test_repeated.py, test_dropout_in_evaluation.py and
 # test_slow_schedule.py.
 BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation", "SlowSchedule"}

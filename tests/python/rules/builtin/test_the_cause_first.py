@@ -5,8 +5,10 @@ Small trainings of real data, each with one fault, watched as a user would.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -93,14 +95,14 @@ class Training:
     inputs: Tensor = IMAGES
     targets: Tensor = CLASSES
     rate: float = 0.05
-    optimizer: type[torch.optim.Optimizer] = torch.optim.SGD
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
     change: Callable[[Batch, int], Batch] = field(default=lambda batch, _: batch)
     n_steps: int = 45
 
     def report(self, run: Path) -> list[Finding]:
         torch.manual_seed(0)
         model = self.model()
-        optimizer = self.optimizer(model.parameters(), lr=self.rate)  # type: ignore[call-arg]
+        optimizer = self.optimizer(model.parameters(), lr=self.rate)
         with td.watch(model, out=run, budget="off"):
             for step in range(self.n_steps):
                 rows = torch.randint(len(self.inputs), (64,))
@@ -114,8 +116,75 @@ class Training:
         return [problem.worst for problem in problems]
 
 
+def too_long(n: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """CTC that leaves out the first n samples, whose targets are too long."""
+
+    def loss(outputs: Tensor, _: Tensor) -> Tensor:
+        targets = torch.randint(1, 11, (outputs.shape[1], 12))
+        lengths = torch.full((outputs.shape[1],), 8), torch.tensor([10] * n + [3] * 64)
+        given = targets, lengths[0], lengths[1][: outputs.shape[1]]
+        return functional.ctc_loss(outputs, *given, zero_infinity=True)
+
+    return loss
+
+
+def of_labels(labels: Tensor) -> Tensor:
+    """Numbers from 0.1 that have the mean 0 in a batch, by their deviation."""
+    return (labels - labels.mean()) / labels.std()
+
+
+def nowhere(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Depend on no weight."""
+    return functional.cross_entropy(0 * outputs, labels)
+
+
+class Saved(nn.Sequential):
+    """A network whose weights came with a NaN from a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__(*mlp(64, 64, 10))
+        with torch.no_grad():
+            self[2].weight[3, 4] = math.nan
+
+
+def weighted(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Divide by a sum of weights, which is zero in a batch of one class."""
+    losses = functional.cross_entropy(outputs, labels, reduction="none")
+    weights = (labels != 3).float()
+    return (losses * weights).sum() / weights.sum()
+
+
+def divided(outputs: Tensor, labels: Tensor) -> Tensor:
+    scale = outputs.detach().abs().max() * (labels != 3).any()
+    return functional.cross_entropy(outputs / scale, labels)
+
+
+def root(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Root of squared errors, one of which is zero where all labels are alike."""
+    errors = (outputs - functional.one_hot(labels, 10)).square().sum(1)
+    return (errors * (labels != labels[0]).any()).sqrt().mean()
+
+
+class Overflowing(nn.Module):
+    """Computes a part in float16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = mlp(64, 32), nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.float16):
+            scores: Tensor = self.last(1e5 * self.first(x).half())
+        return scores.float()
+
+
+def one_class(batch: Batch) -> Batch:
+    return batch[0], torch.full_like(batch[1], 3)
+
+
 IGNORED = at(12, lambda batch: (batch[0], torch.full_like(batch[1], -100)))
 ONE_SAMPLE = at(12, lambda batch: (batch[0][:1], batch[1][:1]))
+DECAYING = partial(torch.optim.SGD, weight_decay=1e-4)
 FAULTS = {
     "raw features": (
         Training(inputs=255 * IMAGES),
@@ -161,6 +230,61 @@ FAULTS = {
         Training(model=Spelling, loss=spelled(10), rate=0.01),
         ("ExplodingTensor", "target is longer than its input", "symbol of a target"),
     ),
+    "CTC that leaves out all samples": (
+        Training(model=Spelling, loss=too_long(64), rate=0.01, n_steps=70),
+        ("LossMisuse", "leaves out 64 of 64 samples", "an input step for each symbol"),
+    ),
+    "a loss of no output": (
+        Training(loss=nowhere, optimizer=torch.optim.Adam, n_steps=120),
+        ("VanishingGradient", "No gradient reaches any weight", "no learning rate"),
+    ),
+    "a loss of no output, and weight decay": (
+        Training(loss=nowhere, optimizer=DECAYING, n_steps=120),
+        ("VanishingGradient", "No gradient reaches any weight", "no learning rate"),
+    ),
+    "gradients that vanish, and weight decay": (
+        Training(model=deep_sigmoids, optimizer=DECAYING, n_steps=120),
+        ("PoorWeightInitialization", "Gradients shrink", "Use ReLU or GELU"),
+    ),
+    "a deviation of the label of one sample": (
+        Training(
+            model=lambda: mlp(64, 32, 1),
+            loss=lambda outputs, y: functional.mse_loss(outputs, of_labels(y)),
+            targets=NUMBERS,
+            change=ONE_SAMPLE,
+        ),
+        ("ExplodingTensor", "a single sample", "drop_last=True"),
+    ),
+    "a checkpoint with NaN": (
+        Training(model=Saved),
+        ("ExplodingTensor", "like that before the first update", "the checkpoint"),
+    ),
+    "sample weights that add up to zero": (
+        Training(loss=weighted, change=at(20, one_class)),
+        ("ExplodingTensor", "computes after this loss", "the sum of a mask"),
+    ),
+    "a division between model and loss": (
+        Training(loss=divided, change=at(20, one_class)),
+        ("ExplodingTensor", "This prediction", "between the model and the loss"),
+    ),
+    "a root at zero": (
+        Training(loss=root, change=at(20, one_class)),
+        ("ExplodingTensor", "so the backward pass", "sqrt(x + 1e-8)"),
+    ),
+    "float16 that overflows": (
+        Training(model=Overflowing),
+        ("ExplodingTensor", "It has float16", "bfloat16"),
+    ),
+    "a class that is ignored, in a sum": (
+        Training(
+            loss=lambda outputs, y: (
+                functional.cross_entropy(outputs, y, ignore_index=3, reduction="sum")
+                / 64
+            ),
+            change=at(12, one_class),
+        ),
+        ("LossMisuse", "ignores all 64 labels", "the ignored index is no class"),
+    ),
     "all labels of a batch are ignored": (
         Training(change=IGNORED),
         ("LossMisuse", "ignores all 64 labels", "leave the samples out"),
@@ -192,6 +316,15 @@ HEALTHY = {
     ),
     "a deviation of a batch": Training(model=lambda: Standardizing(0.1)),
     "targets that fit": Training(model=Spelling, loss=spelled(3), rate=0.01),
+    "CTC that leaves out some samples": Training(
+        model=Spelling, loss=too_long(4), rate=0.01
+    ),
+    "targets by their deviation": Training(
+        model=lambda: mlp(64, 32, 1),
+        loss=lambda outputs, y: functional.mse_loss(outputs, of_labels(y)),
+        targets=NUMBERS,
+    ),
+    "a batch of one class": Training(change=at(20, one_class)),
     "some ignored labels": Training(
         change=lambda batch, _: (batch[0], batch[1].where(torch.rand(64) < 0.5, -100))
     ),

@@ -187,7 +187,10 @@ class FirstLosses:
             self._targets = TargetNetworks(self._step)
             roots = [each.module for each in self._tables]
             self._targets.search(each for each in roots if each is not None)
-        self.facts = tuple(dict.fromkeys((*self.facts, *graph.facts)))
+        # The last batch of an epoch may have another shape.
+        known = {(each.fault, each.operation): each for each in reversed(graph.facts)}
+        known |= {(each.fault, each.operation): each for each in self.facts}
+        self.facts = tuple(known.values())
 
     def _watch(self, leaves: Iterable[torch.Tensor]) -> None:
         for leaf in leaves:

@@ -266,6 +266,8 @@ def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
         yield LossFact(LossFault.SIGMOID_TWICE, _DISTANCES[name], (_shape(given),))
     if name in _LIKELIHOODS:
         yield from _faults_of_likelihood(node, name, given)
+    if "CtcLoss" in name:
+        yield from _left_out(node)
     if is_whole and _is_sum(node, name):
         what = _DISTANCES.get(name, "sum")
         yield LossFact(LossFault.SUMMED, what, (_shape(_operands(node)[0]),))
@@ -311,6 +313,18 @@ def _faults_of_likelihood(node: Any, name: str, given: Any) -> Iterator[LossFact
         fault = _fault_of_numbers(node, classes)
     if fault is not None:
         yield LossFact(fault, operation, (shape,))
+
+
+def _left_out(node: Any) -> Iterator[LossFact]:
+    """Yield the fault of targets that CTC cannot spell, and leaves out silently."""
+    losses = getattr(node, "_saved_result0", None)
+    if not getattr(node, "_saved_zero_infinity", False) or losses is None:
+        return
+    n_left = int(losses.detach().isinf().sum())
+    given = node._saved_log_probs.detach()
+    if n_left and bool(given.isfinite().all()):
+        counts = n_left, losses.numel()
+        yield LossFact(LossFault.TARGETS_TOO_LONG, "ctc_loss", (counts,))
 
 
 def _fault_of_numbers(node: Any, classes: int) -> LossFault | None:

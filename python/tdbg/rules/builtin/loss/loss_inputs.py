@@ -111,6 +111,8 @@ PATIENCE = 3
 LEAST = 32
 # The losses of probabilities.
 _OF_PROBABILITIES = frozenset({Kind.BCE, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
+# Scores that are less apart make a loss of more than 4e-5, which no rounding hides.
+UNSURE = 10.0
 # Largest relative distance of the mean probability of n classes from 1 / n.
 ROUNDING = 1e-3
 
@@ -171,7 +173,8 @@ def ignored_labels(table: Table, model_info: ModelInfo | None) -> Iterator[Evalu
     """Judge whether a loss of class numbers ignores all labels of a batch.
 
     It does if all are the same number and that is below zero, as no class is, or the
-    loss of finite outputs is NaN: a mean of nothing.
+    loss of finite outputs is NaN: a mean of nothing.  It also does if the loss is
+    exactly zero, as a sum of nothing, although no output is far above the others.
     """
     index = {name: i for i, name in enumerate(table.names)}
     for i, name in enumerate(table.names):
@@ -187,7 +190,9 @@ def ignored_labels(table: Table, model_info: ModelInfo | None) -> Iterator[Evalu
         if outputs is not None and loss is not None:
             is_nan = table.known[loss] & (table["nan"][loss] > 0)
             is_finite = table.known[outputs] & (table.not_finite[outputs] == 0)
-            ignored |= alike & is_nan & is_finite
+            is_zero = table.known[loss] & (table["l2"][loss] == 0)
+            is_zero &= table["max"][outputs] - table["min"][outputs] < UNSURE
+            ignored |= alike & (is_nan | is_zero) & is_finite
         severities = np.where(ignored, int(Severity.WARNING), OK)
         if loss is not None:
             is_spoiled = ignored & table.known[loss] & (table["nan"][loss] > 0)
@@ -203,13 +208,14 @@ def _all_ignored(table: Table, i: int, severities: NDArray[np.integer]) -> Evalu
         return Description(
             message=(
                 f"The loss ignores all {n:,} labels of this batch: each is "
-                f"{number(label)}. So the batch teaches nothing, and a mean over its "
-                "labels is NaN."
+                f"{number(label)}. So the batch teaches nothing: a sum over its labels "
+                "is zero, and a mean is NaN."
             ),
             value=float(n),
             threshold=float(n),
             advice=(
-                f"Find out why these samples have no label but {number(label)}: a "
+                "Check that the ignored index is no class. Find out why these samples "
+                f"have no label but {number(label)}: a "
                 "prompt that is as long as the maximal length leaves no answer after "
                 "truncation. Raise that length, truncate the prompt instead of the "
                 "answer, or leave the samples out."

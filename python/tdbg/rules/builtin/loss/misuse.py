@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, with_beginning
-from tdbg.config.quantities import number
+from tdbg.config.quantities import number, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_inputs import ignored_labels, wrong_inputs
 from tdbg.rules.builtin.loss.loss_series import FIRST, LossRule, losses_of
@@ -42,6 +42,8 @@ FALLEN = 0.95
 # A loss below zero has no bound if it reaches this many times its first size, or 1:
 # negative likelihoods of densities reach a few times that.
 NO_BOUND = 1000.0
+# Leaving out fewer samples than this share is what zero_infinity=True is for.
+MANY = 0.5
 # Number of last and first losses to compare: the loss may soon stop being finite.
 SOON = 3
 # Advice where cross_entropy cannot replace the loss.
@@ -67,6 +69,7 @@ class LossMisuse(LossRule):
     - a distance that the training maximizes;
     - a sum over the batch in place of a mean;
     - batches of which the loss ignores all labels;
+    - targets that are too long for CTC, which leaves them out;
     - a loss without a lower bound, or without a graph.
 
     Args:
@@ -158,6 +161,10 @@ class LossMisuse(LossRule):
             if _uses_size_of_gradients(model_info):
                 has_failed = self._failed(table, i)[new]
             severities[known & ~has_failed] = Severity.INFO
+        elif first.fault == LossFault.TARGETS_TOO_LONG:
+            n_left, n_samples = _size(first, 0), _size(first, 1)
+            if n_left < MANY * n_samples:
+                severities[known] = Severity.INFO
         described = [_describe(fact) for fact in facts]
         message = " ".join(each.message for each in described)
         found = Description(
@@ -407,6 +414,25 @@ def _summed(fact: LossFact) -> Description:
     )
 
 
+def _too_long(fact: LossFact) -> Description:
+    n_left, n_samples = _size(fact, 0), _size(fact, 1)
+    return Description(
+        message=(
+            f"{fact.operation} leaves out {n_left:,} of {plural(n_samples, 'sample')} "
+            "of a batch, since their targets are longer than their inputs: with "
+            "zero_infinity=True their loss is 0, so the model learns nothing from them."
+        ),
+        value=float(n_left),
+        threshold=0.0,
+        advice=(
+            "CTC needs an input step for each symbol of a target, and one more between "
+            "two equal symbols. Reduce the time axis less, or leave these samples out. "
+            "Check that input_lengths counts steps of the model's output, and "
+            "target_lengths symbols."
+        ),
+    )
+
+
 # The worst first.
 _DESCRIBED: Mapping[LossFault, Callable[[LossFact], Description]] = {
     LossFault.NO_GRAPH: _no_graph,
@@ -418,6 +444,7 @@ _DESCRIBED: Mapping[LossFault, Callable[[LossFact], Description]] = {
     LossFault.BROADCAST: _broadcast,
     LossFault.SOFTMAX_TWICE: _softmax_twice,
     LossFault.SIGMOID_TWICE: _sigmoid_twice,
+    LossFault.TARGETS_TOO_LONG: _too_long,
     LossFault.SUMMED: _summed,
 }
 

@@ -14,6 +14,7 @@ from tdbg.rules.builtin.loss.loss_series import (
     FIRST,
     LossRule,
     Trend,
+    losses_of,
     rise_of,
     trend_of,
 )
@@ -57,8 +58,9 @@ class LossNotDecreasing(LossRule):
     The rule compares the medians of two consecutive windows of ``window`` recorded
     steps or, for a loss that is where it began, of two windows half as long.  It
     reports nothing while the difference could be noise, or while the loss is well below
-    its start: a loss that has fallen may be flat.  It reports a loss at once when its
-    last 10 values are all above its first 10.
+    its start: a loss that has fallen may be flat.  Boosted trees have the loss of all
+    data, without noise, which may be flat once it is below the very first one.  It
+    reports a loss at once when its last 10 values are all above its first 10.
 
     Args:
         window: Recorded steps in each of the two windows.
@@ -136,6 +138,8 @@ class LossNotDecreasing(LossRule):
             early = np.isnan(trend.now) & self._stays(half)
             severities[early] = Severity.WARNING
             trends = [half if k else trend for k in early.tolist()]
+        if _is_of_trees(window, table):
+            severities[self._has_fallen(table, i, trend)] = OK
         rises = rise_of(table, i, RISEN)
         risen = np.isfinite(rises) & (severities != OK)
         severities[risen] = Severity.WARNING
@@ -175,6 +179,15 @@ class LossNotDecreasing(LossRule):
         surely_not = trend.before - trend.now + OF_SHORT * trend.error < requested
         stays: NDArray[np.bool_] = surely_not & _is_near(trend)
         return stays
+
+    def _has_fallen(self, table: Table, i: int, trend: Trend) -> NDArray[np.bool_]:
+        """Find where the loss is below the very first one, which has no noise."""
+        first = losses_of(table, i)[table.ordinal[i] == 1]
+        if not len(first):
+            return np.zeros(len(trend.columns), dtype=bool)
+        least = float(first[0] - self.fall_percent / 100.0 * abs(first[0]))
+        fallen: NDArray[np.bool_] = losses_of(table, i)[trend.columns] <= least
+        return fallen
 
     def _describe_rise(self, now: float, start: float) -> Description:
         change = 100.0 * (start - now) / abs(start) if start else 0.0
@@ -227,6 +240,12 @@ _RISES = (
     "The loss rises: lower the learning rate, and check the labels and the sign of the "
     "loss."
 )
+
+
+def _is_of_trees(window: Window, table: Table) -> bool:
+    """Return whether the losses are those of all data, as boosted trees have them."""
+    info = window.model_info_at(int(table.steps[-1]))
+    return info is not None and info.trees is not None
 
 
 def _is_near(trend: Trend) -> NDArray[np.bool_]:

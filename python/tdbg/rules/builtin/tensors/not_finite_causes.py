@@ -6,9 +6,10 @@ Thread safety: pure functions.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,20 @@ PAST, LEAST_PAST = 10, 5
 RISEN = 2.0
 
 
+class _Why(NamedTuple):
+    """Why a tensor is not finite.
+
+    Attributes:
+        advice: What to do.
+        message: What shows it, as further sentences.
+        stage: The stage of the finding; None: the rule's own.
+    """
+
+    advice: Advice
+    message: str = ""
+    stage: Stage | None = None
+
+
 def explained(
     window: Window, table: Table, i: int, j: int, found: Description
 ) -> Description:
@@ -48,52 +63,176 @@ def explained(
         j: Column of the step.
         found: What is wrong.
     """
+    surely = (
+        _in_batch_of_one(table, i, j)
+        or _in_half_precision(table, i, j)
+        or _in_data(table, i, j)
+        or _in_short_ctc(table, i, j)
+        or _before_training(table, i, j)
+        or _in_loss(table, i, j)
+        or _in_backward(table, i, j)
+    )
+    why = surely or _since_role(window, table, i, j)
+    return replace(
+        found,
+        message=found.message + why.message,
+        advice=why.advice,
+        stage=why.stage,
+    )
+
+
+def _in_batch_of_one(table: Table, i: int, j: int) -> _Why | None:
+    if table.roles[i] == "model_input" or not _is_batch_of_one(table, j):
+        return None
+    return _Why(
+        "A standard deviation over one sample is NaN (std() and var() divide by "
+        "n - 1). Leave out the last batch (drop_last=True), or do not normalize "
+        "over the batch.",
+        " The batch of this step has a single sample.",
+        Stage.SETUP,
+    )
+
+
+def _in_data(table: Table, i: int, j: int) -> _Why | None:
     role = table.roles[i]
-    message, stage = "", None
-    advice: Advice
-    if role == "input" and _is_finite_model_input(table, j):
-        advice = (
+    if role == "input" and _are_finite(table, j, {"model_input"}):
+        return _Why(
             "What the model got is finite, so the model itself makes it, before this "
             "module. Look for a division by zero there, such as by the deviation of a "
             "column that is constant (add a small number), and for log or sqrt."
         )
-    elif role in ROLES["inputs"]:
-        advice = (
-            "The data already contains it: check loading and normalization, and leave "
-            "out or repair these samples."
+    if role == "prediction":
+        return _Why(_of_prediction(table, j))
+    if role not in ROLES["inputs"]:
+        return None
+    # The model makes neither its own input nor the labels.
+    is_given = role in {"model_input", "label"}
+    return _Why(
+        "The data already contains it: check loading and normalization, and leave "
+        "out or repair these samples.",
+        stage=Stage.SETUP if is_given else None,
+    )
+
+
+def _of_prediction(table: Table, j: int) -> str:
+    where = "The data are not what the loss is given here: the model makes it."
+    if _are_finite(table, j, {"output"}):
+        where = (
+            "What the model returned is finite, so the program makes it between the "
+            "model and the loss."
         )
-        # The model does not make its own input.
-        stage = Stage.SETUP if role == "model_input" else None
-    elif _is_short_ctc(table, i, j):
-        message = (
-            " Outputs are finite, so at least one target is longer than its input."
+    return (
+        f"{where} Look for a division by zero, such as by a norm or a deviation, for "
+        "log or sqrt at zero, and for exp or a power that overflows."
+    )
+
+
+def _in_short_ctc(table: Table, i: int, j: int) -> _Why | None:
+    if not _is_short_ctc(table, i, j):
+        return None
+    return _Why(
+        "CTC needs an input step for each symbol of a target, and one more between "
+        "two equal symbols. Leave out the samples that are too short, or reduce "
+        "the time axis less. zero_infinity=True only hides them.",
+        " Outputs are finite, so at least one target is longer than its input.",
+        Stage.SETUP,
+    )
+
+
+def _before_training(table: Table, i: int, j: int) -> _Why | None:
+    """Explain weights that are not finite before anything has changed them."""
+    is_first = table.steps[j] == 0 and table.ordinal[i, j] == 1
+    if not is_first or table.roles[i] not in STATE_ROLES:
+        return None
+    return _Why(
+        "No update has changed the model yet, so its initial values contain it. Check "
+        "the checkpoint that you load, since the training that wrote it may already "
+        "have failed, and go back to an earlier one; or check the initialization.",
+        " It was like that before the first update.",
+        Stage.SETUP,
+    )
+
+
+def _in_half_precision(table: Table, i: int, j: int) -> _Why | None:
+    """Explain infinities of float16, which ends at 65,504."""
+    n_inf = table["positive_infinity"][i, j] + table["negative_infinity"][i, j]
+    is_given = table.roles[i] in {"model_input", "label"}
+    if table.dtypes[i] != "float16" or not n_inf or is_given:
+        return None
+    if table.roles[i] in STATE_ROLES:
+        return _Why(
+            lambda words: (
+                "An optimizer needs weights in float32: in float16, small updates are "
+                "lost, and the small number that Adam adds before it divides (1e-8) is "
+                f"zero. Keep them in float32 and use {words.mixed_precision}."
+            ),
+            " It has float16, whose largest number is 65,504.",
+            Stage.SETUP,
         )
-        advice = (
-            "CTC needs an input step for each symbol of a target, and one more between "
-            "two equal symbols. Leave out the samples that are too short, or reduce "
-            "the time axis less. zero_infinity=True only hides them."
+    return _Why(
+        lambda words: (
+            "Use bfloat16, which has the range of float32, or compute this part in "
+            "float32. A loss scale does not help: it is the forward pass that "
+            f"overflows. See {words.mixed_precision}."
+        ),
+        " It has float16, whose largest number is 65,504.",
+    )
+
+
+def _in_loss(table: Table, i: int, j: int) -> _Why | None:
+    """Explain a loss of which everything that goes into it is known to be finite."""
+    given = {"model_input", "label", "prediction", "output"}
+    is_known = _are_finite(table, j, {"output", "prediction"})
+    if table.roles[i] != "loss" or not (is_known and _are_finite(table, j, given)):
+        return None
+    look = (
+        "ook in the loss for a division by zero (a mask or sample weights that are all "
+        "zero, labels that are all ignored), for log or sqrt at zero, and for exp that "
+        "overflows. Compute the loss in float32."
+    )
+    if _are_finite(table, j, {"label"}):
+        return _Why(
+            f"L{look}",
+            " What the model got and returned is finite, so the loss itself makes it.",
         )
-        stage = Stage.SETUP
-    elif _is_batch_of_one(table, j):
-        message = " The batch of this step has a single sample."
-        advice = (
-            "A standard deviation over one sample is NaN (std() and var() divide by "
-            "n - 1). Leave out the last batch (drop_last=True), or do not normalize "
-            "over the batch."
-        )
-        stage = Stage.SETUP
-    else:
-        # The hook records losses at every step, other tensors less often.
-        present = np.flatnonzero(table.present[:, j])
-        is_alone = all(table.roles[k] == "loss" for k in present)
-        advice = _by_role(role, is_alone=is_alone)
-        calm = _calm_loss(table, j)
-        if calm is not None:
-            loss, step = calm
-            when = window.training_step(step)
-            message = f" The loss was normal until step {when:,} ({number(loss)})."
-            advice = partial(_of_one_batch, is_alone=is_alone)
-    return replace(found, message=found.message + message, advice=advice, stage=stage)
+    return _Why(
+        lambda words: (
+            f"Check the labels of this step for NaN ({words.finite_check}). If they "
+            f"are finite, l{look}"
+        ),
+        " What the model got and returned is finite, so it comes from the labels or "
+        "from the loss itself.",
+    )
+
+
+def _in_backward(table: Table, i: int, j: int) -> _Why | None:
+    """Explain NaN in gradients of a loss that is finite, and did not rise."""
+    is_new = table.roles[i] in GRADIENT_ROLES and table["nan"][i, j] > 0
+    if not (is_new and _are_finite(table, j, {"loss"}) and _calm_loss(table, j)):
+        return None
+    return _Why(
+        "Look for a function whose slope is infinite at zero: sqrt, norm, a power "
+        "below 1. Add a small number inside it, as in sqrt(x + 1e-8); a condition "
+        "behind it (where) still passes NaN back. Look also for a division by zero "
+        "after this loss, such as by the sum of a mask.",
+        " The loss is finite and did not rise, so the backward pass makes it, or what "
+        "the program computes after this loss.",
+    )
+
+
+def _since_role(window: Window, table: Table, i: int, j: int) -> _Why:
+    # The hook records losses at every step, other tensors less often.
+    present = np.flatnonzero(table.present[:, j])
+    is_alone = all(table.roles[k] == "loss" for k in present)
+    calm = _calm_loss(table, j)
+    if calm is None:
+        return _Why(_by_role(table.roles[i], is_alone=is_alone))
+    loss, step = calm
+    when = window.training_step(step)
+    return _Why(
+        partial(_of_one_batch, is_alone=is_alone),
+        f" The loss was normal until step {when:,} ({number(loss)}).",
+    )
 
 
 def _by_role(role: str, *, is_alone: bool) -> Advice:
@@ -165,10 +304,10 @@ def _calm_loss(table: Table, j: int) -> tuple[float, int] | None:
     return calm
 
 
-def _is_finite_model_input(table: Table, j: int) -> bool:
-    """Return whether the model's inputs are known at a step, and all finite."""
-    inputs = np.array([role == "model_input" for role in table.roles])
-    known = inputs & table.known[:, j]
+def _are_finite(table: Table, j: int, roles: Collection[str]) -> bool:
+    """Return whether tensors of these roles are known at a step, and all finite."""
+    chosen = np.array([role in roles for role in table.roles])
+    known = chosen & table.known[:, j]
     return bool(known.any() and (table.not_finite[known, j] == 0).all())
 
 

@@ -37,6 +37,8 @@ LEAK_KIND = "total_gain"
 FEW = 0.25
 # Splits for each of the most important features before their share is meaningful.
 SPLITS = 10
+# Importances say nothing where all rounds go less than this share of their way.
+FEW_STEPS = 0.5
 
 
 @register
@@ -98,7 +100,11 @@ class FeatureImportance(Rule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge the importances of each step together."""
         for table in window.tables():
-            yield from self._judge(table)
+            info = window.model_info_at(int(table.steps[-1]))
+            facts = None if info is None else info.trees
+            # Trees that hardly move the predictions are all like the first one.
+            if facts is None or facts.way >= FEW_STEPS:
+                yield from self._judge(table)
 
     def _judge(self, table: Table) -> Iterator[Evaluation]:
         found = _shares(table, self.kind)

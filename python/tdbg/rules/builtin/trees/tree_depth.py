@@ -23,6 +23,7 @@ from tdbg.rules.window import (
     Window,
 )
 from tdbg.run.findings import Severity, Stage
+from tdbg.run.tree_facts import TreeFacts
 
 __all__ = ["TreeDepth"]
 
@@ -66,9 +67,11 @@ class TreeDepth(Rule):
         """Judge the trees of each step by the deepest one with enough leaves."""
         for table in window.tables():
             if NODE in table.names:
-                yield self._judge(table)
+                info = window.model_info_at(int(table.steps[-1]))
+                facts = None if info is None else info.trees
+                yield self._judge(table, facts or TreeFacts())
 
-    def _judge(self, table: Table) -> Evaluation:
+    def _judge(self, table: Table, facts: TreeFacts) -> Evaluation:
         steps = table.steps[table.start :]
         usable = table.usable[table.start :]
         levels = np.full(len(steps), UNKNOWN, dtype=np.int8)
@@ -86,7 +89,7 @@ class TreeDepth(Rule):
         def describe(j: int) -> Description:
             depth, n_nodes = depths[j]
             if depth == 0:
-                return _without_split()
+                return _without_split(facts)
             return Description(
                 message=(
                     f"A tree is {plural(depth, 'level')} deep, with "
@@ -137,7 +140,9 @@ class TreeDepth(Rule):
         return (n_nodes + 1) // 2 > self.leaves
 
 
-def _without_split() -> Description:
+def _without_split(facts: TreeFacts) -> Description:
+    # What TreeSettings reports explains it.
+    is_explained = not facts.is_possible or facts.distance > 0
     return Description(
         message=(
             "No tree has a split: each is a single leaf, so the model predicts the "
@@ -149,7 +154,7 @@ def _without_split() -> Description:
             f"To allow splits, {words.allowing_splits}. Check that features and labels "
             f"are not constant or missing.{words.first_prediction}"
         ),
-        stage=Stage.SETUP,
+        stage=Stage.STANDSTILL if is_explained else Stage.SETUP,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from tdbg.config.kinds import NORMS, Kind
 from tdbg.rules.window import Table
 from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 
-__all__ = ["new_last_layer", "untrained"]
+__all__ = ["NewLayer", "new_last_layer", "untrained"]
 
 # Largest relative distance of the largest number from the bound of its distribution,
 # and of the root mean square from the deviation.
@@ -84,13 +85,26 @@ def untrained(table: Table, model_info: ModelInfo, names: Sequence[str]) -> list
     return [name for name in names if name in found]
 
 
+class NewLayer(NamedTuple):
+    """A layer that is as it was made.
+
+    Attributes:
+        weight: Name of its weight.
+        has_zero_bias: Whether it has a bias, which is exactly zero.
+    """
+
+    weight: str
+    has_zero_bias: bool
+
+
 def new_last_layer(
     table: Table, model_info: ModelInfo, frozen: Collection[str]
-) -> str | None:
-    """Return the last weight if its layer is frozen as it was made; else None.
+) -> NewLayer | None:
+    """Return the last layer if it is frozen as it was made; else None.
 
     However small its weights were drawn, they have the shape of a normal or a uniform
-    distribution, and the bias is exactly zero, which training leaves nowhere.
+    distribution, and the bias is exactly zero, which training leaves nowhere.  Without
+    a bias, only a distribution with a bound tells them from trained weights.
 
     Args:
         table: Has the first row of each weight and bias.
@@ -98,26 +112,37 @@ def new_last_layer(
         frozen: Names of the parameters that are not trained.
     """
     index = {name: i for i, name in enumerate(table.names)}
-    *_, weight, bias = ["", "", *model_info.parameters]
-    if not {weight, bias} <= {*frozen} & index.keys():
+    *_, before, last = ["", "", *model_info.parameters]
+    has_bias = owner_of(before) == owner_of(last) and before != ""
+    weight = before if has_bias else last
+    if not {weight, last} <= {*frozen} & index.keys():
         return None
-    if owner_of(weight) != owner_of(bias) or not _is_judged(
-        model_info.parameters[weight]
-    ):
+    parameter = model_info.parameters[weight]
+    if not _is_judged(parameter):
         return None
-    rows = [index[weight], index[bias]]
+    rows = [index[weight], index[last]]
     first = (table.known[rows] & (table.ordinal[rows] == 1)).all(axis=0)
     columns = np.flatnonzero(first)
     if not len(columns):
         return None
     j = int(columns[0])
-    if table["l2"][rows[1], j] != 0 or not table["l2"][rows[0], j] > 0:
-        return None
-    count = float(table["count"][rows[0], j])
-    root = float(table["l2"][rows[0], j]) / math.sqrt(count)
-    roundness = float(table["l1"][rows[0], j]) / count / root
+    if not has_bias:
+        is_new = _is_drawn(table, rows[0], j, model_info, parameter)
+    else:
+        is_zero = table["l2"][rows[1], j] == 0
+        is_new = is_zero and _has_shape_of_drawn(table, rows[0], j)
+    return NewLayer(weight, has_bias) if is_new else None
+
+
+def _has_shape_of_drawn(table: Table, i: int, j: int) -> bool:
+    """Return whether a row has the shape of a normal or a uniform distribution."""
+    if not table["l2"][i, j] > 0:
+        return False
+    count = float(table["count"][i, j])
+    root = float(table["l2"][i, j]) / math.sqrt(count)
+    roundness = float(table["l1"][i, j]) / count / root
     off = min(abs(roundness - each) for each in (_NORMAL_ROUNDNESS, _FLAT_ROUNDNESS))
-    return weight if off <= max(_CUT_TOLERANCE, 1.0 / math.sqrt(count)) else None
+    return off <= max(_CUT_TOLERANCE, 1.0 / math.sqrt(count))
 
 
 def _is_judged(parameter: ParameterFacts) -> bool:

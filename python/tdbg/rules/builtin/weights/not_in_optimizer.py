@@ -10,7 +10,11 @@ import numpy as np
 
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import join_names, lowered, plural
-from tdbg.rules.builtin.weights.first_weights import new_last_layer, untrained
+from tdbg.rules.builtin.weights.first_weights import (
+    NewLayer,
+    new_last_layer,
+    untrained,
+)
 from tdbg.rules.builtin.weights.model_info_rule import (
     ModelInfoRule,
     evaluate_first,
@@ -137,9 +141,9 @@ class NotInOptimizer(ModelInfoRule):
         description = self._describe_frozen(found, len(frozen), model_info)
         if not found:
             last = new_last_layer(table, model_info, frozen)
-            if last is None or _has_copy(table, last, trained):
+            if last is None or _has_copy(table, last.weight, trained):
                 return
-            found, description = [last], _describe_last(last)
+            found, description = [last.weight], _describe_last(last)
         is_last = frozen[-1:] == list(parameters)[-1:] and _is_of(frozen[-1], found)
         is_mistake = len(found) >= SEVERAL or is_last
         is_out = all(parameters[name].optimizer is None for name in found)
@@ -231,11 +235,12 @@ def _never_learned(
     ]
 
 
-def _describe_last(weight: str) -> Description:
+def _describe_last(last: NewLayer) -> Description:
+    bias = ", and its bias is exactly zero" if last.has_zero_bias else ""
     return Description(
         message=(
-            f"The last layer, {owner_of(weight)}, is frozen although it has never "
-            "learned: its weights are as they were drawn, and its bias is exactly zero."
+            f"The last layer, {owner_of(last.weight)}, is frozen although it has never "
+            f"learned: its weights are as they were drawn{bias}."
         ),
         value=1.0,
         threshold=0.0,

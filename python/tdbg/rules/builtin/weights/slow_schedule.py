@@ -17,6 +17,9 @@ from tdbg.run.schedules import RateSchedule
 
 __all__ = ["SlowSchedule"]
 
+# Settings that are in steps of the optimizer, as their documentation says.
+IN_BATCHES = {"total_steps", "num_training_steps", "max_steps"}
+
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +68,10 @@ class SlowSchedule(Rule):
             return
         name = f"{next(iter(info.modules), 'model')}_output_0"
         for each in info.schedules:
-            # By chance, a training that stops early has as many steps as the schedule
-            # has epochs: likely after one epoch, not after several.
-            severity = Severity.WARNING if each.steps > 1 else Severity.INFO
+            # A training that stops early may have as many steps as the schedule has
+            # epochs, by chance.  Only some settings are never in epochs.
+            is_sure = each.setting in IN_BATCHES and each.steps > 1
+            severity = Severity.WARNING if is_sure else Severity.INFO
             slow = severity if self._is_slow(each) else None
             yield idle.judge(name, slow, partial(self._describe, each))
 
@@ -92,6 +96,7 @@ class SlowSchedule(Rule):
             advice=(
                 "Call scheduler.step() after each optimizer.step(), not once an epoch. "
                 "To step it once an epoch, set its length "
-                f"({schedule.setting}) to the number of epochs."
+                f"({schedule.setting}) to the number of epochs. If it is in epochs "
+                "already, and the training stopped early, ignore this."
             ),
         )

@@ -183,7 +183,7 @@ class WeightUpdateRatio(Rule):
         window: Window,
         table: Table,
     ) -> Evaluation:
-        ratio, root = _ratios(weights, updates, judged)
+        ratio, root = _ratios(weights, updates, judged & _have_gradients(table))
         known = ~np.isnan(ratio)
         middle = median(ratio, axis=0)
         large = known & (ratio > self.large_threshold) & (root >= least)
@@ -194,7 +194,8 @@ class WeightUpdateRatio(Rule):
         bad = large | self._lasts(weights, ratio, small, known)
         # Slow weights count if they were slow from the start: trained ones are slow
         # too.
-        slow = known & (middle < self.slow_threshold)[np.newaxis, :]
+        slow = known & (ratio < self.slow_threshold)
+        slow &= (middle < self.slow_threshold)[np.newaxis, :]
         streak = weights.streak(slow, known)
         is_first = (streak >= weights.ordinal) & (weights.ordinal <= self.until)
         bad |= self._lasts(weights, ratio, slow, known, SLOW_ROWS) & is_first
@@ -424,6 +425,19 @@ def _ratios(weights: Table, updates: Table, judged: Bools) -> tuple[Floats, Floa
         ratio = updates["l2"] / size
         root = size / np.sqrt(weights["count"])
     return np.where(np.isfinite(ratio) & (ratio > 0), ratio, np.nan), root
+
+
+def _have_gradients(table: Table) -> Bools:
+    """Find the steps by which any gradient was more than zero, or none is captured.
+
+    Weight decay alone makes small updates, whatever the learning rate is.
+    """
+    rows = [i for i, role in enumerate(table.roles) if role == "gradient"]
+    if not table.present[rows].any():
+        return np.ones(len(table.steps), dtype=bool)
+    moves = (table.present[rows] & ~(table["l2"][rows] == 0.0)).any(axis=0)
+    have: Bools = np.logical_or.accumulate(moves)
+    return have
 
 
 def _judged(window: Window, table: Table) -> Bools:

@@ -18,6 +18,8 @@ __all__ = ["UpdateSizes"]
 # Weights with a smaller root mean square are near zero on purpose, and their updates
 # may exceed them.
 NEAR_ZERO = 1e-3
+# Updates that are further apart than this do not have one size.
+ONE_SIZE = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +65,15 @@ class UpdateSizes:
     def follow_gradients(self) -> bool:
         """Whether updates are as large as their gradients make them, as SGD's are.
 
-        Adam and the like give the updates of all parameters one size instead.  False
-        with fewer than two parameters, which show neither.
+        Adam and the like give the updates of all parameters one size instead.  Beside
+        weight decay, tiny gradients show in no update, but the large ones still do.
+        False with fewer than two parameters, which show neither.
         """
         if len(self.updates) < 2:
             return False
         roots = self.updates / np.sqrt(self.counts)
-        return _spread(self.updates / self.gradients) < _spread(roots)
+        spread = _spread(roots)
+        return spread > ONE_SIZE or _spread(self.updates / self.gradients) < spread
 
     @property
     def largest_ratio(self) -> float:

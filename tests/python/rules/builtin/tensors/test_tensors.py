@@ -11,7 +11,7 @@ import pytest
 from rules_fake import FakeRun, judge, judge_in_parts
 from tdbg.modes import ModeKeys
 from tdbg.rules import ExplodingTensor, UnchangedTensor
-from tdbg.run.findings import Severity
+from tdbg.run.findings import Severity, Stage
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 NAN, INF = np.nan, np.inf
@@ -40,10 +40,20 @@ def test_nan_and_infinities_are_counted_and_only_the_first_tensor_is_reported():
 
 
 def test_weights_come_before_what_is_computed_from_them():
-    run = one_step({"0_output_0": [NAN], "0.weight": [NAN], "gradient/0.weight": [NAN]})
+    run = FakeRun(every=10)
+    run.step(0, {"0_output_0": [1.0], "0.weight": [1.0], "gradient/0.weight": [1.0]})
+    run.step(10, {"0_output_0": [NAN], "0.weight": [NAN], "gradient/0.weight": [NAN]})
     (first,) = judge(run, ExplodingTensor())
     assert first.tensor == "0.weight"
     assert "The update of the previous step" in first.advice
+
+
+def test_weights_that_are_not_finite_before_the_first_update_came_like_that():
+    run = one_step({"0_output_0": [NAN], "0.weight": [NAN], "gradient/0.weight": [NAN]})
+    (first,) = judge(run, ExplodingTensor())
+    assert first.tensor == "0.weight"
+    assert first.stage is Stage.SETUP
+    assert "the checkpoint that you load" in first.advice
 
 
 def test_a_loss_that_was_recorded_alone_is_not_said_to_be_at_fault():
@@ -55,7 +65,8 @@ def test_a_loss_that_was_recorded_alone_is_not_said_to_be_at_fault():
     assert finding.advice.startswith("At this step the hook recorded only losses")
     together = one_step({"0_output_0": [1.0], "MSELoss_output_0": [NAN]})
     (finding,) = judge(together, ExplodingTensor())
-    assert finding.advice.startswith("The inputs of the loss are finite")
+    assert "it comes from the labels or from the loss itself" in finding.message
+    assert finding.advice.startswith("Check the labels of this step for NaN")
 
 
 def test_what_follows_in_later_steps_is_not_reported_again():
@@ -144,7 +155,9 @@ def test_collections_and_expressions_choose():
     rule = ExplodingTensor(collections=("odd",), tensor_regex="^mine$")
     (finding,) = judge(run, rule)
     assert finding.tensor == "mine"
-    assert finding.message.endswith("It spread to buffer/x.")
+    assert finding.message.endswith(
+        "It spread to buffer/x. It was like that before the first update."
+    )
     assert {each.collections for each in rule.needs} == {frozenset()}
 
 

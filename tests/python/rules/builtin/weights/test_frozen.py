@@ -142,6 +142,38 @@ def tuned_by_adapters(*, is_new: bool, deviation: float) -> nn.Module:
     return model
 
 
+def without_bias(*, is_new: bool) -> nn.Module:
+    """The same, whose head has no bias, and is drawn by default if it is new."""
+
+    class Adapted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.adapter = nn.Linear(24, 24)
+            self.trunk = nn.Sequential(nn.Linear(24, 24), nn.Tanh())
+            self.head = nn.Linear(24, 4, bias=False)
+            learn(nn.Sequential(self.trunk, self.head), 300)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scores: torch.Tensor = self.head(self.trunk(x + self.adapter(x)))
+            return scores
+
+    torch.manual_seed(0)
+    model = Adapted()
+    if is_new:
+        model.head = nn.Linear(24, 4, bias=False)
+    model.trunk.requires_grad_(False)
+    model.head.requires_grad_(False)
+    return model
+
+
+def test_a_new_head_without_a_bias_that_is_frozen_is_a_warning(tmp_path: Path):
+    """A distribution with a bound tells drawn weights from trained ones."""
+    (finding,) = trained_on(tmp_path / "new", without_bias(is_new=True), n_steps=110)
+    assert (finding.tensor, finding.severity) == ("head.weight", Severity.WARNING)
+    assert finding.message.endswith("its weights are as they were drawn.")
+    assert trained_on(tmp_path / "old", without_bias(is_new=False), n_steps=110) == []
+
+
 @pytest.mark.parametrize("deviation", [0.02, 0.2])
 def test_a_new_head_that_is_frozen_beside_a_trained_trunk_is_a_warning(
     deviation: float, tmp_path: Path

@@ -1,0 +1,111 @@
+"""TreeFacts: what a program has set for a training of boosted trees.
+
+Thread safety: values that never change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tdbg.run.json_values import is_integer
+
+__all__ = ["TreeFacts"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeFacts:
+    """Settings of boosted trees, as far as they are known.
+
+    Attributes:
+        learning_rate: The share of a full step that a round takes.
+        penalty: What the weights of the samples in a leaf are added to before its
+            value is divided by them: lambda.
+        weight: The weights of all samples together, or more; None: nothing bounds
+            them.
+        n_rounds: Rounds that the training may have; 0: nobody knows.
+        first_prediction: What the program set as the first prediction; None: nothing.
+        is_possible: Whether the objective can start from there.
+        labels: The lowest label, the mean, the highest, and the standard deviation;
+            empty: not known.
+        stops_by_training: Name of the data set by which early stopping goes, if these
+            are the training data; empty: it goes by others, or there is none.
+    """
+
+    learning_rate: float = 1.0
+    penalty: float = 0.0
+    weight: float | None = None
+    n_rounds: int = 0
+    first_prediction: float | None = None
+    is_possible: bool = True
+    labels: tuple[float, ...] = ()
+    stops_by_training: str = ""
+
+    @property
+    def kept(self) -> float:
+        """The share of a leaf's value that the penalty leaves, at most."""
+        if not self.weight or self.penalty <= 0:
+            return 1.0
+        return self.weight / (self.weight + self.penalty)
+
+    @property
+    def step(self) -> float:
+        """The share of a full step that a round takes, at most."""
+        return self.learning_rate * self.kept
+
+    @property
+    def way(self) -> float:
+        """The share of the way to the labels that all rounds go together, at most.
+
+        A round goes a share of what is left of it.
+        """
+        if not self.n_rounds or not 0.0 <= self.step < 1.0:
+            return 1.0
+        return -math.expm1(self.n_rounds * math.log1p(-self.step))
+
+    @property
+    def distance(self) -> float:
+        """How far the first prediction is from all labels, in their deviations.
+
+        0 where it lies between the lowest and the highest, or is not known.
+        """
+        if self.first_prediction is None or len(self.labels) != 4:
+            return 0.0
+        low, mean, high, deviation = self.labels
+        if low <= self.first_prediction <= high or not deviation:
+            return 0.0
+        return abs(self.first_prediction - mean) / deviation
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, document: object) -> TreeFacts | None:
+        """Return the facts that ``to_json`` wrote; None if there are none."""
+        if not isinstance(document, Mapping):
+            return None
+        labels = document.get("labels")
+        given = list(labels) if isinstance(labels, list | tuple) else []
+        numbers = [each for each in map(_number, given) if each is not None]
+        rate, penalty = _number(document.get("learning_rate")), document.get("penalty")
+        n_rounds, stops_by = document.get("n_rounds"), document.get("stops_by_training")
+        return cls(
+            learning_rate=1.0 if rate is None else rate,
+            penalty=_number(penalty) or 0.0,
+            weight=_number(document.get("weight")),
+            n_rounds=n_rounds if is_integer(n_rounds) else 0,
+            first_prediction=_number(document.get("first_prediction")),
+            is_possible=document.get("is_possible") is not False,
+            labels=tuple(numbers) if len(numbers) == 4 else (),
+            stops_by_training=stops_by if isinstance(stops_by, str) else "",
+        )
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
