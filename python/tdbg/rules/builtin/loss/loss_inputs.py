@@ -192,6 +192,9 @@ def ignored_labels(table: Table, model_info: ModelInfo | None) -> Iterator[Evalu
             is_finite = table.known[outputs] & (table.not_finite[outputs] == 0)
             is_zero = table.known[loss] & (table["l2"][loss] == 0)
             is_zero &= table["max"][outputs] - table["min"][outputs] < UNSURE
+            handling = model_info.input_handling_of(name) if model_info else None
+            # That of scores that are not captured may be zero.
+            is_zero &= handling != InputHandling.FIND_SCORES
             ignored |= alike & (is_nan | is_zero) & is_finite
         severities = np.where(ignored, int(Severity.WARNING), OK)
         if loss is not None:
