@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tdbg.errors import TdbgError
+from tdbg.modes import TRAINING
 from tdbg.run.json_values import mapping_of
 from tdbg.trial import Trial
 
@@ -36,6 +37,11 @@ OPTIMIZER = "scalar/optimizer/"
 HYPERPARAMETERS = "hyperparameters"
 
 
+def _made_in_training(trial: Trial) -> int:
+    made = trial.steps_made().items()
+    return sum(end - first for mode, (first, end) in made if mode in TRAINING)
+
+
 def facts_of(trial: Trial) -> dict[str, str]:
     """Return facts about a run, by name."""
     framework = mapping_of(trial.configuration().get("framework"))
@@ -45,7 +51,7 @@ def facts_of(trial: Trial) -> dict[str, str]:
     cost = str(trial.overhead()).removeprefix("measured cost: ")
     return {
         "State": trial.status,
-        "Steps": f"{trial.count_steps():,}",
+        "Steps": f"{_made_in_training(trial):,}",
         "Modes": ", ".join(mode.name for mode in trial.modes()),
         "Software": software,
         "Workers": str(len(trial.workers())),

@@ -29,7 +29,7 @@ from tdbg.report.sections.settings import reproduce, settings
 from tdbg.report.sections.workers import workers
 from tdbg.report.subject import Subject
 from tdbg.report.trees.sections import of_predictions, of_trees
-from tdbg.rules import Engine, Report
+from tdbg.rules import Report, check
 from tdbg.trial import Trial
 from tdbg.view import Verdict, diagnosis_of_report, diagnosis_of_run
 
@@ -148,11 +148,9 @@ def _subject(trial: Trial, judged: Report | None) -> Subject:
         return Subject(trial, diagnosis_of_report(judged))
     diagnosis = diagnosis_of_run(trial)
     is_judged = diagnosis.statuses or diagnosis.problems
-    if is_judged or not trial.count_steps():
+    if is_judged or not len(trial.step_table()):
         return Subject(trial, diagnosis)
-    engine = Engine(trial, record=False)
-    engine.poll()
-    return Subject(trial, diagnosis_of_report(engine.finish()))
+    return Subject(trial, diagnosis_of_report(check(trial, record=False)))
 
 
 def _render(subject: Subject) -> str:

@@ -469,9 +469,8 @@ class RunOverhead:
         text = f"measured cost: steps take {100 * self.share:.1f} % longer"
         if not self.is_telling:
             text = (
-                f"measured cost: too short to tell ({self.steps} steps of "
-                f"{self.rest_seconds:.1f} s in all, and {self.capture_seconds:.1f} s "
-                "in tdbg)"
+                f"measured cost: too short to tell ({self.rest_seconds:.1f} s in "
+                f"steps, and {self.capture_seconds:.1f} s in tdbg)"
             )
         if self.budget is not None:
             text += self._of_budget(self.budget)
@@ -487,7 +486,9 @@ class RunOverhead:
         """Say what was spent of what the budget allows."""
         share = f"{100 * budget:g} %"
         if budget * self.rest_seconds >= self.budget_seconds:
-            is_more = self.is_telling and self.share > budget
+            if not self.is_telling:
+                return f"; the budget is {share}"
+            is_more = self.share > budget
             return f", {'more than' if is_more else 'within'} the budget of {share}"
         spent = f" ({self.capture_seconds:.1f} s in all)" if self.is_telling else ""
         allowed = f"{self.budget_seconds:.1f} s in the first minute"

@@ -79,10 +79,9 @@ def _usual_count(run: RunState, name: str | None) -> Count:
     evaluated = ~is_training(modes)
     if not evaluated.any():
         return None
-    if name is not None:
-        saved = values.saved_steps(run, name, "any")
-        evaluated = evaluated[np.isin(run.table.steps, saved, assume_unique=True)]
-        modes = modes[np.isin(run.table.steps, saved, assume_unique=True)]
+    saved = values.saved_steps(run, name, "any")
+    evaluated = evaluated[np.isin(run.table.steps, saved, assume_unique=True)]
+    modes = modes[np.isin(run.table.steps, saved, assume_unique=True)]
     if not len(modes) or not evaluated.all():
         return None
     return ModeKeys.EVAL if (modes == ModeKeys.EVAL.value).any() else ModeKeys.PREDICT

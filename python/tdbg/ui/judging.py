@@ -224,7 +224,9 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     try:
         engine = Engine(path)
-        engine.on_window = lambda: _say(says, "judging", steps=engine.report().n_steps)
+        engine.on_window = lambda: _say(
+            says, "judging", steps=engine.report().n_recorded
+        )
         engine.poll()
         engine.poll_idle()
         report = engine.finish()
@@ -236,7 +238,7 @@ def main() -> None:
     else:
         notes = "; ".join(report.notes)
         state: _State = "failed" if notes else "judged"
-        _say(says, state, reason=notes, steps=report.n_steps)
+        _say(says, state, reason=notes, steps=report.n_recorded)
 
 
 def _say(says: IO[str], state: _State, *, reason: str = "", steps: int = 0) -> None:

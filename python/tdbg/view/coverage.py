@@ -116,7 +116,8 @@ class Coverage:
             return ""
         steps = plural(self.steps, self.step_word)
         if self.is_full:
-            return f"{_listed(self.roles)} at each of {steps}"
+            at = f"each of {steps}" if self.steps > 1 else f"the only {self.step_word}"
+            return f"{_listed(self.roles)} at {at}"
         parts = []
         for n, group in groupby(self.roles, key=lambda each: each.steps):
             at = f"every {self.step_word}" if n >= self.steps else f"{n:,}"
@@ -230,7 +231,9 @@ def _counted(
     trial: Trial, tensors: Tensors, n_steps: int, overhead: RunOverhead
 ) -> Coverage:
     words = {role.name.lower(): text for role, text in WORDS.items()}
-    most = trial.recorded_of_roles(TRAIN if TRAIN in trial.modes() else GLOBAL)
+    # Trees are evaluated in every round that trains.
+    is_trained = TRAIN in trial.modes() and not tensors.are_trees
+    most = trial.recorded_of_roles(TRAIN if is_trained else GLOBAL)
     found = [
         RoleCoverage(role, text, *most[role], interval_of(trial, role))
         for role, text in words.items()

@@ -145,6 +145,7 @@ class Head:
             "cost": self.overhead.to_json(),
             "lost_records": self.lost_records.to_json(),
             "missing": self.missing,
+            "counted_steps": self.counted_steps,
         }
 
 

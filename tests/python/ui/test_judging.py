@@ -11,19 +11,25 @@ import pytest
 
 from dashboard import Dashboard, dashboard
 from run_builder import RunBuilder
+from tdbg.config import Role
+from tdbg.modes import ModeKeys
 from tdbg.ui.judging import Judges, Judging
 from tdbg.ui.runs import Runs
 
 SECONDS = 60.0
 
 
-def make_run(path: Path, steps: int = 30) -> Path:
+def make_run(path: Path, steps: int = 30, evaluated: int = 0) -> Path:
     """A run with a NaN that nobody has judged."""
     with RunBuilder(path) as builder:
         for step in range(steps):
             value = np.nan if step > steps // 2 else 0.1
             tensors = {"gradient/w": np.full(4, value, np.float32)}
             builder.step(step, tensors, what="statistics")
+        for step in range(steps, steps + evaluated):
+            loss = np.array(0.1, np.float32)
+            builder.save(step, "loss_output_0", loss, role=Role.LOSS)
+            builder.end_step(step, ModeKeys.EVAL)
     return path
 
 
@@ -82,6 +88,17 @@ def test_a_run_on_the_screen_is_judged_by_itself(tmp_path: Path) -> None:
             served.ask(f"/api/run?run={served.run_id()}").json["judging"]
             == (found["judging"])
         )
+
+
+def test_a_run_with_evaluation_is_judged_once(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", evaluated=12)
+    runs = Runs([str(tmp_path / "run")])
+    (id_,) = runs.found()
+    judges = Judges(runs.open)
+    judges.start(runs.open(id_))
+    list(until_judged(judges, [id_]))
+    document = {"recorded": 42, "state": "closed", "verdict": {"tone": "error"}}
+    assert judges.show(runs.open(id_), document) == Judging("judged", "", 42)
 
 
 def test_a_server_that_shall_not_judge_waits_to_be_asked(tmp_path: Path) -> None:

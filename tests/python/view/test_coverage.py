@@ -135,6 +135,13 @@ def test_evaluation_is_counted_where_nothing_was_trained(tmp_path: Path) -> None
     assert coverage(tmp_path / "run").text == "outputs at each of 10 steps"
 
 
+def test_of_one_step_nobody_says_each(tmp_path: Path) -> None:
+    with RunBuilder(tmp_path / "run") as run:
+        run.save(0, "gradient/w", np.ones(2, np.float32))
+        run.end_step(0)
+    assert coverage(tmp_path / "run").text == "gradients at the only step"
+
+
 def test_a_live_run_is_counted_again_when_it_has_grown(tmp_path: Path) -> None:
     def steps_of(run: RunBuilder, steps: range) -> None:
         for step in steps:

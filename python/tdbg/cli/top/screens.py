@@ -309,6 +309,8 @@ def _maps(
 
 
 def _no_map(run: WatchedRun) -> str:
+    if run.view is not None and run.view.head.step_word == "round":
+        return "Boosted trees have no layers to map. tdbg report shows the trees."
     if not run.mapped():
         return (
             "No statistics of gradients, weights or outputs were captured. Use "

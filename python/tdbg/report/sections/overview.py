@@ -88,7 +88,10 @@ def facts(subject: Subject) -> Section:
             str(subject.view.head.overhead).removeprefix("measured cost: "),
         ),
         ("Lost records", str(trial.lost_records())),
-        ("Size", f"{size(trial.n_bytes)} of {len(trial.tensor_names()):,} tensors"),
+        (
+            "Size",
+            f"{size(trial.n_bytes)} of {plural(len(trial.tensor_names()), 'tensor')}",
+        ),
         ("Identity", tag("code", trial.uuid)),
     ]
     problems = trial.problems()
@@ -173,13 +176,12 @@ def _state(subject: Subject) -> str:
 
 
 def _steps(subject: Subject) -> str:
-    first, last = subject.span
+    head = subject.view.head
     if not len(subject.table):
         return "none"
-    modes = ", ".join(
-        f"{subject.trial.count_steps(mode):,} {mode.name}" for mode in subject.modes
-    )
-    text = f"{len(subject.table):,} recorded, {first:,} to {last:,} ({modes})"
+    text = head.counted_steps
+    if head.steps and head.evaluated and not subject.are_trees:
+        text += f", and {head.evaluated:,} of evaluation"
     incomplete = int(np.count_nonzero(~subject.table["complete"]))
     lossy = int(np.count_nonzero(~subject.table["lossless"]))
     if incomplete:

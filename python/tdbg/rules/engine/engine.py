@@ -94,6 +94,11 @@ class Report(Shown):
         return not self.accuses and not failed
 
     @property
+    def n_recorded(self) -> int:
+        """How many recorded steps of any mode were judged."""
+        return self.n_steps + self.n_evaluated
+
+    @property
     def judged(self) -> str:
         """How many steps were judged, in words, evaluation apart."""
         trained = plural(self.n_steps, "recorded step")

@@ -216,7 +216,13 @@ function TopBar({ run }: { run?: Run | null }) {
             <p class="pulse">
               {run.last_step !== null && (
                 <span>
-                  step <b>{count(run.last_step)}</b>
+                  {run.state === "running" ? (
+                    <>
+                      {run.step_word} <b>{count(run.last_step)}</b>
+                    </>
+                  ) : (
+                    <b>{run.counted_steps}</b>
+                  )}
                 </span>
               )}
               {run.rate !== null && run.state === "running" && <span>{number(run.rate)}/s</span>}

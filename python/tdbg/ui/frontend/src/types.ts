@@ -37,6 +37,8 @@ export interface Head {
   /** Steps of evaluation and prediction. */
   evaluated: number;
   step_word: "step" | "round";
+  /** The steps in words: of training, or else of evaluation. */
+  counted_steps: string;
   recorded: number;
   /** Training steps: evaluation stands at the number of training steps before it. */
   first_step: number | null;

@@ -45,14 +45,14 @@ export function Losses({
   const evaluation = useGrid(split ? request("EVAL") : null, version);
   const lines = useMemo(() => {
     const found = [];
-    if (train.data)
+    const isEvaluated = split && evaluation.data?.rows.some((n) => n > 0);
+    if (train.data && !(isEvaluated && train.data.rows.every((n) => n === 0)))
       found.push({
         label: split ? "train" : plain(name ?? ""),
         color: series(0),
         grid: train.data,
       });
-    if (split && evaluation.data?.rows.some((n) => n > 0))
-      found.push({ label: "evaluation", color: series(1), grid: evaluation.data });
+    if (isEvaluated) found.push({ label: "evaluation", color: series(1), grid: evaluation.data! });
     return found;
   }, [train.data, evaluation.data, split, name]);
   const axis = useMemo(
@@ -75,17 +75,17 @@ export function Losses({
     [run.findings, name],
   );
   const bad = lines.reduce((sum, { grid }) => sum + grid.bad.reduce((a, b) => a + b, 0), 0);
-  const last = lines[0] ? lastMean(lines[0].grid) : null;
+  const isLastLoss = range.isWhole && run.last_loss?.name === name;
+  const last = lines[0] ? lastValue(lines[0].grid) : null;
+  const isBad = last !== null && Number.isNaN(last);
+  const value = last === null || isBad ? "NaN" : number(last);
+  const told = isLastLoss ? run.last_loss!.text : value;
   return (
     <Card
       title="Loss"
       aside={
         <div class="settings">
-          {last !== null && (
-            <span class={`now${Number.isNaN(last) ? " bad" : ""}`}>
-              {Number.isNaN(last) ? "NaN" : number(last)}
-            </span>
-          )}
+          {(isLastLoss || last !== null) && <span class={`now${isBad ? " bad" : ""}`}>{told}</span>}
           {run.curves.length > 1 && (
             <Select
               label="Which curve"
@@ -140,7 +140,13 @@ export function Losses({
   );
 }
 
-function lastMean(grid: { columns: number; rows: Uint32Array; mean: Float32Array }): number | null {
-  for (let j = grid.columns - 1; j >= 0; j--) if (grid.rows[j]) return grid.mean[j];
+/** The last value, where its column has no other: the mean of several is none of them. */
+function lastValue(grid: {
+  columns: number;
+  rows: Uint32Array;
+  mean: Float32Array;
+}): number | null {
+  for (let j = grid.columns - 1; j >= 0; j--)
+    if (grid.rows[j]) return grid.rows[j] === 1 ? grid.mean[j] : null;
   return null;
 }

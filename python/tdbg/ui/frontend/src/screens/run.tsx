@@ -19,7 +19,7 @@ export function RunScreen({ run, version }: { run: Run; version: number }) {
   return (
     <main class="run">
       <Verdict run={run} />
-      {run.steps > 0 && (
+      {run.steps + run.evaluated > 0 && (
         <>
           <Card class="axis">
             <Timeline

@@ -121,14 +121,14 @@ function RunRow({ run }: { run: ListedRun }) {
       </Link>
     );
   const facts = [
-    `${count(run.steps)} ${run.step_word}${run.steps === 1 ? "" : "s"}`,
+    run.counted_steps,
     run.last_loss && `loss ${run.last_loss.text}`,
     run.state === "running" && run.rate && `${number(run.rate)}/s`,
     run.cost.is_telling && `cost +${percent(run.cost.share)}`,
     isJudged(run) && (run.judging!.state === "waiting" ? "waits to be judged" : "being judged"),
     run.damaged_files > 0 && `damaged: ${count(run.damaged_files)}`,
   ];
-  const loss = run.loss && `${plain(run.loss.name)} over ${count(run.steps)} ${run.step_word}s`;
+  const loss = run.loss && `${plain(run.loss.name)} over ${run.counted_steps}`;
   return (
     <Link to={{ run: run.id }} class="run-row">
       <Mark tone={run.verdict.tone} size={18} />
