@@ -90,6 +90,11 @@ def _tensors(
     mode: ModeKeys | None,
 ) -> list[dict[str, Any]]:
     names = trial.tensor_names(mode=mode, regex=regex, collection=collection)
+    found = trial.overview(names, mode)
+    ends = {step for each in found for step in (each.first_step, each.last_step)}
+    steps = sorted(step for step in ends if step is not None)
+    # Asked at once: there may be 100,000 tensors.
+    places = dict(zip(steps, trial.training_steps_at(steps), strict=True))
     return [
         {
             "name": tensor.what.name,
@@ -98,23 +103,22 @@ def _tensors(
             "shape": _shape(trial, tensor, mode),
             "statistics": tensor.n_statistics,
             "values": tensor.n_values,
-            **_span(trial, tensor, mode),
+            **_span(places, tensor, mode),
         }
-        for tensor in trial.overview(names, mode)
+        for tensor in found
     ]
 
 
 def _span(
-    trial: Trial, tensor: TensorOverview, mode: ModeKeys | None
+    places: Mapping[int, int], tensor: TensorOverview, mode: ModeKeys | None
 ) -> dict[str, int | None]:
     """Its first and last step: of training, unless a mode counts its own."""
     first, last = tensor.first_step, tensor.last_step
     if mode is not None or first is None or last is None:
         return {"first_step": first, "last_step": last}
-    placed = trial.training_steps_at([first, last])
     return {
-        "first_step": placed[0],
-        "last_step": placed[1],
+        "first_step": places[first],
+        "last_step": places[last],
         "first_global_step": first,
         "last_global_step": last,
     }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from run_builder import RunBuilder
 from tdbg._core import Definition
+from tdbg.cli import _tdbg
 from tdbg.config import Role
 from tdbg.config.collections import Collection
 from tdbg.trial import Trial, create_trial, layout, writers
@@ -165,3 +167,19 @@ def test_collections_ask_no_tensor_by_itself_without_an_expression(
     assert not asked
     only = Collection("mine", r"layers\.1\.")
     assert trial.tensor_names(collection=only) == ["layers.1.weight"]
+
+
+def test_the_list_of_tensors_asks_for_all_steps_at_once(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    place = Trial.training_steps_at
+
+    def counted(self: Trial, global_steps: Sequence[int]) -> list[int]:
+        asked.append(len(global_steps))
+        return place(self, global_steps)
+
+    monkeypatch.setattr(Trial, "training_steps_at", counted)
+    done = CliRunner().invoke(_tdbg, ["ls", trial.path], catch_exceptions=False)
+    assert done.stdout.count("layers.") == N
+    assert len(asked) < 16
