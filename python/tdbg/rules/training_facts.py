@@ -21,6 +21,7 @@ __all__ = [
     "NOT_EVALUATED",
     "NO_CLASSES",
     "NO_LAYERS",
+    "NO_TREES",
     "OF_LAYERS",
     "TrainingFacts",
 ]
@@ -29,6 +30,8 @@ __all__ = [
 NOT_EVALUATED = "the training has no validation (no steps of mode EVAL)"
 #: Why what is asked of classes is not asked.
 NO_CLASSES = "the losses compare numbers, not classes"
+#: Why what is asked of trees is not asked.
+NO_TREES = "this training has no boosted trees"
 #: Why what is asked of layers, or of their optimizer, is not asked of trees.
 NO_LAYERS = "boosted trees have no layers and no optimizer"
 #: Collections that only layers and their optimizers fill.
@@ -119,7 +122,7 @@ class TrainingFacts:
         every = tuple(needs)
         collections = frozenset().union(*(need.collections for need in every))
         if collections and collections <= TREES:
-            return "" if self.has_trees else "this training has no boosted trees"
+            return "" if self.has_trees else NO_TREES
         if self.has_trees:
             return NO_LAYERS if collections & OF_LAYERS else ""
         asked = frozenset().union(*(need.modules for need in every))

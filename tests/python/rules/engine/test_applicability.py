@@ -53,6 +53,8 @@ NOTHING_KNOWN = TrainingFacts(modes=frozenset({TRAIN}))
         ("SlowSchedule", facts(), "no schedule"),
         ("TreeDepth", facts(), "no boosted trees"),
         ("TreeDepth", facts(trees=True), ""),
+        ("TreeSettings", facts(), "no boosted trees"),
+        ("TreeSettings", facts(trees=True), ""),
         ("VanishingGradient", facts(trees=True), NO_LAYERS),
         ("StoppedOptimizer", facts(trees=True), NO_LAYERS),
         ("LossNotDecreasing", facts(trees=True), ""),

@@ -16,6 +16,7 @@ from tdbg.rules.builtin.trees.tree_depth import NODE
 from tdbg.rules.columns import model_info_of_steps
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.training_facts import NO_TREES, TrainingFacts
 from tdbg.rules.window import OK, Description, Evaluation, TensorInfo, Window
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.tree_facts import TreeFacts
@@ -68,6 +69,10 @@ class TreeSettings(Rule):
     def needs(self) -> Needs:
         """Losses, which have a row at each round."""
         return Needs(collections=frozenset({"losses"}))
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that there are no trees, if so."""
+        return "" if training.has_trees else NO_TREES
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select losses, and trees where there is none."""
