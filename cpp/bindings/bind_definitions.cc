@@ -147,9 +147,8 @@ py::tuple DefinitionNames(LockedReader& reader) {
     });
     return found;
   });
-  return py::make_tuple(
-      ListOf(names),
-      ArrayOf(std::move(numbers), py::dtype::of<std::uint32_t>()));
+  return py::make_tuple(ListOf(names), ArrayOf(std::move(numbers),
+                                               py::dtype::of<std::uint32_t>()));
 }
 
 // The names of all definitions that are no spans, each once.

@@ -72,7 +72,7 @@ class Definitions {
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
   struct Entry {
-    std::uint64_t end = 0;  // Of its bytes.
+    std::uint64_t end = 0;   // Of its bytes.
     std::uint64_t hash = 0;  // Of its name.
     std::uint32_t id = 0;
     std::uint32_t before = kNone;  // The place before of the same name.
