@@ -58,7 +58,8 @@ class SaveConfigMode:
     An interval that is a ``Default`` was chosen by tdbg, any other one by the user.
 
     Raises:
-        ConfigurationError: If an argument is no whole number, or out of range.
+        ConfigurationError: If an argument is no whole number, or out of range, or
+            *end_step* is not above *start_step*.
     """
 
     save_interval: int = SAVE_INTERVAL
@@ -85,6 +86,14 @@ class SaveConfigMode:
         set_field(
             self, "save_steps", frozenset(_integer("save_steps", s, 0) for s in steps)
         )
+        if self.end_step and self.end_step <= self.start_step:
+            msg = (
+                f"no step lies between start_step={self.start_step} and "
+                f"end_step={self.end_step}: end_step is the first step after the "
+                "schedules and must be greater than start_step; end_step=0 disables "
+                "both schedules"
+            )
+            raise ConfigurationError(msg)
 
     def should_save(self, mode_step: int) -> bool:
         """Return whether raw values are saved at this step."""
@@ -123,9 +132,8 @@ class SaveConfigMode:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no step lies between its bounds and ``save_steps`` is empty."""
-        ends = self.end_step is not None and self.end_step <= self.start_step
-        return ends and not self.save_steps
+        """Whether ``end_step`` disables both schedules and ``save_steps`` is empty."""
+        return self.end_step == 0 and not self.save_steps
 
     def steady_until(self, mode_step: int) -> int | None:
         """Return the next step at which the answers may change; None: they never do.
@@ -196,7 +204,7 @@ class SaveConfig:
         save_steps: Further steps at which values are saved.
 
     Raises:
-        ConfigurationError: If a mode or a number is bad.
+        ConfigurationError: If a mode or a number is bad, as ``SaveConfigMode`` says.
     """
 
     modes: Mapping[ModeKeys, SaveConfigMode] = field(hash=False)

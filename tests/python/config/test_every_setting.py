@@ -194,6 +194,24 @@ TABLE = [
         {"rules": ["AllZero"]},
         lambda ran: [each["name"] for each in ran.configured("rules")] == ["AllZero"],
     ),
+    Row(
+        "start_step=5 and end_step=3",
+        {"save_config": {"start_step": 5, "end_step": 3}},
+        None,
+        {"start_step": "5", "end_step": "3"},
+    ),
+    Row(
+        "start_step=6 and end_step=6",
+        {"collections": {"biases": {"save_config": {"start_step": 6, "end_step": 6}}}},
+        None,
+        {},
+        (
+            {
+                "CollectionName": "biases",
+                "CollectionParameters": {"start_step": "6", "end_step": "6"},
+            },
+        ),
+    ),
     Row("include_workers", {"include_workers": [3]}, None, {"include_workers": "3"}),
     Row(
         "dry_run",

@@ -36,8 +36,9 @@ def test_the_phase_is_absolute_and_start_and_end_bound_both_schedules() -> None:
 
 
 def test_end_step_zero_disables_both() -> None:
-    config = SaveConfigMode(save_interval=1, statistics_interval=1, end_step=0)
-    assert saved(config, 9) == reduced(config, 9) == []
+    for start in (0, 5):
+        config = SaveConfigMode(save_interval=1, start_step=start, end_step=0)
+        assert saved(config, 9) == reduced(config, 9) == []
 
 
 def test_save_steps_add_wherever_they_lie() -> None:
@@ -47,12 +48,16 @@ def test_save_steps_add_wherever_they_lie() -> None:
     assert saved(config, 20) == reduced(config, 20) == [0, 5, 7]
 
 
+BOUNDS = st.tuples(st.integers(0, 20), st.none() | st.integers(0, 30)).filter(
+    lambda bounds: not bounds[1] or bounds[0] < bounds[1]
+)
 SCHEDULES = st.builds(
-    SaveConfigMode,
+    lambda bounds, **others: SaveConfigMode(
+        start_step=bounds[0], end_step=bounds[1], **others
+    ),
+    BOUNDS,
     save_interval=st.integers(1, 9),
     statistics_interval=st.integers(1, 9),
-    start_step=st.integers(0, 20),
-    end_step=st.none() | st.integers(0, 30),
     save_steps=st.frozensets(st.integers(0, 40)),
 )
 
@@ -102,6 +107,12 @@ def test_text_that_is_a_number_is_one() -> None:
         ({"statistics_interval": -1}, "statistics_interval must be at least 1"),
         ({"start_step": 1.5}, "start_step must be a whole number, not 1.5"),
         ({"end_step": True}, "end_step must be a whole number, not True"),
+        ({"start_step": 5, "end_step": 3}, "between start_step=5 and end_step=3"),
+        ({"start_step": 5, "end_step": 5}, "between start_step=5 and end_step=5"),
+        (
+            {"mode_save_configs": {ModeKeys.EVAL: {"start_step": 9, "end_step": 8}}},
+            "between start_step=9 and end_step=8",
+        ),
         ({"save_steps": 3}, "save_steps must be a list of steps, not 3"),
         ({"save_steps": ["x"]}, "save_steps must be a whole number, not 'x'"),
         ({"mode_save_configs": {"TRAIN": SaveConfigMode()}}, "'TRAIN' is not a mode"),
