@@ -19,7 +19,7 @@ from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import mapping_of
 from tdbg.trial import SERIES_COLUMNS, Series, Trial
-from tdbg.view import Diagnosis, RunView, are_trees, view_of
+from tdbg.view import Diagnosis, RunView, are_trees, loss_names, view_of
 
 __all__ = ["Subject"]
 
@@ -179,3 +179,11 @@ class Subject:
     def is_number(self, name: str) -> bool:
         """Whether a tensor has one element: a loss, a metric."""
         return int(np.prod(self.trial.tensor(name).first_shape)) == 1
+
+    def losses(self) -> list[str]:
+        """The losses that are one number, *the* loss first."""
+        first = loss_names(self.trial)
+        found = self.in_collection("losses")
+        others = sorted(found.difference(first))
+        ordered = [*(name for name in first if name in found), *others]
+        return [name for name in ordered if self.is_number(name)]

@@ -57,7 +57,7 @@ def save_thinned_losses(run: RunBuilder, n: int = 1300) -> None:
     modes = [ModeKeys.TRAIN] * n + [ModeKeys.EVAL] * 9
     for step, mode in enumerate(modes):
         value = 1 / (1 + step) + 7 * (mode is ModeKeys.EVAL)
-        losses = {"a_part": 3 * value, "loss_output_0": 5 + value}
+        losses = {"a_part": 5 + value, "loss_output_0": 3 * value}
         for name, each in losses.items():
             if mode is ModeKeys.EVAL or step % 300 < 2:
                 loss = np.array(each, np.float32)

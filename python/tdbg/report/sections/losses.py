@@ -96,7 +96,7 @@ class DrawnLoss:
 
 def loss_curves(subject: Subject) -> list[DrawnLoss]:
     """The losses that are one number, those of each mode by themselves."""
-    names = [n for n in sorted(subject.in_collection("losses")) if subject.is_number(n)]
+    names = subject.losses()
     found: list[DrawnLoss] = []
     for mode in subject.modes:
         label = "" if len(subject.modes) == 1 else f" ({mode.name})"

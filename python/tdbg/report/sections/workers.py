@@ -45,10 +45,7 @@ def workers(subject: Subject) -> Section:
         **subject.trial.worker_states(),
         **{f"worker_{rank}": "wrote nothing" for rank in absent},
     }
-    losses = [
-        n for n in sorted(subject.in_collection("losses")) if subject.is_number(n)
-    ]
-    losses = losses[:MOST_LOSSES]
+    losses = subject.losses()[:MOST_LOSSES]
     rows = [
         (name, state, *_last_losses(subject, losses, name))
         for name, state in list(states.items())[:MOST_WORKERS]

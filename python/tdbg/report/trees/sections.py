@@ -132,7 +132,7 @@ def _labels(samples: Sequence[Samples], step_word: str) -> Section:
 
 def _losses(subject: Subject) -> Section | None:
     """Section 2, with advice on over- and underfitting."""
-    names = sorted(n for n in subject.in_collection("losses") if subject.is_number(n))
+    names = subject.losses()
     read = [rounds_of(subject, name) for name in names]
     found = {each.name: each for each in read if len(each)}
     if not found:
