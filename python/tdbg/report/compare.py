@@ -5,6 +5,7 @@ Thread safety: functions over subjects, which belong to one thread.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -241,9 +242,8 @@ def _last_text(run: Subject, curve: DrawnLoss) -> str:
 
 
 def _least(series: Series) -> str:
-    return (
-        number(float(np.nanmin(series.low))) if np.isfinite(series.low).any() else "NaN"
-    )
+    finite = series.low[np.isfinite(series.low)]
+    return loss_text(float(finite.min()) if len(finite) else math.nan)
 
 
 def _numbers(runs: Pair, names: Names) -> Section | None:
