@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, type_check_only
 
 import numpy as np
 from numpy.typing import NDArray
@@ -301,6 +301,7 @@ def look_at_writer(directory: str) -> dict[str, Any] | None:
     ``host``, ``counter`` of the slot, ``heartbeat_ns`` of CLOCK_BOOTTIME.
     """
 
+@type_check_only
 class DefinitionColumns(TypedDict):
     """What definitions are: arrays, and the lists that they count in."""
 

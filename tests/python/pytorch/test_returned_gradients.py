@@ -145,7 +145,7 @@ def test_evaluation_of_a_functional_training_is_no_step_of_it(run_dir: Path) -> 
             }
             functional_call(model, parameters, (inputs,))
     trial = create_trial(run_dir)
-    assert len(trial.steps(mode=TRAIN)) == len(trial.steps(mode=EVAL)) == N_STEPS
+    assert trial.count_steps(TRAIN) == trial.count_steps(EVAL) == N_STEPS
 
 
 def returned(hook: Hook, model: nn.Module) -> list[list[torch.Tensor]]:

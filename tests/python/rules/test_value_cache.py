@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from tdbg.rules import (
 from tdbg.rules.engine import engine
 from tdbg.rules.engine.missing_capture import NOTHING_KNOWN
 from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ def test_what_is_kept_is_bounded():
 
 def test_facts_are_those_of_the_step_and_not_later_ones():
     run = run_of(20)
-    run.known_facts = [SimpleNamespace(step=3), SimpleNamespace(step=9)]
+    run.known_facts = [ModelInfo(step=3), ModelInfo(step=9)]
     run.n_workers = 4
 
     def read(window: Window, _: Table) -> tuple[list[int | None], int]:

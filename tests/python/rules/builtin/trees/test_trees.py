@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tdbg.config import Role
 from tdbg.rules import FeatureImportance, TreeDepth, check
 from tdbg.rules.engine.missing_capture import NOTHING_KNOWN
 from tdbg.run.findings import Severity, Stage
+from tdbg.run.schema import EventKind
 
 NODE, YES, NO = "trees/Node", "trees/Yes", "trees/No"
 
@@ -28,6 +30,9 @@ def tree(depth: int) -> dict[str, np.ndarray]:
 
 def grown(path: Path, trees: list[dict[str, np.ndarray]]) -> None:
     with RunBuilder(path) as run:
+        members = sorted({name for columns in trees for name in columns})
+        content = json.dumps({"collections": {"trees": {"tensor_names": members}}})
+        run.capture.event(0, EventKind.COLLECTIONS, 0, content.encode())
         for step, columns in enumerate(trees):
             for name, values in columns.items():
                 run.save(step, name, values, what="values", role=Role.OTHER)
