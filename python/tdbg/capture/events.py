@@ -25,6 +25,7 @@ from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder, StepContext
 from tdbg.capture.schedule import Throttle
 from tdbg.capture.steps import Step
+from tdbg.config.quantities import conjoin
 from tdbg.run.requests import Request
 from tdbg.run.schema import EventKind
 
@@ -380,6 +381,25 @@ class StepWriter:
         self._cost.conclude()
         self._tell_budget()
         self._collections.write(-1, time.perf_counter_ns(), at_once=True)
+        self._tell_empty_collections()
+
+    def _tell_empty_collections(self) -> None:
+        """Log which collections have expressions that found no tensor."""
+        if self._policy.is_disabled or not self._recorder.entries:
+            return
+        members = self._recorder.members()
+        empty = [
+            item.in_words
+            for item in self._policy.registry.captured()
+            if item.expects_names and item.name not in members
+        ]
+        if empty:
+            _log.warning(
+                "this process captured no tensor of %s: compare the expressions with "
+                "the names of the tensors, and the schedule with the steps that were "
+                "made",
+                conjoin(empty),
+            )
 
     def _tell_budget(self) -> None:
         """Log what the default budget left out, and what it could not."""

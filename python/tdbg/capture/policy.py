@@ -156,6 +156,11 @@ class Policy:
             self.rule_needs = RuleNeeds((*own, *self._asked_needs), self.registry)
             self.registry.changes.count += 1
 
+    @property
+    def is_disabled(self) -> bool:
+        """Whether nothing is captured, since this rank does not write."""
+        return self._is_disabled
+
     def measure(self) -> None:
         """Capture everything at the first step of each mode: this is a dry run."""
         self._measures = True

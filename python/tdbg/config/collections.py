@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tdbg.config.messages import nearest
+from tdbg.config.messages import nearest, printable
 from tdbg.config.patterns import NamePattern
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError, InvalidCollectionConfiguration
@@ -291,6 +291,19 @@ class Collection:
                 f"and has no include_regex; {nearest(self.name, BUILT_IN)}"
             )
             raise InvalidCollectionConfiguration(msg)
+
+    @property
+    def expects_names(self) -> bool:
+        """Whether its expressions are to find tensors at some step."""
+        save = self._save_config
+        is_off = save is not None and save.base.is_empty and not save.modes
+        return bool(self._patterns) and not is_off
+
+    @property
+    def in_words(self) -> str:
+        """Its name and its expressions, in a sentence."""
+        found = ", ".join(repr(printable(each)) for each in self.include_regex)
+        return f"collection {printable(self.name)!r} (include_regex {found})"
 
     def as_json(self) -> dict[str, Any]:
         """Return what the collections event holds, without names of tensors."""

@@ -5,7 +5,7 @@ Thread safety: functions; the trial's lock is held inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -92,12 +92,15 @@ class Coverage:
         roles: Each role that was recorded, the one with the most steps first.
         budget: The share of time that capture was allowed where that left steps out;
             None if no budget did.
+        empty: The collections that were asked for and of which a training that has
+            ended captured no tensor, in words.
     """
 
     steps: int = 0
     step_word: str = "step"
     roles: tuple[RoleCoverage, ...] = ()
     budget: float | None = None
+    empty: tuple[str, ...] = ()
 
     @property
     def is_full(self) -> bool:
@@ -112,8 +115,13 @@ class Coverage:
             ``losses at 150, weights and gradients at 43 of 600 steps; the budget of 5 %
             allows no more``
         """
-        if not self.roles:
-            return ""
+        parts = [self._of_roles] if self.roles else []
+        if self.empty:
+            parts.append(f"no tensor of {conjoin([*self.empty])}")
+        return "; ".join(parts)
+
+    @property
+    def _of_roles(self) -> str:
         steps = plural(self.steps, self.step_word)
         if self.is_full:
             at = f"each of {steps}" if self.steps > 1 else f"the only {self.step_word}"
@@ -146,6 +154,7 @@ class Coverage:
             "steps": self.steps,
             "roles": [each.to_json() for each in self.roles],
             "budget": self.budget,
+            "empty": [*self.empty],
             "text": self.text,
             "advice": self.advice,
         }
@@ -245,7 +254,20 @@ def _counted(
         "round" if tensors.are_trees else "step",
         tuple(found),
         _budget_that_left_out(overhead),
+        _empty_collections(trial),
     )
+
+
+def _empty_collections(trial: Trial) -> tuple[str, ...]:
+    """The collections whose expressions found no tensor in all of a training."""
+    if trial.status not in {"closed", "dead"}:
+        return ()
+    asked: set[str] = set()
+    for event in trial.events("collections"):
+        named = mapping_of(event.data.get("collections"))
+        asked |= {name for name, each in named.items() if _is_asked(mapping_of(each))}
+    found = trial.collections(*asked) if asked else {}
+    return tuple(each.in_words for each in found.values() if not each.tensor_names)
 
 
 def _budget_that_left_out(overhead: RunOverhead) -> float | None:
@@ -258,6 +280,14 @@ def _budget_that_left_out(overhead: RunOverhead) -> float | None:
         if is_rarer and isinstance(share, float) and 0 < share < 1:
             return share
     return None
+
+
+def _is_asked(collection: Mapping[str, Any]) -> bool:
+    """Whether the expressions of a collection are to find tensors at some step."""
+    schedule = mapping_of(collection.get("save_config"))
+    is_off = schedule.get("end_step") == 0 and not schedule.get("save_steps")
+    expects = bool(collection.get("include_regex")) and not is_off
+    return expects and bool(collection.get("captured"))
 
 
 def _higher(budget: float) -> float:

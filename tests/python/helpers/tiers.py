@@ -43,6 +43,7 @@ SECOND = {
     "launch/test_compiled.py": "JAX",
     "keras": "Keras and TensorFlow",
     "launch/test_default_verdicts.py": "whole programs",
+    "launch/test_empty_collections.py": "Keras",
     "launch/test_fitting.py": "Keras and TensorFlow",
     "launch/test_loops.py": "Keras and TensorFlow",
     "integrations": "Lightning and transformers",
