@@ -2,6 +2,7 @@
 
 A parameter that takes part in the loss, but is in neither the model nor an optimizer,
 never changes.  Layers in a plain list are an example, or a loss with its own weights.
+A parameter that the program writes to, such as a copy of the model's, is no mistake.
 
 Thread safety: the training's thread.  Errors: none; unreadable graphs are skipped.
 """
@@ -54,7 +55,14 @@ class _Table(Protocol):
 class _Watched(NamedTuple):
     parameter: weakref.ref[Any]
     sample: torch.Tensor
+    version: int
     since: int
+
+    def is_untouched(self, parameter: torch.Tensor) -> bool:
+        """Return whether nobody has written to it, be it the same numbers."""
+        return parameter._version == self.version and torch.equal(
+            sample_of(parameter), self.sample
+        )
 
 
 class FirstLosses:
@@ -198,7 +206,10 @@ class FirstLosses:
                 continue
             if len(self._watched) < _MOST_PARAMETERS:
                 self._watched[id(leaf)] = _Watched(
-                    weakref.ref(leaf), sample_of(leaf), max(0, self._step())
+                    weakref.ref(leaf),
+                    sample_of(leaf),
+                    leaf._version,
+                    max(0, self._step()),
                 )
 
     def _find_untrained(self) -> Iterator[UntrainedParameter]:
@@ -206,7 +217,7 @@ class FirstLosses:
             id(parameter): parameter
             for each in self._watched.values()
             if (parameter := each.parameter()) is not None
-            and torch.equal(sample_of(parameter), each.sample)
+            and each.is_untouched(parameter)
         }
         if not left:
             return

@@ -209,6 +209,7 @@ class PrecisionLoss(Rule):
                     f"Scale the loss ({words.loss_scaling}), or use bfloat16, which "
                     "has the range of float32."
                 ),
+                stage=Stage.GRADIENTS,
             )
 
         return table.judge(severities, describe, known)

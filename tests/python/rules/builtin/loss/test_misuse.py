@@ -160,6 +160,28 @@ def test_a_network_in_eval_that_judges_is_an_info(tmp_path: Path) -> None:
     assert "requires_grad_(False)" in finding.advice
 
 
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_copy_that_the_program_writes_to_is_nobodys_mistake(
+    tmp_path: Path, *, is_written: bool
+) -> None:
+    """Its numbers stay the same, as those of the model that it is a copy of do."""
+    torch.manual_seed(0)
+    model, reference = Stack(registered=True), Stack(registered=True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.0)
+    hook = td.watch(model, out=tmp_path / "run")
+    for _, (inputs, labels) in zip(range(25), digits(32), strict=False):
+        if is_written:
+            reference.load_state_dict(model.state_dict())
+        F.cross_entropy(reference(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    hook.close()
+    rules = [UnregisteredParameter()]
+    found = list(tdbg.rules.check(tmp_path / "run", rules, record=False).findings)
+    assert len(found) == (not is_written)
+
+
 def after_another(out: Path, *, of_student: bool) -> list[Finding]:
     """A teacher is trained; then a student by its answers, with an optimizer anew."""
     torch.manual_seed(0)
