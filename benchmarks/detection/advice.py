@@ -66,7 +66,7 @@ def _rate(found: re.Match[str], *, up: bool) -> list[Change]:
 
 
 def _clip(found: re.Match[str]) -> list[Change]:
-    norm = float(found.group(1).rstrip(".,").replace(",", ""))
+    norm = _number(found.group(1))
 
     def clip(optimizer: Optimizer, _: nn.Module) -> None:
         held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -109,6 +109,48 @@ def _finite(_: re.Match[str]) -> list[Change]:
             loop.batches = lambda step: _repaired(*batches(step))
 
     return [Change(in_loop=change)]
+
+
+def _without_outliers(found: re.Match[str]) -> list[Change]:
+    """Leave out the samples of which a number is unlike those of the steps before.
+
+    A step of which no sample is left is skipped.
+    """
+    of_loss, limit = "Loss" in found.group(1), 10 * _number(found.group(2))
+    is_left = [True]
+
+    def good(inputs: Tensor, targets: Tensor) -> Tensor:
+        (judged,) = _two_axes([targets if of_loss else inputs])
+        return judged.abs().flatten(1).amax(1) <= limit
+
+    def change(loop: Loop) -> None:
+        given = loop.batches
+        loop.split = loop.split.take(
+            good(loop.split.x, loop.split.y).nonzero().squeeze(1)
+        )
+
+        def chosen(step: int) -> tuple[Tensor, Tensor]:
+            inputs, targets = given(step)
+            rows = good(inputs, targets)
+            is_left[0] = bool(rows.any())
+            return (inputs[rows], targets[rows]) if is_left[0] else (inputs, targets)
+
+        if given is not None:
+            loop.batches = chosen
+
+    def skip(optimizer: Optimizer, _: nn.Module) -> None:
+        if not is_left[0]:
+            optimizer.zero_grad()
+
+    return [Change(in_loop=change, in_step=skip)]
+
+
+def _number(text: str) -> float:
+    return float(text.rstrip(".,").replace(",", ""))
+
+
+def _by_hand(_: re.Match[str]) -> list[Change]:
+    return []
 
 
 def _repaired(inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -246,13 +288,19 @@ FIXES: Sequence[tuple[str, Callable[[re.Match[str]], list[Change]]]] = (
     (r"mean from each target", _normalize_targets),
     (r"mean from each input|from each column its own mean", _normalize),
     (r"leave out or repair", _finite),
+    (
+        r"first: (\S+) reaches .* steps before \(([^)]+)\)\. Leave out or convert",
+        _without_outliers,
+    ),
+    # Of two views the program has to be told which one is cut off.
+    (r"^In self-supervised learning", _by_hand),
     (r"zero_grad", _clear),
     (r"Call model\.train\(\)", _train_mode),
     (r"add_param_group|requires_grad_\(True\) before", _add_parameters),
     (r"Restart with a lower learning rate", _lower_and_initialize),
     (r"Use ReLU or GELU instead", _relu),
     (
-        r"Draw (weights|them)|Initialize (for|by)|initial weights around zero",
+        r"Draw (weights|them)|Initialize (for|(weights )?by)|weights around zero",
         _initialize,
     ),
     (r"from before the softmax or sigmoid", _of_logarithms),
@@ -267,6 +315,10 @@ FIXES: Sequence[tuple[str, Callable[[re.Match[str]], list[Change]]]] = (
     (r"10 times as high and one 10 times as low", _either_rate),
     (r"Lower the learning rate|lower the learning rate", lambda _: [Change(rate=0.1)]),
 )
+#: Words of an advice that name a mistake which only a person can mend, and words of the
+#: diagnosis of this mistake: where other parts of the advice were followed in vain,
+#: the advice counts as by hand.
+NAMED_BY_HAND = ((r"labels belong to their inputs", r"labels belong to other"),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,6 +386,8 @@ def _tried(case: Case, seed: int, folder: Path) -> Tried:
     changes = _changes(first.advice)
     results = [_applied(case, seed, change) for change in changes or ()]
     trains = True if True in results else False if False in results else None
+    if trains is False and _is_named_for_people(case, first.advice):
+        trains = None
     return Tried(
         case=case.name,
         rule=first.rule,
@@ -374,6 +428,13 @@ def _changes(advice: str) -> list[Change] | None:
         if found is not None:
             return change(found)
     return None
+
+
+def _is_named_for_people(case: Case, advice: str) -> bool:
+    return any(
+        re.search(words, advice) and re.search(mistake, case.diagnosis)
+        for words, mistake in NAMED_BY_HAND
+    )
 
 
 def _applied(case: Case, seed: int, change: Change) -> bool | None:

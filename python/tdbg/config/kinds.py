@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 
-__all__ = ["NORMS", "REGRESSIONS", "InputHandling", "Kind"]
+__all__ = ["CLASSIFICATIONS", "NORMS", "REGRESSIONS", "InputHandling", "Kind"]
 
 
 class Kind(enum.StrEnum):
@@ -92,3 +92,14 @@ NORMS = frozenset(
 
 REGRESSIONS = frozenset({Kind.MSE, Kind.L1, Kind.SMOOTH_L1, Kind.HUBER})
 """The losses that compare numbers, element by element."""
+
+CLASSIFICATIONS = frozenset(
+    {
+        Kind.CROSS_ENTROPY,
+        Kind.CROSS_ENTROPY_OF_PROBABILITIES,
+        Kind.NLL,
+        Kind.BCE,
+        Kind.BCE_WITH_LOGITS,
+    }
+)
+"""The losses that compare scores or probabilities of classes with labels."""

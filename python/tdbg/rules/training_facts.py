@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tdbg.config.kinds import Kind
+from tdbg.config.kinds import CLASSIFICATIONS, REGRESSIONS
 from tdbg.config.needs import Needs
 from tdbg.modes import EVALUATION, ModeKeys
 from tdbg.run.model_info import TREES
@@ -37,16 +37,6 @@ NO_LAYERS = "boosted trees have no layers and no optimizer"
 #: Collections that only layers and their optimizers fill.
 OF_LAYERS = frozenset(
     {"weights", "biases", "gradients", "updates", "inputs", "outputs", "model_inputs"}
-)
-_OF_NUMBERS = frozenset({Kind.MSE, Kind.L1, Kind.SMOOTH_L1, Kind.HUBER})
-_OF_CLASSES = frozenset(
-    {
-        Kind.CROSS_ENTROPY,
-        Kind.CROSS_ENTROPY_OF_PROBABILITIES,
-        Kind.NLL,
-        Kind.BCE,
-        Kind.BCE_WITH_LOGITS,
-    }
 )
 
 
@@ -101,7 +91,7 @@ class TrainingFacts:
     @property
     def is_regression(self) -> bool:
         """Whether each of its losses is known to compare numbers, not classes."""
-        return bool(self.kinds & _OF_NUMBERS) and not self.kinds & _OF_CLASSES
+        return bool(self.kinds & REGRESSIONS) and not self.kinds & CLASSIFICATIONS
 
     def dtypes(self) -> set[str]:
         """Return the element types of its parameters."""

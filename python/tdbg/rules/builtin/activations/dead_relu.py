@@ -22,6 +22,7 @@ from tdbg.rules.window import (
     Evaluation,
     Floats,
     UnitTable,
+    Window,
 )
 from tdbg.run.findings import Evidence, Severity, Stage
 
@@ -32,6 +33,8 @@ __all__ = ["DeadRelu"]
 
 # Significance level: probability of this many dead units at the allowed share.
 BY_CHANCE = 0.05
+# Least share of the dead units that were dead at first, if no update killed them.
+NEARLY_ALL = 0.9
 
 
 @register
@@ -73,11 +76,10 @@ class DeadRelu(UnitRule):
             return True
         return model_info.kind_of(name) == Kind.RELU
 
-    def judge(self, table: UnitTable) -> Evaluation:
+    def judge(self, table: UnitTable, window: Window) -> Evaluation:
         """Judge a layer by its share of units that are hardly ever active."""
         recent = self.recent(table, table.active)
-        share = recent.part / np.maximum(recent.count, 1.0)
-        dead = recent.percent(share < self.threshold_inactivity / 100.0)
+        dead = recent.percent(recent.part < recent.count * self._share)
         gone = recent.percent(recent.part == 0)
         n_units = table.active.shape[1]
         severities = np.full(len(dead), OK, dtype=np.int8)
@@ -89,6 +91,10 @@ class DeadRelu(UnitRule):
         severities[np.isnan(dead)] = UNKNOWN
 
         def describe(j: int) -> Description:
+            is_dead = recent.row(recent.part < recent.count * self._share, j)
+            first = self._first(window, table, j)
+            were_dead = first is not None and self._were_dead(table, first, is_dead)
+            advice = _BORN_DEAD if were_dead else _DIED
             n_dead = round(dead[j] * n_units / 100.0)
             n_gone = round(gone[j] * n_units / 100.0)
             return Description(
@@ -104,12 +110,25 @@ class DeadRelu(UnitRule):
                 if severities[j] == Severity.WARNING
                 else self.threshold_layer,
                 evidence=Evidence("zero_share"),
-                advice=_OF_SOME + _ADVICE
-                if severities[j] == Severity.INFO
-                else _ADVICE,
+                advice=_OF_SOME + advice if severities[j] == Severity.INFO else advice,
             )
 
         return table.judge(severities, describe)
+
+    @property
+    def _share(self) -> float:
+        return self.threshold_inactivity / 100.0
+
+    def _first(self, window: Window, table: UnitTable, j: int) -> int | None:
+        """Return the row before the first update; None: it is too far back."""
+        row = max(0, table.start + j - self.lookback)
+        is_first = window.training_step(int(table.steps[row])) == 0
+        return row if is_first and table.usable[row] else None
+
+    def _were_dead(self, table: UnitTable, row: int, units: Bools) -> bool:
+        """Return whether nearly all of some units were dead in a row."""
+        was_dead = table.active[row] < table.count[row] * self._share
+        return bool(was_dead[units].mean() >= NEARLY_ALL)
 
     def _is_surely(self, dead: Floats, n_units: int) -> Bools:
         """Return whether more units are dead than chance explains.
@@ -122,10 +141,16 @@ class DeadRelu(UnitRule):
         return surely
 
 
-_ADVICE = (
-    "Units that are dead for all data get no gradient and do not recover. Restart with "
-    "a lower learning rate, initialize biases at zero and weights by He, normalize "
-    "before the activation, or use LeakyReLU or GELU."
+_NO_GRADIENT = "Units that are dead for all data get no gradient and do not recover. "
+_DIED = _NO_GRADIENT + (
+    "Restart with a lower learning rate, initialize biases at zero and weights by He, "
+    "normalize before the activation, or use LeakyReLU or GELU."
+)
+_BORN_DEAD = _NO_GRADIENT + (
+    "They were dead at the first step, before any update of this run, so the learning "
+    "rate is not the cause. Initialize weights by He, so that about half of them are "
+    "positive, and biases at zero; normalize the inputs, or normalize before the "
+    "activation; or use LeakyReLU or GELU."
 )
 _OF_SOME = "As long as the loss falls, the other units do the work. If it does not: "
 

@@ -13,7 +13,7 @@ from tdbg.config.quantities import exact, percent, plural
 from tdbg.rules.builtin.activations.unit_rule import UnitRule
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
-from tdbg.rules.window import OK, UNKNOWN, Description, Evaluation, UnitTable
+from tdbg.rules.window import OK, UNKNOWN, Description, Evaluation, UnitTable, Window
 from tdbg.run.findings import Evidence, Severity, Stage
 from tdbg.run.model_info import owner_of
 
@@ -65,7 +65,7 @@ class SaturatedActivation(UnitRule):
             return False
         return not _is_last(model_info, name)
 
-    def judge(self, table: UnitTable) -> Evaluation:
+    def judge(self, table: UnitTable, window: Window) -> Evaluation:  # noqa: ARG002
         """Judge a layer by its share of units that are nearly always saturated."""
         recent = self.recent(table, table.out_of_range)
         inside = 1.0 - recent.part / np.maximum(recent.count, 1.0)

@@ -47,6 +47,11 @@ class Recent:
     count: Floats
     taken: NDArray[np.int64]
 
+    def row(self, holds: NDArray[np.bool_], j: int) -> NDArray[np.bool_]:
+        """Return for which units *holds* is true at a new step that was summed up."""
+        k = int(np.searchsorted(self.at, j))
+        return np.asarray((holds & (self.count > 0))[k])
+
     def percent(self, holds: NDArray[np.bool_]) -> Floats:
         """Return the percentage of units for which *holds* is true, at each new step.
 
@@ -128,7 +133,7 @@ class UnitRule(Rule):
             for model_info, steps in model_info_of_steps(window, table):
                 applies[steps] = self.applies(model_info, table.name)
             if applies[table.start :].any():
-                judged = self.judge(table)
+                judged = self.judge(table, window)
                 judged.severities[:, ~applies[table.start :]] = UNKNOWN
                 yield judged
 
@@ -137,7 +142,7 @@ class UnitRule(Rule):
         """Return whether the rule judges the module of an output."""
 
     @abstractmethod
-    def judge(self, table: UnitTable) -> Evaluation:
+    def judge(self, table: UnitTable, window: Window) -> Evaluation:
         """Judge the new steps of a layer."""
 
     def recent(self, table: UnitTable, part: NDArray[np.uint64]) -> Recent:

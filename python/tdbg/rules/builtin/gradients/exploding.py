@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import affected, number, times
 from tdbg.modes import TRAINING
+from tdbg.rules.builtin.gradients.outlier_batch import (
+    Outlier,
+    data_of,
+    is_data,
+    outlier_at,
+)
 from tdbg.rules.columns import MAD_TO_DEVIATION, KnownRows, median
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
@@ -33,6 +39,7 @@ OVERFLOW = 1e18
 SHARE = 0.5
 # Largest relative distance of the norm from the number to which gradients were clipped.
 CHOSEN = 2e-5
+OUTLIERS = " Look for outliers in the batch of this step."
 CLIPPED = (
     "Nothing, if this is rare: the program clips the norm of all gradients to {}. "
     "Otherwise, look for outliers in the batch of this step."
@@ -99,15 +106,17 @@ class ExplodingGradient(Rule):
         return self.window
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select gradients."""
-        return tensor.role == "gradient"
+        """Select gradients, and what the model and its loss are given."""
+        return tensor.role == "gradient" or is_data(tensor)
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each step of training by the gradients that dominate its norm."""
         for table in window.tables(*TRAINING):
-            yield self._judge(table)
+            gradients = np.flatnonzero([role == "gradient" for role in table.roles])
+            if len(gradients):
+                yield self._judge(table.select(gradients), data_of(window, table))
 
-    def _judge(self, table: Table) -> Evaluation:
+    def _judge(self, table: Table, data: Table) -> Evaluation:
         norm = table["l2"]
         sure = table.known & ~table.skipped[np.newaxis, :]
         sure &= table.not_finite == 0
@@ -148,6 +157,7 @@ class ExplodingGradient(Rule):
                 is_early=bool(np.isnan(first[i, j])),
                 is_clipped=severities[i, j] == Severity.INFO,
                 total=total,
+                outlier=outlier_at(data, j, self.window, self.min_rows),
                 grown=affected(
                     int(np.count_nonzero(grown[:, j])),
                     int(np.count_nonzero(sure[:, j])),
@@ -219,6 +229,7 @@ class ExplodingGradient(Rule):
         is_early: bool,
         is_clipped: bool,
         total: float,
+        outlier: Outlier | None,
         grown: str,
     ) -> Description:
         if not usual > 0:
@@ -251,13 +262,25 @@ class ExplodingGradient(Rule):
             advice=CLIPPED.format(number(total, 2))
             if is_clipped
             else lambda words: (
+                f"{_of_batch(outlier)}"
                 f"Clip gradients: {words.clipping_at.format(number(clipped, 1))}. The "
                 f"norm of all gradients is {number(total, 2)} now and was about "
                 f"{number(total / growth, 2)}. Or lower the learning rate or warm it "
                 "up. In recurrent networks, initialize orthogonally or unroll fewer "
-                "steps. Look for outliers in the batch of this step."
+                f"steps.{'' if outlier else OUTLIERS}"
             ),
         )
+
+
+def _of_batch(outlier: Outlier | None) -> str:
+    if outlier is None:
+        return ""
+    return (
+        f"Look at the batch of this step first: {outlier.name} reaches a "
+        f"magnitude of {number(outlier.size)}, "
+        f"{times(outlier.size / outlier.before)} its largest in the recorded steps "
+        f"before ({number(outlier.before)}). Leave out or convert these samples. "
+    )
 
 
 def _is_clipped(norms: Floats) -> bool:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.kinds import Kind
+from tdbg.config.kinds import CLASSIFICATIONS, REGRESSIONS, Kind
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import exact, number, percent, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.tensors.tensor_rule import INPUTS, LastingRule
+from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import built_in, check_number
 from tdbg.rules.table import min_span, nothing_to_describe
@@ -41,6 +42,18 @@ MANY_NUMBERS = 4096
 FALL = 10.0
 # A smaller spread is a rounding error of float32: the samples have no influence.
 ROUNDING = 1e-6
+SUPERVISED = (
+    "In a supervised model, look for dead and saturated units, and lower the learning "
+    "rate."
+)
+SELF_SUPERVISED = (
+    "In self-supervised learning, stop the gradient of one side, or add a predictor, "
+    "negatives, or a variance term."
+)
+ALIKE_FROM_THE_START = (
+    "Predictions were alike from the start: look for a mean or softmax over the batch "
+    "instead of the features, and for inputs that do not reach the model."
+)
 
 
 def spread_of(values: NDArray[np.generic]) -> float | None:
@@ -109,7 +122,13 @@ class _Spreads:
 
 
 def judge_collapse(
-    table: Table, i: int, *, limit: float, patience: int, lookback: int
+    table: Table,
+    i: int,
+    *,
+    limit: float,
+    patience: int,
+    lookback: int,
+    is_supervised: bool,
 ) -> Evaluation:
     """Judge the predictions in row *i*, at the steps with values.
 
@@ -122,6 +141,7 @@ def judge_collapse(
             a sequence need not depend on it yet.
         patience: Consecutive steps at which this must hold.
         lookback: Number of previous rows that count.
+        is_supervised: Whether the loss compares predictions with labels or targets.
     """
     name = table.names[i]
     spreads = _Spreads(table, i)
@@ -142,9 +162,8 @@ def judge_collapse(
 
     def describe(j: int) -> Description:
         now = spreads[table.start + j] or 0.0
-        before = "as at"
-        if began > 2 * now:
-            before = f"down from {percent(100 * began)} at"
+        was_alike = began <= 2 * now
+        before = "as at" if was_alike else f"down from {percent(100 * began)} at"
         return Description(
             message=(
                 "The model gives the same answer for all samples: at "
@@ -154,16 +173,20 @@ def judge_collapse(
             ),
             value=now,
             threshold=limit,
-            advice=(
-                "In self-supervised learning, stop the gradient of one side, or add a "
-                "predictor, negatives, or a variance term. In a classifier, look for "
-                "dead and saturated units, and lower the learning rate. If predictions "
-                "were alike from the start, look for a mean or softmax over the batch "
-                "instead of the features, and for inputs that do not reach the model."
-            ),
+            advice=_advice(was_alike=was_alike, is_supervised=is_supervised),
         )
 
     return table.judge_one(name, severities, describe)
+
+
+def _advice(*, was_alike: bool, is_supervised: bool) -> str:
+    """Say first what fits this loss, and what its predictions were like before."""
+    remedies = [SUPERVISED, SELF_SUPERVISED]
+    if not is_supervised:
+        remedies.reverse()
+    if was_alike:
+        remedies.insert(int(not is_supervised), ALIKE_FROM_THE_START)
+    return " ".join(remedies)
 
 
 def _is_called_again(table: Table, name: str) -> bool:
@@ -193,6 +216,12 @@ def _is_of_one_row(name: str, model_info: ModelInfo | None) -> bool:
 
 # Interval at which to capture values of predictions, as in ClassifierRule.
 INTERVAL = 5
+
+
+def _is_supervised(window: Window, table: Table, i: int) -> bool:
+    model_info = window.model_info_at(int(table.steps[-1]))
+    kind = kind_of(model_info, table.names[i])
+    return kind in REGRESSIONS | CLASSIFICATIONS
 
 
 @register
@@ -275,6 +304,7 @@ class TensorVariance(LastingRule):
                     limit=self.collapsed,
                     patience=self.patience,
                     lookback=self.lookback,
+                    is_supervised=_is_supervised(window, table, i),
                 )
 
     def _named(self, table: Table) -> Bools:

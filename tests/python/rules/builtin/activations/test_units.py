@@ -134,6 +134,26 @@ def test_units_that_are_rarely_active_are_a_warning_at_most():
 
 
 @pytest.mark.parametrize(
+    ("since", "is_evaluated", "is_the_rate"),
+    [(0, False, False), (0, True, False), (4, False, True), (40, False, True)],
+)
+def test_what_killed_the_units_is_named_first(
+    since: int, is_evaluated: bool, is_the_rate: bool
+):
+    """Before the first update, no learning rate can have killed one."""
+    run = FakeRun(every=1)
+    if is_evaluated:
+        run.step(0, mode=ModeKeys.EVAL)
+        run.training_steps_at = lambda steps: [step - 1 for step in steps]  # type: ignore[method-assign]
+    for step in range(int(is_evaluated), 60):
+        run.units(step, "act_output_0", [0 if step >= since else 32] * 10, 64)
+        run.step(step)
+    advice = judge(run, DeadRelu())[0].advice
+    assert ("the learning rate is not the cause. Initialize" in advice) != is_the_rate
+    assert ("Restart with a lower learning rate" in advice) == is_the_rate
+
+
+@pytest.mark.parametrize(
     ("n_units", "limit"),
     # Of wide layers by the normal distribution: n / 2 + 1.645 sqrt(n) / 2.
     [(3, 3), (12, 10), (64, 40), (65536, 32768 + 211 + 1)],

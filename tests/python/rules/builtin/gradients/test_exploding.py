@@ -10,6 +10,7 @@ from rules_fake import FakeRun, judge
 from tdbg.modes import ModeKeys
 from tdbg.rules import ExplodingGradient
 from tdbg.run.findings import Severity
+from tdbg.run.model_info import ModelInfo
 
 ERROR = int(Severity.ERROR)
 
@@ -182,3 +183,33 @@ def test_a_gradient_that_comes_back_from_next_to_nothing_has_not_exploded():
     vanished = [1e-4, 1e-3, 1e-4, *[1e-8] * 29]
     assert severities(norms([*vanished, 9e-4])) == [0] * 33
     assert severities(norms([*vanished, 2e-3]))[-1] == ERROR
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "is_named"),
+    [
+        ("Model_input_0", 255.0, True),
+        ("Model_input_0", 9.9, False),
+        ("MSELoss_input_1", -255.0, True),
+    ],
+)
+def test_a_batch_unlike_those_before_is_named_before_clipping(
+    name: str, largest: float, is_named: bool
+):
+    run = norms([1.0] * 9 + [150.0])
+    for step in range(10):
+        run.step(step, {name: [0.1, largest if step == 9 else 1.0]})
+    (finding,) = judge(run, ExplodingGradient())
+    assert finding.tensor == "gradient/0"
+    first, then = finding.advice.split("Clip gradients", 1)
+    assert (f"{name} reaches a magnitude of 255, 260 times" in first) == is_named
+    assert ("Look for outliers" in then) != is_named
+
+
+def test_data_that_a_model_has_made_are_no_reason_to_look_at_the_batch():
+    run = norms([1.0] * 9 + [150.0])
+    for step in range(10):
+        run.step(step, {"Model_input_0": [255.0 if step == 9 else 1.0]})
+    run.known_facts = [ModelInfo(step=0, made_inputs=("Model_input_0",))]
+    (finding,) = judge(run, ExplodingGradient())
+    assert finding.advice.startswith("Clip gradients")

@@ -141,7 +141,10 @@ def test_an_embedding_that_collapses_is_a_warning():
     assert finding.tensor == GIVEN
     assert finding.value < finding.threshold == 0.01
     assert "the same answer for all samples: at 3 steps in a row" in finding.message
-    assert "stop the gradient" in finding.advice
+    assert finding.advice.startswith("In self-supervised learning, stop the gradient")
+    run.known_facts = [ModelInfo(step=0, kinds={"CosineSimilarityLoss": "mse"})]
+    (finding,) = judge(run, TensorVariance())
+    assert finding.advice.startswith("In a supervised model, look for dead")
     assert judge(run, TensorVariance(collapsed=None)) == []
 
 
