@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tdbg.hooks.trees.importance import KINDS, Importance
 from tdbg.hooks.trees.margins import RunningSum, spread_of
-from tdbg.hooks.trees.rounds import DataSet
+from tdbg.hooks.trees.rounds import DataSet, are_telling
 from tdbg.hooks.trees.shap import sample_rows
 from tdbg.hooks.trees.tables import NO_NODE, TreeTable, level_order
 from tdbg.run.tree_facts import TreeFacts
@@ -40,8 +40,6 @@ _SUMS = frozenset({"gbdt", "gbrt", "goss"})
 # sample weighs more than one in a leaf.
 _OF_NUMBERS = frozenset({"regression", "regression_l2", "l2", "mse", "rmse"})
 _OF_ONE = _OF_NUMBERS | {"binary", "multiclass", "softmax", "cross_entropy"}
-# Labels of so many values are the same in two data sets only if these are the same.
-_TELLING = 20
 
 
 class LightGBMModel:
@@ -122,12 +120,10 @@ class LightGBMModel:
     def are_same(self, one: DataSet, other: DataSet) -> bool:
         """Return whether two data sets have the same labels and predictions.
 
-        False where labels are too few to tell.
+        False where the order of the labels is too regular to tell.
         """
         labels = self.labels(one)
-        if not np.array_equal(labels, self.labels(other)):
-            return False
-        if len(np.unique(labels)) < _TELLING:
+        if not np.array_equal(labels, self.labels(other)) or not are_telling(labels):
             return False
         return np.array_equal(self.predictions(one), self.predictions(other))
 

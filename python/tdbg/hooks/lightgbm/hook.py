@@ -29,11 +29,29 @@ _ORDER = 25
 _MOST_FRAMES = 24
 
 
-def stops_by_training(booster: Any, model: LightGBMModel) -> str:
+def copies_of_training(booster: Any, model: LightGBMModel) -> frozenset[str]:
+    """Return the names of the data sets of ``valid_sets`` that are the training's.
+
+    LightGBM tells only a set that is the training's own object.
+    """
+    train = DataSet(booster.train_set, is_training=True)
+    named = zip(booster.name_valid_sets, booster.valid_sets, strict=True)
+    return frozenset(
+        str(name)
+        for name, data in named
+        if model.are_same(train, DataSet(data, is_training=False))
+    )
+
+
+def stops_by_training(booster: Any, copies: frozenset[str]) -> str:
     """Return the data set that early stopping goes by, or would, if it is trained by.
 
     LightGBM leaves the training data out, and stops by nothing where there are no
     others.
+
+    Args:
+        booster: The booster.
+        copies: As ``copies_of_training`` returns them.
 
     Returns:
         Its name; empty where early stopping goes by other data, or there is none.
@@ -43,9 +61,7 @@ def stops_by_training(booster: Any, model: LightGBMModel) -> str:
         return ""
     if not booster.valid_sets:
         return str(getattr(booster, "_train_data_name", "training"))
-    train = DataSet(booster.train_set, is_training=True)
-    others = (DataSet(data, is_training=False) for data in booster.valid_sets)
-    is_same = all(model.are_same(train, other) for other in others)
+    is_same = copies.issuperset(map(str, booster.name_valid_sets))
     return str(booster.name_valid_sets[0]) if is_same else ""
 
 
@@ -112,6 +128,7 @@ class Hook(TreeHook):
         self.order = _ORDER
         self._model: LightGBMModel | None = None
         self._data_sets: Mapping[ModeKeys, DataSet] = {}
+        self._copies: frozenset[str] = frozenset()
         return super()._attach(session)
 
     # ---- what LightGBM calls -----------------------------------------------------
@@ -143,14 +160,24 @@ class Hook(TreeHook):
         folds = getattr(env.model, "boosters", None)
         booster: Any = env.model if folds is None else folds[0]
         self._model = LightGBMModel(booster, env.params, self._explained)
+        self._data_sets, self._copies = {}, frozenset()
+        same: frozenset[str] = frozenset()
+        if folds is None:
+            same = copies_of_training(booster, self._model)
+            # Beside the training data, or alone, a copy is what one validates on.
+            has_training = any(each.is_training for each in self._read_scores(env))
+            if not has_training and same != frozenset(booster.name_valid_sets):
+                self._copies = same
         data_sets = {TRAIN: DataSet(booster.train_set, is_training=True)}
-        if booster.valid_sets:
-            data_sets[EVAL] = DataSet(booster.valid_sets[-1], is_training=False)
+        named = zip(booster.name_valid_sets, booster.valid_sets, strict=True)
+        others = [data for name, data in named if str(name) not in self._copies]
+        if others:
+            data_sets[EVAL] = DataSet(others[-1], is_training=False)
         self._data_sets = data_sets
         self._facts = TreeFacts()
         self._training_begins(env.begin_iteration, booster.feature_name())
         if folds is None and env.begin_iteration == 0:
-            stops_by = stops_by_training(booster, self._model)
+            stops_by = stops_by_training(booster, same)
             facts = self._model.facts(env.end_iteration)
             self._facts = dataclasses.replace(facts, stops_by_training=stops_by)
 
@@ -174,7 +201,7 @@ class Hook(TreeHook):
             # Cross-validation before 4.7: "valid binary_logloss" of "cv_agg".
             data_set, metric = metric.split(" ", 1)
         is_loss = not (maximized or metric in self._maximized)
-        is_training = data_set in {train_name, "train"}
+        is_training = data_set in {train_name, "train", *self._copies}
         return Score(data_set, metric, float(value), is_training, is_loss, deviation)
 
 

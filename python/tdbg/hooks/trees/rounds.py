@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,10 +12,20 @@ from numpy.typing import NDArray
 
 from tdbg.hooks.trees.tables import TreeTable
 
-__all__ = ["DataSet", "Score", "TreeModel", "is_maximized", "loss_of"]
+__all__ = [
+    "DataSet",
+    "Score",
+    "TreeModel",
+    "are_telling",
+    "is_maximized",
+    "loss_of",
+]
 
 Floats = NDArray[np.float64]
 
+# Of labels: so many are looked at, and an order that takes fewer bytes is regular.
+_LOOKED_AT = 1 << 16
+_REGULAR_BYTES = 64
 #: What the names of metrics that grow as a model gets better begin with: those of
 #: ``xgboost.callback.EarlyStopping``, and what people call their own.
 _MAXIMIZED = (
@@ -89,6 +100,23 @@ def loss_of(score: Score, scores: Sequence[Score]) -> str | None:
         each.name for each in scores if each.is_training and each.metric == score.metric
     )
     return next(same, None)
+
+
+def are_telling(labels: NDArray[Any]) -> bool:
+    """Return whether two data sets with these labels, in this order, are the same.
+
+    They may be two where the order is regular, as of labels that are sorted.
+
+    Example:
+        >>> are_telling(np.random.default_rng(0).random(400) < 0.5)
+        True
+        >>> are_telling(np.arange(400) < 200), are_telling(np.arange(400) % 3)
+        (False, False)
+    """
+    labels = np.asarray(labels).ravel()[:_LOOKED_AT]
+    ranks = np.unique(labels, return_inverse=True)[1]
+    order = zlib.compress(np.diff(ranks).astype("<i4").tobytes())
+    return len(order) > _REGULAR_BYTES + len(labels) // 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)

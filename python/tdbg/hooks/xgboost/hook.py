@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, cast
 
 import numpy as np
-from xgboost import Booster, DMatrix, __version__, collective
+from xgboost import Booster, DMatrix, QuantileDMatrix, __version__, collective
 from xgboost.callback import EarlyStopping, TrainingCallback
 from xgboost.core import XGBoostError
 
@@ -27,7 +27,7 @@ from tdbg.config import HookConfig
 from tdbg.errors import ConfigurationError, TdbgError
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
-from tdbg.hooks.trees.rounds import DataSet, Score, is_maximized
+from tdbg.hooks.trees.rounds import DataSet, Score, are_telling, is_maximized
 from tdbg.hooks.xgboost.booster import OwnDerivatives, XGBoostModel
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 from tdbg.run.tree_facts import TreeFacts
@@ -39,6 +39,8 @@ _log = logging.getLogger("tdbg")
 _MOST_FRAMES = 24
 # Samples that are compared to know whether two data sets are the same.
 _COMPARED = 100
+# So many quantiles are read for that in a tenth of a second.
+_MOST_QUANTILES = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,13 @@ class TrainingData:
         trained_by: Names of the data sets of ``evals`` that the model is trained by;
             None where that is not known.
         features: Names of the features; empty where they are not known.
+        same: Names of the data sets of ``evals`` with the samples of training.
     """
 
     sets: Mapping[ModeKeys, DataSet] = field(default_factory=dict)
     trained_by: frozenset[str] | None = None
     features: Sequence[str] = ()
+    same: frozenset[str] = frozenset()
 
     def is_training(self, name: str, all_names: Sequence[str]) -> bool:
         """Return whether a data set of ``evals`` is what the model is trained by.
@@ -80,13 +84,7 @@ class TrainingData:
         for callback in call.get("callbacks") or ():
             if isinstance(callback, EarlyStopping) and evals:
                 name = str(getattr(callback, "data", None) or list(evals)[-1])
-                train = self.sets.get(TRAIN)
-                if train is None or name not in evals:
-                    return ""
-                is_same = evals[name] is train.data or _has_rows_of(
-                    evals[name], train.data
-                )
-                return name if is_same else ""
+                return name if name in self.same else ""
         return ""
 
 
@@ -99,15 +97,25 @@ def find_data(train_data: Any, validation_data: Any) -> TrainingData:
     """
     arguments = arguments_of_training()
     trained: frozenset[str] | None = None
+    same: frozenset[str] = frozenset()
     if "dtrain" in arguments:
         given = arguments.get("dtrain")
         evals = [each for each in arguments.get("evals") or () if len(each) == 2]
         trained = frozenset(str(name) for data, name in evals if data is given)
-        others = [data for data, _ in evals if data is not given]
+        copies = frozenset(
+            str(name)
+            for data, name in evals
+            if data is not given and _is_same(data, given)
+        )
+        same = trained | copies
+        # Beside the training data, or alone, a copy is what the program validates on.
+        if not trained and len(copies) < len(evals):
+            trained = copies
+        others = [data for data, name in evals if str(name) not in trained]
         train_data = given if train_data is None else train_data
         if validation_data is None and others:
             validation_data = others[-1]
-    return _make(train_data, validation_data, trained)
+    return dataclasses.replace(_make(train_data, validation_data, trained), same=same)
 
 
 def data_of_folds(folds: Sequence[Any]) -> TrainingData:
@@ -340,17 +348,26 @@ class Hook(TreeHook, TrainingCallback):
             _log.warning("this rank captures nothing: %s", error)
 
 
-def _has_rows_of(data: Any, other: Any) -> bool:
-    """Return whether two data sets have the same labels and, at first, samples."""
+def _is_same(data: Any, other: Any) -> bool:
+    """Return whether two data sets have the same labels and, at first, samples.
+
+    Of quantiles only all samples can be had: where that would take long, labels tell.
+    """
     if data.num_row() != other.num_row() or data.num_col() != other.num_col():
         return False
-    if not np.array_equal(data.get_label(), other.get_label()):
+    labels = data.get_label()
+    if not np.array_equal(labels, other.get_label()):
         return False
     rows = list(range(min(_COMPARED, data.num_row())))
     try:
-        one, two = (each.slice(rows).get_data() for each in (data, other))
+        if not isinstance(data, QuantileDMatrix):
+            one, two = (each.slice(rows).get_data() for each in (data, other))
+        elif data.num_nonmissing() > _MOST_QUANTILES:
+            return are_telling(labels)
+        else:
+            one, two = data.get_data(), other.get_data()
     except XGBoostError:
-        return False  # A QuantileDMatrix cannot be sliced.
+        return False  # It is of other quantiles, or not in memory.
     return bool((one != two).nnz == 0)
 
 
