@@ -36,7 +36,7 @@ def ran(tmp_path_factory: Any) -> Ran:
 
 def test_tdbg_meets_no_error_of_its_own(ran: Ran) -> None:
     counted = {k: v["counters"] for k, v in ran.report.items() if "counters" in v}
-    assert len(counted) == 15
+    assert len(counted) == 17
     for name, counters in counted.items():
         assert counters["internal_errors"] == 0, name
         assert counters["repeated_rows"] == 0, name
@@ -159,6 +159,27 @@ def test_gradients_added_up_by_hand_have_micro_batches(ran: Ran, way: str) -> No
     # Layers that are called one by one, three times in a step.
     assert trial.tensor("d1_relu_output_0").stats(0).count == 3 * 16 * 16
     assert trial.tensor(f"{LOSS}_output_0").stats(0).count == 3
+
+
+@pytest.mark.parametrize("way", TAPES)
+def test_a_call_that_no_tape_records_is_evaluation_though_its_flag_says_training(
+    ran: Ran, way: str
+) -> None:
+    trial, report = ran.trial(f"measured {way}"), ran.report[f"measured {way}"]
+    assert report["steps"] == 4
+    given, losses, after = zip(*report["returned"], strict=True)
+    loss, output = (
+        trial.tensor(f"{each}_output_0") for each in (LOSS, "Sequential")
+    )  # fmt: skip
+    assert f"{LOSS}_output_0@2" not in trial.tensor_names()
+    for mode, expected in ((TRAIN, losses), (EVAL, after)):
+        assert loss.steps(mode=mode) == output.steps(mode=mode) == list(range(4))
+        found = [float(loss.value(step, mode=mode)) for step in range(4)]
+        assert found == pytest.approx(expected, rel=1e-5)
+    for step, expected in enumerate(given):
+        assert output.value(step, mode=TRAIN) == pytest.approx(
+            np.asarray(expected), abs=1e-6
+        )
 
 
 def test_no_error_of_tdbg_reaches_the_training(ran: Ran) -> None:

@@ -228,7 +228,7 @@ class Forwards:
 
     def _begin(self, layer: int, training: Any) -> Forward | None:
         """The forward that an outermost call belongs to; None: nothing is captured."""
-        mode = self._mode.of_call(training)
+        mode = self._mode.of_call(training, self._graph())
         forward = self._present(mode)
         goes_on = forward is not None and not forward.is_used
         if forward is None or not goes_on or self._is_over(forward, layer):
@@ -317,7 +317,7 @@ class Forwards:
         state = self._state
         forward = state.forward
         if forward is None or self._present(forward.mode) is None:
-            forward = self._new(self._mode.of_call())
+            forward = self._new(self._mode.of_call(graph=self._graph()))
         if forward is None:
             return
         forward.is_used = True

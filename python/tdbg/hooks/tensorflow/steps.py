@@ -43,15 +43,28 @@ class LoopMode(CurrentMode):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._is_recording = tape_check()
+        self._has_tape = False
+        self._graphs: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def of_call(self, training: Any = None) -> ModeKeys:
-        """The mode of a call: as its flag says, or whether a tape records.
+    def of_call(self, training: Any = None, graph: Any = None) -> ModeKeys:
+        """The mode of a call: whether a tape records, and what its flag says.
+
+        A flag of True counts without a tape only where tapes have recorded no call:
+        gradients may be made by hand, and a graph may be traced before its tape begins.
+        Otherwise the call computes a metric.
 
         Args:
             training: What the model was given as ``training``; None: nothing.
+            graph: The graph that is traced; None: the call is eager.
         """
-        is_flag = isinstance(training, bool)
-        is_training = training if is_flag else self._is_recording()
+        if self._is_recording():
+            self._has_tape = True
+            if graph is not None:
+                self._graphs.add(graph)
+            is_training = training is not False
+        else:
+            has_tape = self._has_tape if graph is None else graph in self._graphs
+            is_training = training is True and not has_tape
         self._called = TRAIN if is_training else EVAL
         return self.now()
 

@@ -307,7 +307,27 @@ def parts(name: str, compiled: Callable[[Step], Step]) -> None:
     close(name, made)
 
 
+def measured(name: str, compiled: Callable[[Step], Step]) -> None:
+    """The model is called as in training once more, for a number after the update."""
+    model, optimizer, loss_of = simple(), keras.optimizers.SGD(0.1), entropy()
+    made = watch(name, model, optimizer, loss=loss_of)
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            given = model(x, training=True)
+            loss = loss_of(y, given)
+        variables = model.trainable_variables
+        optimizer.apply(tape.gradient(loss, variables), variables)
+        return given, loss, loss_of(y, model(x, training=True))
+
+    made_step = compiled(step)
+    returned = [[np.asarray(each).tolist() for each in made_step(*batch)]
+                for batch in batches(4)]  # fmt: skip
+    close(name, made, returned=returned)
+
+
 for name, compiled in (("eager", lambda step: step), ("graph", tf.function)):
+    measured(f"measured {name}", compiled)
     players(f"players {name}", compiled)
     structures(f"structures {name}", compiled)
     sparse(f"sparse {name}", compiled)
