@@ -3,8 +3,9 @@
 A loop trains a model that it calls outside of ``fit`` while a tape records.  From that
 call on the search watches the model with the losses and optimizers that follow.  For
 this it replaces calls of models and losses, and ``apply`` of optimizers, on the classes
-of Keras.  Models that train together are called in the first steps: one that is called
-later begins another training, with a run of its own.
+of Keras.  An optimizer that was made and has not stepped yet is awaited: calls before
+its first step are micro-batches.  Models that train together are called in the first
+steps: one that is called later begins another training, with a run of its own.
 
 Errors: none reach the script except ``TrainingStopped``.
 """
@@ -62,6 +63,8 @@ class LoopSearch:
         self._has_failed = False
         self._depth = 0
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        # Optimizers that have not stepped.
+        self._new: weakref.WeakSet[Any] = weakref.WeakSet()
         self._losses: dict[int, Any] = {}
         self._replaced: list[tuple[Any, str, Any]] = []
         self.hook: Any = None
@@ -72,6 +75,7 @@ class LoopSearch:
         keras = sys.modules["keras"]
         self._replace(keras.Model, "__call__", self._model_called)
         self._replace(keras.losses.Loss, "__call__", self._loss_called)
+        self._replace(keras.optimizers.Optimizer, "__init__", self._made)
         self._replace(keras.optimizers.Optimizer, "apply", self._applied)
 
     def stop(self) -> None:
@@ -139,7 +143,11 @@ class LoopSearch:
             self._losses[id(loss)] = loss  # Kept, as its id is.
             self.hook.register_loss(loss)
 
+    def _made(self, optimizer: Any, *_: Any, **__: Any) -> None:
+        self._new.add(optimizer)
+
     def _applied(self, optimizer: Any, _: Any, variables: Any = None) -> None:
+        self._new.discard(optimizer)
         is_list = variables is None or isinstance(variables, list | tuple)
         if self.hook is None or optimizer in self._known or not is_list:
             return
@@ -166,3 +174,5 @@ class LoopSearch:
             face.Hook, self._settings, (), is_first=self._is_first
         )
         self.runs.append(summary.CapturedRun(path, 0))
+        if self._new:
+            self.hook.await_optimizer()

@@ -11,6 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import tdbg
 from tdbg.launch.family import member
 from tdbg.modes import EVAL, TRAIN
@@ -139,6 +142,73 @@ def test_each_training_of_a_sweep_has_a_run(tmp_path: Path) -> None:
         trial = tdbg.create_trial(member(out, number))
         (loss,) = trial.tensor_names(collection="losses")
         assert trial.tensor(loss).steps(mode=TRAIN) == list(range(7))
+
+
+MICRO_BATCHES = """
+import sys
+import keras
+import numpy as np
+import tensorflow as tf
+
+x = np.random.default_rng(0).random((192, 8)).astype("float32")
+y = x.sum(1, keepdims=True)
+loss_of = keras.losses.MeanSquaredError()
+
+def make(compiled):
+    model = keras.Sequential(
+        [keras.Input((8,)), keras.layers.Dense(1, name="d1", use_bias=False)])
+    def gradient(x, y):
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True)) / 4
+        return tape.gradient(loss, model.trainable_variables)[0]
+    return model.trainable_variables[0], tf.function(gradient) if compiled else gradient
+
+given = []
+for compiled in (False, True):
+    kernel, gradient = make(compiled)
+    optimizer = keras.optimizers.SGD(0.1)
+    for step in range(3):
+        starts = range(16 * step, 16 * step + 16, 4)
+        sums = tf.add_n([gradient(x[i:i + 4], y[i:i + 4]) for i in starts])
+        optimizer.apply([sums], [kernel])
+        given.append(sums.numpy())
+np.save(sys.argv[1], given)
+
+unused = keras.optimizers.SGD(0.1)
+kernel, gradient = make(False)
+for _ in range(70):
+    kernel.assign_sub(0.1 * gradient(x[:4], y[:4]))
+"""
+
+
+def test_micro_batches_before_the_first_update_belong_to_its_step(
+    tmp_path: Path,
+) -> None:
+    path, out, given = tmp_path / "sums.py", tmp_path / "run", tmp_path / "given.npy"
+    path.write_text(MICRO_BATCHES)
+    command = [sys.executable, "-m", "tdbg", "run", "--save-interval", "1"]
+    command += ["--include", "gradients", "--statistics-interval", "1"]
+    subprocess.run(
+        [*command, "--out", str(out), "--", sys.executable, str(path), str(given)],
+        env={**os.environ, "KERAS_BACKEND": "tensorflow", "CUDA_VISIBLE_DEVICES": ""},
+        check=True,
+        capture_output=True,
+    )
+    sums = np.load(given)
+    for number in (1, 2):
+        trial = tdbg.create_trial(member(out, number))
+        assert trial.steps(mode=TRAIN) == [0, 1, 2]
+        (name,) = trial.tensor_names(collection="losses")
+        gradient = trial.tensor("gradient/d1/kernel")
+        for step in range(3):
+            assert trial.tensor(name).stats(step).count == 4
+            expected = sums[3 * (number - 1) + step]
+            assert gradient.value(step) == pytest.approx(expected, abs=1e-6)
+    # An optimizer that never steps is not awaited for ever.
+    by_hand = tdbg.create_trial(member(out, 3))
+    (name,) = by_hand.tensor_names(collection="losses")
+    counts = [by_hand.tensor(name).stats(step).count for step in range(7)]
+    assert counts == [64, 1, 1, 1, 1, 1, 1]
 
 
 def test_a_loop_under_xla_is_left_alone_and_that_is_said(tmp_path: Path) -> None:

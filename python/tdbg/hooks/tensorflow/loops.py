@@ -114,7 +114,7 @@ class Loops:
         _check_optimizer(optimizer)
         watched = self._watched_of(model)
         watched.train_by(optimizer)
-        self._session.optimizer_found(id(optimizer), defines_step=defines_step)
+        self.steps.optimizer_found(id(optimizer), defines_step=defines_step)
         reports, forwards = self._made_parts(self._backend)
         steps = OptimizerSteps(
             watched,

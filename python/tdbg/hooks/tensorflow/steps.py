@@ -33,6 +33,12 @@ __all__ = [
 ]
 
 
+# The key of an optimizer that is yet to be registered, and how many forwards at most
+# come before it steps: gradients may be added up over so many micro-batches.
+_AWAITED = "awaited"
+_MOST_AWAITED = 64
+
+
 class LoopMode(CurrentMode):
     """The mode that the user set, or that a call shows.
 
@@ -113,6 +119,7 @@ class LoopSteps:
         self.session = session
         self._models = models
         self._captured: dict[int, int] = {}
+        self._n_awaited = 0
         # The optimizers that each graph applies, in their order.
         self._of_graphs: weakref.WeakKeyDictionary[Any, list[Hashable]] = (
             weakref.WeakKeyDictionary()
@@ -126,6 +133,10 @@ class LoopSteps:
     def begin_forward(self, mode: ModeKeys) -> StepContext | None:
         """A forward begins."""
         session = self.session
+        if self._n_awaited and mode is TRAIN:
+            self._n_awaited -= 1
+            if not self._n_awaited:
+                session.optimizer_gone(_AWAITED)
         context = session.forward_begins(id(self), mode, has_obeyed=True)
         session.forward_ends()
         if context is not None and mode is TRAIN:
@@ -169,6 +180,22 @@ class LoopSteps:
             return self.begin_forward(TRAIN)
         context: StepContext | None = step.context
         return context
+
+    def await_optimizer(self) -> None:
+        """Let no forward end a step before an optimizer is found, within bounds.
+
+        A program has an optimizer that is registered when it steps first.  If none
+        steps for many forwards, the program trains without it.
+        """
+        self._n_awaited = _MOST_AWAITED + 1
+        self.session.optimizer_found(_AWAITED)
+
+    def optimizer_found(self, optimizer: Hashable, *, defines_step: bool) -> None:
+        """An optimizer is registered; see ``StepMachine.optimizer_found``."""
+        self.session.optimizer_found(optimizer, defines_step=defines_step)
+        if self._n_awaited:
+            self._n_awaited = 0
+            self.session.optimizer_gone(_AWAITED)
 
     def optimizer_begins(
         self, optimizer: Hashable, *, begins_step: bool

@@ -149,6 +149,10 @@ class Hook(FrameworkHook):
         """
         return self._loops.function(function, mode=mode, **options)
 
+    def await_optimizer(self) -> None:
+        """Let no forward end a step before an optimizer is registered."""
+        self._loops.steps.await_optimizer()
+
     def model_with(self, variables: Iterable[Any]) -> Any:
         """The registered model that has most of these variables; None: none has any."""
         return self._loops.model_with(variables)
