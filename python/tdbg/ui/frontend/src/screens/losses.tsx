@@ -75,17 +75,17 @@ export function Losses({
     [run.findings, name],
   );
   const bad = lines.reduce((sum, { grid }) => sum + grid.bad.reduce((a, b) => a + b, 0), 0);
-  const isLastLoss = range.isWhole && run.last_loss?.name === name;
+  const lastLoss = range.isWhole && run.last_loss?.name === name ? run.last_loss : null;
   const last = lines[0] ? lastValue(lines[0].grid) : null;
   const isBad = last !== null && Number.isNaN(last);
   const value = last === null || isBad ? "NaN" : number(last);
-  const told = isLastLoss ? run.last_loss!.text : value;
+  const told = lastLoss?.text ?? value;
   return (
     <Card
       title="Loss"
       aside={
         <div class="settings">
-          {(isLastLoss || last !== null) && <span class={`now${isBad ? " bad" : ""}`}>{told}</span>}
+          {(lastLoss || last !== null) && <span class={`now${isBad ? " bad" : ""}`}>{told}</span>}
           {run.curves.length > 1 && (
             <Select
               label="Which curve"
