@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import FrameType
 from typing import Any
 
 import lightgbm
@@ -17,7 +15,7 @@ from tdbg.capture.session import Session
 from tdbg.hooks.lightgbm.booster import LightGBMModel
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
-from tdbg.hooks.trees.rounds import DataSet, Score
+from tdbg.hooks.trees.rounds import DataSet, Score, arguments_of_training
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 from tdbg.run.tree_facts import TreeFacts
 
@@ -25,8 +23,6 @@ __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
 # After ``record_evaluation`` (20), before ``early_stopping`` (30) ends the round.
 _ORDER = 25
-# Frames between a callback and the call of `train`; callbacks may be wrapped.
-_MOST_FRAMES = 24
 
 
 def copies_of_training(booster: Any, model: LightGBMModel) -> frozenset[str]:
@@ -56,26 +52,14 @@ def stops_by_training(booster: Any, copies: frozenset[str]) -> str:
     Returns:
         Its name; empty where early stopping goes by other data, or there is none.
     """
-    callbacks = _arguments_of_training().get("callbacks_after_iter") or ()
+    call = arguments_of_training("lightgbm.engine", "train")
+    callbacks = call.get("callbacks_after_iter") or ()
     if not any(hasattr(each, "stopping_rounds") for each in callbacks):
         return ""
     if not booster.valid_sets:
         return str(getattr(booster, "_train_data_name", "training"))
     is_same = copies.issuperset(map(str, booster.name_valid_sets))
     return str(booster.name_valid_sets[0]) if is_same else ""
-
-
-def _arguments_of_training() -> Mapping[str, Any]:
-    """Return the variables of the ``train`` that calls this; {}: there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        code, module = frame.f_code, frame.f_globals.get("__name__")
-        if code.co_name == "train" and module == "lightgbm.engine":
-            return dict(frame.f_locals)
-        frame = frame.f_back
-    return {}
 
 
 class Hook(TreeHook):

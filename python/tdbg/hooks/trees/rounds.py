@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,12 +19,15 @@ __all__ = [
     "Score",
     "TreeModel",
     "are_telling",
+    "arguments_of_training",
     "is_maximized",
     "loss_of",
 ]
 
 Floats = NDArray[np.float64]
 
+# Frames between a callback and the training that calls it; callbacks may be wrapped.
+_MOST_FRAMES = 24
 # Of labels: so many are looked at, and an order that takes fewer bytes is regular.
 _LOOKED_AT = 1 << 16
 _REGULAR_BYTES = 64
@@ -100,6 +105,24 @@ def loss_of(score: Score, scores: Sequence[Score]) -> str | None:
         each.name for each in scores if each.is_training and each.metric == score.metric
     )
     return next(same, None)
+
+
+def arguments_of_training(module: str, *functions: str) -> Mapping[str, Any]:
+    """Return the variables of the training that calls this; {}: there is none.
+
+    Args:
+        module: The module of its function.
+        functions: Names that the function may have.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        name = frame.f_code.co_name
+        if name in functions and frame.f_globals.get("__name__") == module:
+            return dict(frame.f_locals)
+        frame = frame.f_back
+    return {}
 
 
 def are_telling(labels: NDArray[Any]) -> bool:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, cast
 
 import numpy as np
@@ -27,7 +25,13 @@ from tdbg.config import HookConfig
 from tdbg.errors import ConfigurationError, TdbgError
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
-from tdbg.hooks.trees.rounds import DataSet, Score, are_telling, is_maximized
+from tdbg.hooks.trees.rounds import (
+    DataSet,
+    Score,
+    are_telling,
+    arguments_of_training,
+    is_maximized,
+)
 from tdbg.hooks.xgboost.booster import OwnDerivatives, XGBoostModel
 from tdbg.modes import EVAL, TRAIN, ModeKeys
 from tdbg.run.tree_facts import TreeFacts
@@ -35,8 +39,6 @@ from tdbg.run.tree_facts import TreeFacts
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
 _log = logging.getLogger("tdbg")
-# Frames between a callback and the call of `train`; callbacks may be wrapped.
-_MOST_FRAMES = 24
 # Samples that are compared to know whether two data sets are the same.
 _COMPARED = 100
 # So many quantiles are read for that in a tenth of a second.
@@ -88,14 +90,16 @@ class TrainingData:
         return ""
 
 
-def find_data(train_data: Any, validation_data: Any) -> TrainingData:
-    """Find the data of the training that calls this.
+def find_data(
+    arguments: Mapping[str, Any], train_data: Any, validation_data: Any
+) -> TrainingData:
+    """Find the data of a training.
 
     Args:
+        arguments: Those of its ``train``; {}: not known.
         train_data: What the hook was given; None: as ``train`` was.
         validation_data: Likewise; None: the last of ``evals`` that is not trained by.
     """
-    arguments = arguments_of_training()
     trained: frozenset[str] | None = None
     same: frozenset[str] = frozenset()
     if "dtrain" in arguments:
@@ -136,19 +140,6 @@ def _make(
     if validation_data is not None:
         sets[EVAL] = DataSet(validation_data, is_training=False)
     return TrainingData(sets, trained, list(features))
-
-
-def arguments_of_training() -> Mapping[str, Any]:
-    """Return the arguments of the ``train`` or ``cv`` that calls this; {}: none."""
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        code, module = frame.f_code, frame.f_globals.get("__name__")
-        if code.co_name in {"train", "cv"} and module == "xgboost.training":
-            return dict(frame.f_locals)
-        frame = frame.f_back
-    return {}
 
 
 class Hook(TreeHook, TrainingCallback):
@@ -283,12 +274,12 @@ class Hook(TreeHook, TrainingCallback):
     def _begin_training(self, model: Any) -> None:
         self._model = None
         folds = getattr(model, "cvfolds", None)
-        self._call = arguments_of_training()
+        self._call = arguments_of_training("xgboost.training", "train", "cv")
         self._facts = TreeFacts()
         given = self._call.get("obj") is not None
         self._own_derivatives = OwnDerivatives() if given else None
         if folds is None:
-            self._data = find_data(self._train_data, self._validation_data)
+            self._data = find_data(self._call, self._train_data, self._validation_data)
             first_round = _rounds_of(model)
         else:
             self._data, first_round = data_of_folds(folds), 0
