@@ -429,7 +429,7 @@ for x, y in batches(3):
     _, told, out = launched(text, tmp_path)
     assert not out.exists()
     assert "the script has its own hook, which continues" in told
-    assert len(tdbg.create_trial(own).steps(mode=TRAIN)) == 3
+    assert len(tdbg.create_trial(own).steps(TRAIN, what="any")) == 3
 
 
 def test_a_stop_ends_the_script_with_one_line(tmp_path: Path):
