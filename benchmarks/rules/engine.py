@@ -35,8 +35,8 @@ from benchmarks.rules._run import build
 from tdbg.config.needs import every_need
 
 CHUNK_STEPS = 100
-# Rules that give no verdict here: one judges a training that has ended, the other the
-# settings of a tree library, which no library wrote here.
+# Rules that give no verdict here. SlowSchedule judges a training that has ended, and
+# TreeSettings reads settings that only a tree library writes.
 SILENT = {"SlowSchedule", "TreeSettings"}
 
 

@@ -111,7 +111,7 @@ def test_two_models_one_of_them_compiled(run_dir: Path) -> None:
         "gradient/Critic.0.weight",
     ):
         assert set(steps) <= set(trial.tensor(name).steps(mode=TRAIN)), name
-    # A step is an iteration of the loop, once the first has shown its optimizers.
+    # Step 0 lacks those of the optimizer that steps last: docs/steps.md.
     assert trial.steps_made() == {TRAIN: (0, 3)}
     assert trial.tensor("gradient/Generator.0.weight").steps(mode=TRAIN) == [1, 2]
     rates = {
