@@ -13,6 +13,7 @@ from house_figures import layers_drawn
 # Higher rank may include lower rank; equal ranks are siblings and may not meet.
 RANKS = {
     "base": 0,
+    "sampler": 1,
     "tensor": 1,
     "format": 2,
     "reducers": 2,
