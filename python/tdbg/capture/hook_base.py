@@ -216,6 +216,9 @@ class HookBase(ABC):
             ConfigurationError: If the export can never work.
         """
 
+    def _start_profiler(self, session: Session) -> None:  # noqa: B027
+        """Observe where the time of the training goes, if anybody asks for it."""
+
     def _attach(self, session: Session) -> CurrentMode:
         """Make the state of the hook for a session, which may never do anything.
 
@@ -272,6 +275,7 @@ class HookBase(ABC):
             return spec, export
 
         self._open(make)
+        self._start_profiler(self._session)
         self._remember()
         if isinstance(self._session.writer, MeasuringWriter):
             self._session.listen(close=self._log_dry_run)

@@ -14,12 +14,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.policy import Policy
 from tdbg.capture.process_hook import ProcessHook
+from tdbg.capture.session import Session
 from tdbg.config import HookConfig
+from tdbg.profiler import Profiler
 
 if TYPE_CHECKING:
     from tdbg.config.options import SessionOptions
 
 __all__ = ["FrameworkHook", "make_policy"]
+
+
+class _Settings:
+    """Default settings of the profiler."""
+
+    enabled = True
 
 
 class FrameworkHook(HookBase):
@@ -42,6 +50,7 @@ class FrameworkHook(HookBase):
     """
 
     _process_hook: ClassVar[ProcessHook[Any] | None] = None
+    _profiler: Profiler | None = None
 
     @classmethod
     def of_process(cls) -> ProcessHook[Self]:
@@ -65,6 +74,9 @@ class FrameworkHook(HookBase):
         from tdbg.export import export_at_end
 
         return export_at_end(config.out_dir, config.tensorboard_dir, options)
+
+    def _start_profiler(self, session: Session) -> None:
+        self._profiler = Profiler(session, _Settings())
 
     def _remember(self) -> None:
         if self._process_hook is not None:
