@@ -14,6 +14,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   tdbg::bindings::RegisterStepCounter(module);
   tdbg::bindings::RegisterTaps(module);
   tdbg::bindings::RegisterFfi(module);
+  tdbg::bindings::RegisterSignals(module);
   tdbg::bindings::RegisterRecords(module);
   tdbg::bindings::RegisterReader(module);
 }

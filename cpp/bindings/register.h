@@ -23,6 +23,8 @@ void RegisterStepCounter(pybind11::module_& module);
 // Taps of compiled programs, and what XLA calls of them.
 void RegisterTaps(pybind11::module_& module);
 void RegisterFfi(pybind11::module_& module);
+// Threads that send signals to their own process.
+void RegisterSignals(pybind11::module_& module);
 // Definitions, events and problems, as a reader returns them.
 void RegisterRecords(pybind11::module_& module);
 void RegisterReader(pybind11::module_& module);

@@ -1,0 +1,45 @@
+#include "base/signal_timer.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <csignal>
+
+namespace tdbg {
+
+void (*SignalHandler(int signal))(int) {
+  struct sigaction action{};
+  if (sigaction(signal, nullptr, &action) != 0) return nullptr;
+  if ((action.sa_flags & SA_SIGINFO) != 0) {
+    return reinterpret_cast<void (*)(int)>(action.sa_sigaction);
+  }
+  if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) {
+    return nullptr;
+  }
+  return action.sa_handler;
+}
+
+bool IsSignalFree(int signal) {
+  struct sigaction action{};
+  return sigaction(signal, nullptr, &action) == 0 &&
+         action.sa_handler == SIG_DFL;
+}
+
+SignalTimer::SignalTimer(int signal, std::chrono::nanoseconds interval)
+    : n_sent_(std::make_shared<std::atomic<std::uint64_t>>(0)),
+      is_taken_(std::make_shared<std::atomic<bool>>(false)),
+      thread_("tdbg-python", interval,
+              [signal, handler = SignalHandler(signal), n_sent = n_sent_,
+               is_taken = is_taken_] {
+                if (handler == nullptr || SignalHandler(signal) != handler) {
+                  is_taken->store(true);
+                  return;
+                }
+                const pid_t process = ::getpid();
+                // The number of the main thread is that of the process.
+                if (::syscall(SYS_tgkill, process, process, signal) == 0) {
+                  n_sent->fetch_add(1);
+                }
+              }) {}
+
+}  // namespace tdbg
