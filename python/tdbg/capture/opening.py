@@ -20,7 +20,7 @@ from tdbg.capture.ranks import AttemptId, Consensus, WriterIdentity, find_attemp
 from tdbg.capture.recorder import Recorder
 from tdbg.capture.replicas import worker_rank
 from tdbg.capture.requests import Requests
-from tdbg.capture.session import Session
+from tdbg.capture.session import RankPlace, Session
 from tdbg.capture.writer import NullWriter
 from tdbg.config.options import AUTO, SessionOptions
 from tdbg.errors import ConfigurationError, RunInUse, StorageError
@@ -88,9 +88,11 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         raise ConfigurationError(msg)
     if options.rank not in options.workers:
         policy.disable()
-        return Session(
+        session = Session(
             NullWriter(), policy, requests=_requests(options), raises_on_stop=raises
         )
+        session.place = RankPlace(_absolute(out_dir), options.rank)
+        return session
     return _open_writing_session(spec, Path(out_dir).expanduser(), adapter)
 
 
@@ -120,6 +122,7 @@ def _open_writing_session(
         budget=_budget(options),
     )
     session.writes_as = WriterIdentity(run.uuid, options.rank, attempt)
+    session.place = RankPlace(run.path, options.rank)
     configuration = _configuration(core, policy, options, adapter)
     session.run(session.write_event, EventKind.CONFIGURATION, configuration)
     session.run(
@@ -141,6 +144,10 @@ def _open_writing_session(
 
     session.replicas.open_recorder = open_replica
     return session
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - keeps links
 
 
 _ADVICE_FOR_RANKS = (

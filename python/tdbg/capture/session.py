@@ -14,7 +14,8 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, array_ref
 from tdbg.capture.events import StepWriter, write_event
@@ -36,7 +37,19 @@ if TYPE_CHECKING:
     from tdbg.capture.ranks import WriterIdentity
     from tdbg.capture.writer import Writer
 
-__all__ = ["Session"]
+__all__ = ["RankPlace", "Session"]
+
+
+class RankPlace(NamedTuple):
+    """The run that a rank takes part in.
+
+    Attributes:
+        run: Its directory, which may not exist yet where this rank does not write.
+        rank: Number of the rank.
+    """
+
+    run: Path
+    rank: int
 
 
 _Result = TypeVar("_Result")
@@ -62,6 +75,8 @@ class Session(SessionSteps):
         is_closed: Whether the run has ended.
         raises_on_stop: Whether a stop raises, or only sets ``should_stop``.
         writes_as: The run, the rank and the attempt that it writes; None: nothing.
+        place: The directory of the run and the rank, also of a rank that writes
+            nothing; None: the session belongs to no run.
     """
 
     def __init__(
@@ -79,6 +94,7 @@ class Session(SessionSteps):
         self.writer = writer
         self.is_live = is_live
         self.writes_as: WriterIdentity | None = None
+        self.place: RankPlace | None = None
         self.is_closed = False
         self.raises_on_stop = raises_on_stop
         self._faults = Faults()

@@ -46,6 +46,7 @@ VERBS = {
     "top": "show runs on the whole screen as they train: losses, findings, layers",
     "rules": "list rules, what they need captured and what that costs",
     "new-rule": "write a skeleton for your own rule, and its test",
+    "stacks": "show where all ranks and loader workers are, also if they hang",
     "attach": "make a running training capture more for a while",
     "stop": "ask a training to stop",
     "report": "write a run, or two side by side, as one HTML file",

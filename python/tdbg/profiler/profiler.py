@@ -13,38 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from tdbg.capture.session import Session
+from tdbg.profiler import stacks
+from tdbg.profiler.part import ProfilerPart, ProfilerSettings, Start
 
-__all__ = ["PARTS", "Profiler", "ProfilerPart", "ProfilerSettings"]
-
-
-class ProfilerSettings(Protocol):
-    """Settings of the profiler; parts may read more of them."""
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anything is observed."""
+__all__ = ["OF_EVERY_RANK", "PARTS", "Profiler", "ProfilerPart", "ProfilerSettings"]
 
 
-class ProfilerPart(Protocol):
-    """One thing that is observed.
+OF_EVERY_RANK: frozenset[Start] = frozenset({stacks.start})
+"""The parts that ranks have, too, which write no run."""
 
-    A part may have a method ``forked()``.  A forked child calls it in place of
-    ``close()``: the part then lets go of what the parent still uses, and does nothing
-    from there on.
-    """
-
-    def close(self) -> None:
-        """Observe no longer; write what is left.  It is called once."""
-
-
-Start = Callable[[Session, ProfilerSettings], ProfilerPart | None]
-"""Starts a part of a session; returns None if there is nothing to observe."""
-
-PARTS: Sequence[Start] = ()
+PARTS: Sequence[Start] = (stacks.start,)
 """The parts, in the order in which they start; they are closed in reverse."""
 
 
@@ -52,7 +33,7 @@ class Profiler:
     """The parts of one session, all of them or none.
 
     Args:
-        session: The session; one that writes no run starts no part.
+        session: The session; one that writes no run starts only ``OF_EVERY_RANK``.
         settings: What the user asks for.
         parts: Starts the parts.
 
@@ -72,9 +53,12 @@ class Profiler:
         self.settings = settings
         self.parts: list[ProfilerPart] = []
         self._pid = os.getpid()
-        if not settings.enabled or not session.is_live or session.writes_as is None:
+        if not settings.enabled or not session.is_live:
             return
+        writes = session.writes_as is not None
         for start in parts:
+            if not writes and start not in OF_EVERY_RANK:
+                continue
             part = session.run(start, session, settings)
             if part is not None:
                 self.parts.append(part)

@@ -188,6 +188,8 @@ class Idle:
             because it runs on another machine.
         ended: Whether the training has ended normally, so that no step will follow.
         model_info: What was last known of the model, if it has ended.
+        where: Asks the processes of the training where they are, which takes a second
+            or more, and returns it in sentences; "" if none answers.
     """
 
     seconds: float
@@ -196,6 +198,7 @@ class Idle:
     alive: bool | None
     ended: bool
     model_info: ModelInfo | None = None
+    where: Callable[[], str] = str
 
     def judge(
         self,

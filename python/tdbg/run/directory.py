@@ -310,12 +310,15 @@ def _runs_below(root: Path, depth: int) -> list[Path]:
     return found
 
 
-def read_small_file(path: Path, owner: int | None = None) -> bytes:
-    """Read a regular file of at most ``MAX_JSON_BYTES``; follows no link.
+def read_small_file(
+    path: Path, owner: int | None = None, *, limit: int = MAX_JSON_BYTES
+) -> bytes:
+    """Read a regular file of a bounded size; follows no link.
 
     Args:
         path: The file.
         owner: If given, the uid that must own the file.
+        limit: The most bytes that it may have.
 
     Raises:
         OSError: If the file cannot be read, is no regular file, is too large, or
@@ -330,17 +333,21 @@ def read_small_file(path: Path, owner: int | None = None) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         if owner is not None and status.st_uid != owner:
             raise OSError(errno.EPERM, "belongs to another user", str(path))
-        if status.st_size > MAX_JSON_BYTES:
-            raise OSError(errno.EFBIG, "larger than 64 KiB", str(path))
+        if status.st_size > limit:
+            raise _too_large(path, limit)
         content = b""
-        while len(content) <= MAX_JSON_BYTES:
-            piece = os.read(descriptor, MAX_JSON_BYTES + 1 - len(content))
+        while len(content) <= limit:
+            piece = os.read(descriptor, limit + 1 - len(content))
             if not piece:
                 return content
             content += piece
-        raise OSError(errno.EFBIG, "larger than 64 KiB", str(path))
+        raise _too_large(path, limit)
     finally:
         os.close(descriptor)
+
+
+def _too_large(path: Path, limit: int) -> OSError:
+    return OSError(errno.EFBIG, f"larger than {limit // 1024} KiB", str(path))
 
 
 def write_new_file(path: Path, content: bytes, *, owner: int | None = None) -> None:

@@ -36,6 +36,7 @@ from tdbg.rules.table import Evaluation
 from tdbg.rules.vocabulary import Vocabulary, vocabulary_of
 from tdbg.rules.window import Idle
 from tdbg.run.findings import Cause, Finding, Severity
+from tdbg.run.stack_groups import Stalls
 from tdbg.shown import Shown
 
 if TYPE_CHECKING:
@@ -193,6 +194,7 @@ class Engine:
         ]
         rules_here = [runner.rule for runner in self._local]
         self._feed = Feed(self._trial, rules_here, max_window)
+        self._stalls = Stalls(self.run)
         self._began = self._idle_checked = time.monotonic()
         for runner in self._runners:
             self._record(runner.status)
@@ -432,6 +434,7 @@ class Engine:
             alive=alive.get(status),
             ended=status == "closed",
             model_info=infos[-1] if infos else None,
+            where=partial(self._stalls.where, self._feed.next_step),
         )
 
     def _publish(self, changes: list[Finding]) -> list[Finding]:

@@ -426,7 +426,8 @@ def test_a_training_that_stands_still_is_named_while_it_does(
             assert finding.step == engine.report().last_step
             assert "it recorded no step for 61" in finding.message
             assert "Its process is alive" in finding.message
-            assert "py-spy dump" in finding.advice
+            assert "Rank 0 is " in finding.message
+            assert "tdbg stacks" in finding.advice
 
 
 def test_a_run_that_should_be_the_same_and_is_not_is_named(tmp_path: Path) -> None:

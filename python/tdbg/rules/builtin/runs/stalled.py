@@ -73,7 +73,9 @@ class StalledTraining(Rule):
                 False: "Its process is gone.",
                 None: "tdbg cannot tell whether its process is alive.",
             }
-            return self._describe(idle.seconds, self.threshold, gone[idle.alive])
+            where = idle.where() if idle.alive is not False else ""
+            what = f"{gone[idle.alive]} {where}".rstrip()
+            return self._describe(idle.seconds, self.threshold, what)
 
         yield idle.judge(NAME, Severity.WARNING if still else None, describe)
 
@@ -135,8 +137,8 @@ class StalledTraining(Rule):
             value=seconds,
             threshold=limit,
             advice=(
-                "Find out what it waits for (py-spy dump --pid PID): a hung "
-                "collective, a loader or file system that does not respond, or a full "
-                "disk. Set timeouts on loaders and process groups."
+                "Find out what it waits for (tdbg stacks RUN): a hung collective, a "
+                "loader or file system that does not respond, or a full disk. Set "
+                "timeouts on loaders and process groups."
             ),
         )
