@@ -39,6 +39,7 @@ from tdbg.config import (
 )
 from tdbg.config.collections import Collection, CollectionRegistry, Role
 from tdbg.config.options import SessionOptions, is_disabled
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError
 from tdbg.modes import TRAIN, TRAINING, ModeKeys
@@ -106,6 +107,7 @@ class HookBase(ABC):
         precise: bool | None = None,
         threads: int | None = None,
         budget: float | str | None = None,
+        profiler: ProfilerConfig | bool | str | None = None,
         **unknown: Never,
     ) -> None:
         """Open a run.
@@ -155,6 +157,9 @@ class HookBase(ABC):
                 0.02; what is captured is reduced to stay inside. ``"auto"`` as of
                 ``watch``, ``"off"``: any. None: that of the variable
                 ``TDBG_BUDGET``, or any.
+            profiler: What the run records about its time: settings, or False for
+                nothing (docs/profiler-windows.md). None: as the variable
+                ``TDBG_PROFILER`` says, or the defaults.
             unknown: Refused, with the nearest argument that exists.
 
         Raises:
@@ -216,8 +221,10 @@ class HookBase(ABC):
             ConfigurationError: If the export can never work.
         """
 
-    def _start_profiler(self, session: Session) -> None:  # noqa: B027
-        """Observe where the time of the training goes, if anybody asks for it."""
+    def _start_profiler(  # noqa: B027
+        self, session: Session, settings: ProfilerConfig
+    ) -> None:
+        """Observe where the time of the training goes, if the settings say so."""
 
     def _attach(self, session: Session) -> CurrentMode:
         """Make the state of the hook for a session, which may never do anything.
@@ -271,11 +278,12 @@ class HookBase(ABC):
             )
             export = self._make_export(config, options)
             policy = self._make_policy(config)
-            spec = SessionSpec(config.out_dir, policy, options, self._joins)
+            spec = SessionSpec(
+                config.out_dir, policy, options, self._joins, config.profiler
+            )
             return spec, export
 
         self._open(make)
-        self._start_profiler(self._session)
         self._remember()
         if isinstance(self._session.writer, MeasuringWriter):
             self._session.listen(close=self._log_dry_run)
@@ -290,6 +298,8 @@ class HookBase(ABC):
             return
         spec, export = make(adapter)
         self._set_up(adapter, open_session(spec, adapter), export)
+        if spec.profiler is not None:
+            self._start_profiler(self._session, spec.profiler)
 
     def _set_up(
         self, adapter: FrameworkAdapter, session: Session, export: RunExport | None

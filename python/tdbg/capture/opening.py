@@ -23,6 +23,7 @@ from tdbg.capture.requests import Requests
 from tdbg.capture.session import RankPlace, Session
 from tdbg.capture.writer import NullWriter
 from tdbg.config.options import AUTO, SessionOptions
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError, RunInUse, StorageError
 from tdbg.run.aside import Unanswered, call_aside
 from tdbg.run.directory import Run, create_run
@@ -48,12 +49,14 @@ class SessionSpec(NamedTuple):
         options: How it is written.
         joins: The start of the training that this process takes part in, where another
             process has begun it; None: this one begins it, or finds it.
+        profiler: What is recorded about its time; None: nothing.
     """
 
     out_dir: str | os.PathLike[str] | None
     policy: Policy
     options: SessionOptions
     joins: AttemptId | None = None
+    profiler: ProfilerConfig | None = None
 
 
 def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
@@ -71,7 +74,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         RunInUse: If another process that lives writes to the run as this rank.
         StorageError: If the run cannot be made or written.
     """
-    out_dir, policy, options, _ = spec
+    out_dir, policy, options = spec[:3]
     adapter.session_opens(options)
     raises = options.on_stop == "raise"
     if options.dry_run:
@@ -99,7 +102,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
 def _open_writing_session(
     spec: SessionSpec, directory: Path, adapter: FrameworkAdapter
 ) -> Session:
-    _, policy, options, joins = spec
+    _, policy, options, joins, profiler = spec
     # Loaded here, so that configurations can be made without the core.
     core = import_module("tdbg._core")
     run = _answered(lambda: create_run(directory), directory)
@@ -124,6 +127,8 @@ def _open_writing_session(
     session.writes_as = WriterIdentity(run.uuid, options.rank, attempt)
     session.place = RankPlace(run.path, options.rank)
     configuration = _configuration(core, policy, options, adapter)
+    if profiler is not None:
+        configuration["profiler"] = profiler.to_json()
     session.run(session.write_event, EventKind.CONFIGURATION, configuration)
     session.run(
         session.write_event, EventKind.STATUS, {"training": "running", "reason": ""}

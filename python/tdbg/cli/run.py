@@ -28,6 +28,7 @@ from tdbg.cli.rule_options import (
 from tdbg.config.collections import CollectionRegistry
 from tdbg.config.files import resolve
 from tdbg.config.options import is_disabled, number_or_word, parse_budget
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.config.quantities import plural
 from tdbg.errors import RunInUse, TdbgError
 from tdbg.launch import command_of, environment_of, family, reads_no_environment
@@ -235,6 +236,13 @@ EXIT_NOT_EXECUTABLE = 126
     "default 'auto': 0.05, over the first minute and from then on.  Without it, "
     "TDBG_BUDGET and the file of settings apply.",
 )
+@click.option(
+    "--profiler",
+    metavar="SETTINGS",
+    help="What to record about time: 'off', 'on', or settings such as "
+    "'system_interval=0.1,start_step=100,num_steps=5'.  Without it, TDBG_PROFILER and "
+    "the file of settings apply.",
+)
 @action_options
 @report_option
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -248,6 +256,7 @@ def command(
     statistics_interval: int | None,
     save_interval: int | None,
     budget: str | None,
+    profiler: str | None,
     actions: ActionOptions,
     report_file: str | None,
     program: tuple[str, ...],
@@ -268,6 +277,8 @@ def command(
     CollectionRegistry(include)
     share = None if budget is None else number_or_word(budget)
     parse_budget(share)
+    if profiler is not None:
+        ProfilerConfig.of(profiler)
     arguments = command_of(program)
     if is_disabled():
         print_line("nothing will be captured: TDBG_DISABLED is set")
@@ -285,6 +296,7 @@ def command(
         "statistics_interval": statistics_interval,
         "save_interval": save_interval,
         "budget": share,
+        "profiler": profiler,
     }
     environment = environment_of(settings, os.environ)
     if config is not None:

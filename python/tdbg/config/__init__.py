@@ -11,6 +11,7 @@ from tdbg.config.files import names_file, names_run, read_config, resolve
 from tdbg.config.hook_config import HookConfig
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, missing, with_beginning
+from tdbg.config.profiler import ProfilerConfig, WindowConfig
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.config.text_settings import CollectionConfig
 
@@ -23,10 +24,12 @@ __all__ = [
     "HookConfig",
     "Kind",
     "Needs",
+    "ProfilerConfig",
     "ReductionConfig",
     "Role",
     "SaveConfig",
     "SaveConfigMode",
+    "WindowConfig",
     "missing",
     "names_file",
     "names_run",

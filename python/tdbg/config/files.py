@@ -1,8 +1,8 @@
 """Settings from arguments, the environment and files, and their precedence.
 
 An argument takes precedence over a variable of the environment (``TDBG_OUT``,
-``TDBG_BUDGET``, ``TDBG_RULES``), the variable over a file, the file over the defaults.
-Settings are never merged: each one is taken whole from one source.
+``TDBG_BUDGET``, ``TDBG_PROFILER``, ``TDBG_RULES``), the variable over a file, the file
+over the defaults.  Settings are never merged: each one is taken whole from one source.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from tdbg.config.documents import Located, Location, read_document
 from tdbg.config.hook_config import HookConfig
 from tdbg.config.messages import check_known, nearest, short
 from tdbg.config.options import VARIABLE as BUDGET_VARIABLE
+from tdbg.config.profiler import VARIABLE as PROFILER_VARIABLE
+from tdbg.config.profiler import ProfilerConfig, WindowConfig
 from tdbg.config.schedules import (
     SAVE_INTERVAL,
     ReductionConfig,
     SaveConfig,
     SaveConfigMode,
 )
+from tdbg.config.smdebug_profiler import named_by_environment
 from tdbg.config.text_settings import make_collection, texts
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
@@ -45,6 +48,8 @@ _SETTINGS = tuple(item.name for item in dataclasses.fields(HookConfig))
 _SCHEDULE = tuple(item.name for item in dataclasses.fields(SaveConfigMode))
 _REDUCTION = tuple(item.name for item in dataclasses.fields(ReductionConfig))
 _COLLECTION = ("include_regex", "save_config", "reduction_config", "save_histogram")
+_PROFILER = tuple(item.name for item in dataclasses.fields(ProfilerConfig))
+_WINDOW = tuple(item.name for item in dataclasses.fields(WindowConfig))
 _MODES = {mode.name.lower(): mode for mode in ModeKeys}
 _LISTS = ("include_collections", "include_regex")
 
@@ -68,6 +73,8 @@ def read_own(document: object, place: Location) -> dict[str, Any]:
             found[name] = list(_collections(value, where))
         elif name == "rules":
             found[name] = list(_rules(value, where))
+        elif name == "profiler":
+            found[name] = _profiler(value, where)
         elif name in _LISTS:
             found[name] = list(_texts(value, where))
         else:
@@ -138,6 +145,23 @@ def _reduction_config(value: object, place: Location) -> ReductionConfig:
             raise place.key(name).error(msg)
     with place.inside():
         return ReductionConfig(**given)
+
+
+def _profiler(value: object, place: Location) -> ProfilerConfig:
+    if not isinstance(value, Mapping):
+        with place.inside():
+            return ProfilerConfig.of(value)
+    given = _given(place.mapping(value, _PROFILER))
+    where = place.key("windows")
+    listed = given.pop("windows", [])
+    windows = []
+    for index, each in enumerate(listed if isinstance(listed, list) else [listed]):
+        here = where.item(index) if isinstance(listed, list) else where
+        fields = _given(here.mapping(each, _WINDOW))
+        with here.inside():
+            windows.append(WindowConfig(**fields))
+    with place.inside():
+        return ProfilerConfig(**given, windows=tuple(windows))
 
 
 def _collections(value: object, place: Location) -> Iterable[Collection]:
@@ -355,7 +379,22 @@ def _combine(
             {**each, "budget": None} for each in (defaults, from_file)
         )
     arguments = {name: value for name, value in given.items() if value is not None}
+    if "profiler" not in arguments:
+        from_file = _with_profiler(from_file)
     return HookConfig(**{**defaults, **from_file, **arguments})
+
+
+def _with_profiler(from_file: dict[str, Any]) -> dict[str, Any]:
+    """Add what variables say about the profiler; smdebug's has the last word."""
+    text = os.environ.get(PROFILER_VARIABLE, "").strip()
+    if text:
+        with Location(PROFILER_VARIABLE).inside():
+            return {**from_file, "profiler": ProfilerConfig.of(text)}
+    if "profiler" not in from_file:
+        named = named_by_environment()
+        if named is not None:
+            return {**from_file, "profiler": named}
+    return from_file
 
 
 def _read(

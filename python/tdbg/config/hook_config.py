@@ -19,6 +19,7 @@ from tdbg.config.documents import Located
 from tdbg.config.messages import check_flag, nearest
 from tdbg.config.options import SessionOptions, parse_workers
 from tdbg.config.patterns import NamePattern
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.config.schedules import ReductionConfig, SaveConfig
 from tdbg.config.text_settings import CollectionConfig
 from tdbg.errors import ConfigurationError
@@ -73,6 +74,7 @@ class HookConfig:
     precise: bool = False
     threads: int | None = None
     budget: float | str | None = None
+    profiler: Any = None
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
@@ -94,6 +96,10 @@ class HookConfig:
         put("collections", tuple(self._collections()))
         put("include_collections", tuple(self._included()))
         put("rules", _rules(self.rules))
+        put(
+            "profiler",
+            ProfilerConfig.of(True if self.profiler is None else self.profiler),
+        )
         put("include_workers", _workers(self.include_workers))
         SessionOptions(**self._session_fields(1))  # Checks the remaining settings.
 

@@ -12,6 +12,7 @@ from tdbg.capture.dry_run import DryRunSummary
 from tdbg.capture.overhead import Overhead
 from tdbg.config import CollectionConfig, HookConfig
 from tdbg.config.collections import Collection, CollectionKeys, Role
+from tdbg.config.profiler import ProfilerConfig, WindowConfig
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import TrainingStopped
 from tdbg.modes import ModeKeys, modes
@@ -24,11 +25,13 @@ __all__ = [
     "HookConfig",
     "ModeKeys",
     "Overhead",
+    "ProfilerConfig",
     "ReductionConfig",
     "Role",
     "SaveConfig",
     "SaveConfigMode",
     "TrainingStopped",
+    "WindowConfig",
     "modes",
 ]
 

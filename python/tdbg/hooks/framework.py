@@ -15,19 +15,13 @@ from tdbg.capture.hook_base import HookBase, RunExport
 from tdbg.capture.policy import Policy
 from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.session import Session
-from tdbg.config import HookConfig
+from tdbg.config import HookConfig, ProfilerConfig
 from tdbg.profiler import Profiler
 
 if TYPE_CHECKING:
     from tdbg.config.options import SessionOptions
 
 __all__ = ["FrameworkHook", "make_policy"]
-
-
-class _Settings:
-    """Default settings of the profiler."""
-
-    enabled = True
 
 
 class FrameworkHook(HookBase):
@@ -75,8 +69,8 @@ class FrameworkHook(HookBase):
 
         return export_at_end(config.out_dir, config.tensorboard_dir, options)
 
-    def _start_profiler(self, session: Session) -> None:
-        self._profiler = Profiler(session, _Settings())
+    def _start_profiler(self, session: Session, settings: ProfilerConfig) -> None:
+        self._profiler = Profiler(session, settings)
 
     def _remember(self) -> None:
         if self._process_hook is not None:

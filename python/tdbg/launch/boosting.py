@@ -80,7 +80,7 @@ class BoostingSearch:
         framework: One of ``FRAMEWORKS``.
         settings: ``out_dir``, ``existing`` (of ``family``), ``rules``,
             ``include_collections``, ``save_interval``, ``statistics_interval``,
-            ``budget``; all but the first may be missing.
+            ``budget``, ``profiler``; all but the first may be missing.
         is_first: As of ``begin``.
 
     Attributes:

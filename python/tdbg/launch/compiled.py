@@ -102,7 +102,7 @@ class StepSearch:
     Args:
         settings: ``out_dir``, ``existing`` (of ``family``), ``rules``,
             ``include_collections``, ``save_interval``, ``statistics_interval``,
-            ``budget``; all but the first may be missing.
+            ``budget``, ``profiler``; all but the first may be missing.
         is_first: As of ``begin``.
 
     Attributes:

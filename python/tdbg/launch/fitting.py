@@ -63,7 +63,7 @@ class FitSearch:
     Args:
         settings: ``out_dir``, ``existing`` (of ``family``), ``rules``,
             ``include_collections``, ``save_interval``, ``statistics_interval``,
-            ``budget``; all but the first may be missing.
+            ``budget``, ``profiler``; all but the first may be missing.
         is_first: As of ``begin``.
 
     Attributes:

@@ -25,12 +25,14 @@ def arguments_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         settings: Those of the launch: ``rules``, ``include_collections``,
-            ``save_interval``, ``statistics_interval``, ``budget``; all may be missing.
+            ``save_interval``, ``statistics_interval``, ``budget``, ``profiler``; all
+            may be missing.
     """
     return {
         "rules": settings.get("rules"),
         "save_config": _schedule(settings, values=not _included(settings)),
         "budget": settings.get("budget"),
+        "profiler": settings.get("profiler"),
     }
 
 

@@ -261,6 +261,20 @@ TABLE = [
     Row("threads", {"threads": 3}, as_configured("threads", 3)),
     Row("budget", {"budget": 0.25}, as_configured("budget", 0.25)),
     Row("budget", {"budget": "off"}, as_configured("budget", None)),
+    Row(
+        "profiler",
+        {"profiler": "system_interval=0.25,python_interval=none"},
+        lambda ran: (
+            ran.trial.configuration()["profiler"].items()
+            >= {"system_interval": 0.25, "python_interval": None}.items()
+        ),
+    ),
+    Row(
+        "profiler",
+        {"profiler": "start_step=1, duration=2"},
+        None,
+        refused_with="steps or by",
+    ),
 ]
 
 
@@ -341,7 +355,12 @@ def by_run_of_callbacks(row: Row, out: Path, model: nn.Module, patch: Any) -> An
 
 
 def by_variable(row: Row, out: Path, model: nn.Module, patch: Any) -> Any:
-    names = {"out_dir": "TDBG_OUT", "budget": "TDBG_BUDGET", "rules": "TDBG_RULES"}
+    names = {
+        "out_dir": "TDBG_OUT",
+        "budget": "TDBG_BUDGET",
+        "profiler": "TDBG_PROFILER",
+        "rules": "TDBG_RULES",
+    }
     if row.setting not in names:
         pytest.skip("there is no such variable")
     value = row.document[row.setting]
@@ -386,8 +405,8 @@ def test_every_setting_is_obeyed_or_refused(
 ) -> None:
     """Sabotaged: watch saves no values, whatever the schedule of a file says."""
     monkeypatch.chdir(tmp_path)
-    for name in ("TDBG_CONFIG", "TDBG_OUT", "TDBG_BUDGET", "TDBG_RULES"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("CONFIG", "OUT", "BUDGET", "PROFILER", "RULES"):
+        monkeypatch.delenv(f"TDBG_{name}", raising=False)
     out, model = tmp_path / "run", network()
     if row.check is None:
         with pytest.raises(ConfigurationError, match=row.refused_with or row.setting):

@@ -15,9 +15,11 @@ from tdbg.capture.policy import Policy
 from tdbg.config import (
     Collection,
     HookConfig,
+    ProfilerConfig,
     ReductionConfig,
     SaveConfig,
     SaveConfigMode,
+    WindowConfig,
     read_config,
 )
 from tdbg.config.documents import MAX_BYTES
@@ -58,6 +60,7 @@ OWN: dict[str, Any] = {
     "precise": True,
     "threads": 2,
     "budget": 0.02,
+    "profiler": {"system_interval": 0.1, "windows": [{"start_step": 9, "every": 50}]},
 }
 
 SMDEBUG: dict[str, Any] = {
@@ -139,6 +142,8 @@ def test_every_setting_of_the_hook_can_stand_in_a_file(
     plain = ("dry_run", "on_stop", "overflow", "queue_bytes", "min_free_bytes", "codec")
     for key in (*plain, "save_histogram", "precise", "threads", "budget"):
         assert getattr(config, key) == OWN[key], key
+    window = WindowConfig(start_step=9, every=50)
+    assert config.profiler == ProfilerConfig(system_interval=0.1, windows=(window,))
     assert config.export_tensorboard
     assert config.tensorboard_dir == Path("tb")
     assert set(OWN) == {*HookConfig.__slots__}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tdbg.config import resolve
+from tdbg.config import ProfilerConfig, resolve
 from tdbg.config.options import AUTO
 from tdbg.config.schedules import ReductionConfig, SaveConfig
 from tdbg.errors import ConfigurationError
@@ -43,6 +43,7 @@ def watch(
     threads: int | None = None,
     budget: float | str | None = None,
     include_workers: str | Iterable[int] | None = None,
+    profiler: ProfilerConfig | bool | str | None = None,
 ) -> Hook:
     """Capture the statistics of a training, and raw values only where rules need them.
 
@@ -72,6 +73,7 @@ def watch(
         budget: As in ``Hook``. None means ``"auto"``: 5 % over the first minute and
             from then on, including the first steps that rules need.
         include_workers: As in ``Hook``.
+        profiler: As in ``Hook``.
 
     Returns:
         The hook. It ends with the process, unless you close it before.
@@ -98,6 +100,7 @@ def watch(
         "threads": threads,
         "budget": budget,
         "include_workers": include_workers,
+        "profiler": profiler,
     }
     hook = Hook._made(lambda: resolve(given, _of_watch()))
     hook.register_module(model, name=name)
