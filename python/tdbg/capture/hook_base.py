@@ -18,7 +18,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.dry_run import DryRunSummary, MeasuringWriter, summarize
@@ -28,6 +28,7 @@ from tdbg.capture.overhead import Overhead
 from tdbg.capture.policy import Policy
 from tdbg.capture.ranks import AttemptId, launch_name, process_rank
 from tdbg.capture.recorder import StepContext
+from tdbg.capture.run_export import RunExport
 from tdbg.capture.session import Session
 from tdbg.capture.steps import counters_as_json, parse_counters
 from tdbg.capture.writer import NullWriter
@@ -47,22 +48,11 @@ from tdbg.modes import TRAIN, TRAINING, ModeKeys
 if TYPE_CHECKING:
     from tdbg._core import StepCounter
 
-__all__ = ["HookBase", "RunExport"]
+__all__ = ["HookBase"]
 
 _log = logging.getLogger("tdbg")
 # Reducing with more threads than this gains nothing.
 _MOST_THREADS = 4
-
-
-class RunExport(Protocol):
-    """Exports a run when the run has ended; called once, and never raises."""
-
-    @property
-    def n_failed(self) -> int:
-        """How many exports failed."""
-
-    def __call__(self) -> None:
-        """Export the run."""
 
 
 class HookBase(ABC):

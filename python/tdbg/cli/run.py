@@ -194,6 +194,21 @@ EXIT_NOT_FOUND = 127
 EXIT_NOT_EXECUTABLE = 126
 
 
+def _budget(
+    _ctx: click.Context, _parameter: click.Parameter, value: str | None
+) -> float | str | None:
+    share = None if value is None else number_or_word(value)
+    parse_budget(share)
+    return share
+
+
+def _profiler(
+    _ctx: click.Context, _parameter: click.Parameter, value: str | None
+) -> str | None:
+    ProfilerConfig.of(True if value is None else value)
+    return value
+
+
 @click.command(
     "run",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -232,6 +247,7 @@ EXIT_NOT_EXECUTABLE = 126
 @click.option(
     "--budget",
     metavar="SHARE",
+    callback=_budget,
     help="Share of the training's time that capture may cost, such as 0.02, or 'off'; "
     "default 'auto': 0.05, over the first minute and from then on.  Without it, "
     "TDBG_BUDGET and the file of settings apply.",
@@ -239,6 +255,7 @@ EXIT_NOT_EXECUTABLE = 126
 @click.option(
     "--profiler",
     metavar="SETTINGS",
+    callback=_profiler,
     help="What to record about time: 'off', 'on', or settings such as "
     "'system_interval=0.1,start_step=100,num_steps=5'.  Without it, TDBG_PROFILER and "
     "the file of settings apply.",
@@ -255,7 +272,7 @@ def command(
     include: tuple[str, ...],
     statistics_interval: int | None,
     save_interval: int | None,
-    budget: str | None,
+    budget: float | str | None,
     profiler: str | None,
     actions: ActionOptions,
     report_file: str | None,
@@ -275,10 +292,6 @@ def command(
     _refuse_option(ctx, program[0])
     chosen = parse_rules(rules)
     CollectionRegistry(include)
-    share = None if budget is None else number_or_word(budget)
-    parse_budget(share)
-    if profiler is not None:
-        ProfilerConfig.of(profiler)
     arguments = command_of(program)
     if is_disabled():
         print_line("nothing will be captured: TDBG_DISABLED is set")
@@ -295,7 +308,7 @@ def command(
         "include_collections": list(include),
         "statistics_interval": statistics_interval,
         "save_interval": save_interval,
-        "budget": share,
+        "budget": budget,
         "profiler": profiler,
     }
     environment = environment_of(settings, os.environ)

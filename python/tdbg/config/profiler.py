@@ -151,12 +151,12 @@ class WindowConfig:
 
     @property
     def n_steps(self) -> int:
-        """The number of steps of a window by steps."""
+        """Return the number of steps of a window by steps."""
         return 1 if self.num_steps is None else self.num_steps
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What it takes, as events name it: operators, shapes, ..., cprofile."""
+        """Return what it takes, as events name it: operators, shapes, ..., cprofile."""
         flags = [name for name in ("operators", *_OF_OPERATORS) if getattr(self, name)]
         return (*flags, *([self.functions] if self.functions else ()))
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from tdbg.capture.hook_base import HookBase, RunExport
+from tdbg.capture.hook_base import HookBase
 from tdbg.capture.policy import Policy
 from tdbg.capture.process_hook import ProcessHook
+from tdbg.capture.run_export import RunExport
 from tdbg.capture.session import Session
 from tdbg.config import HookConfig, ProfilerConfig
 from tdbg.profiler import Profiler
