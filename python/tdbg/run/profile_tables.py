@@ -140,7 +140,8 @@ SYSTEM: Final = np.dtype(
         ("swap_in_bytes", "<u8"),  # totals
         ("swap_out_bytes", "<u8"),
         ("major_faults", "<u8"),
-        ("cgroup_memory", "<u8"),  # used, of the control group
+        # Used by the control group, without the files that it holds in memory.
+        ("cgroup_memory", "<u8"),
         ("cgroup_limit", "<u8"),
         ("cgroup_oom_kills", "<u8"),
         ("cgroup_periods", "<u8"),  # totals: scheduling periods, those throttled, ns
@@ -209,13 +210,15 @@ PROCESS: Final = np.dtype(
         ("state", "<u4"),  # ord of the kernel's letter: R, S, D, Z, T
         ("threads", "<u4"),
         ("worker", "<i4"),  # number of a loader's worker; -1: it is none
-        ("run_ns", "<u8"),  # totals: on a core, and waiting for one
+        # Totals of the main thread: on a core, and waiting for one.
+        ("run_ns", "<u8"),
         ("queued_ns", "<u8"),
         ("resident_bytes", "<u8"),
         ("read_bytes", "<u8"),  # totals: from devices, and by all reads
         ("all_read_bytes", "<u8"),
         ("write_bytes", "<u8"),
         ("major_faults", "<u8"),
+        ("cpu_ns", "<u8"),  # total of all threads, in whole ticks of the kernel
     ]
 )
 
