@@ -18,6 +18,7 @@ from tdbg.errors import ConfigurationError
 
 __all__ = [
     "BEGINNING",
+    "PROFILE_TABLES",
     "UNREGISTERED",
     "Needs",
     "every_need",
@@ -30,6 +31,11 @@ __all__ = [
 #: up wrongly shows in them; they cost once what 500 steps cost later, at every tenth.
 BEGINNING = 50
 
+#: The tables of a profile that a rule may ask for.
+PROFILE_TABLES = (
+    *("step", "system", "core", "disk", "network", "gpu", "process", "loader"),
+    "collective",
+)
 _NUMBERS = {"interval": 1, "first_steps": 1, "raw_limit": 0}
 
 
@@ -51,9 +57,12 @@ class Needs:
         interval: At least every so many steps; None: as the hook does.
         first_steps: Only in the first so many steps of a mode; None: always.
         raw_limit: Values of tensors with more bytes than this are not saved for it.
+        profile: Tables of the profile that it reads (``"step"``, ``"system"``,
+            ``"loader"``); such a rule finds them in ``window.profile``.
 
     Raises:
-        ConfigurationError: If a collection is unknown or a number out of its range.
+        ConfigurationError: If a collection or table is unknown, or a number out of its
+            range.
 
     Example:
         >>> Needs(collections=frozenset({"labels"}), raw=True, interval=5).raw_limit
@@ -69,9 +78,10 @@ class Needs:
     interval: int | None = None
     first_steps: int | None = None
     raw_limit: int = 1 << 20
+    profile: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        for field in ("collections", "modules"):
+        for field in ("collections", "modules", "profile"):
             value = getattr(self, field)
             if isinstance(value, str):
                 msg = f"needs: {field} is a set of names, not the text {value!r}"
@@ -80,6 +90,13 @@ class Needs:
         for name in self.collections:
             if name not in BUILT_IN:
                 msg = f"needs: no collection {name!r}; {nearest(name, BUILT_IN)}"
+                raise ConfigurationError(msg)
+        for name in self.profile:
+            if name not in PROFILE_TABLES:
+                msg = (
+                    f"needs: a profile has no table {name!r}; "
+                    f"{nearest(name, PROFILE_TABLES)}"
+                )
                 raise ConfigurationError(msg)
         for field, least in _NUMBERS.items():
             number = getattr(self, field)
@@ -92,6 +109,7 @@ class Needs:
         sets = {
             "collections": sorted(self.collections),
             "modules": sorted(self.modules),
+            "profile": sorted(self.profile),
         }
         return {**dataclasses.asdict(self), **sets}
 

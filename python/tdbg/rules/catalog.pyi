@@ -43,6 +43,12 @@ from tdbg.rules.builtin.tensors.all_zero import AllZero as AllZero
 from tdbg.rules.builtin.tensors.exploding import ExplodingTensor as ExplodingTensor
 from tdbg.rules.builtin.tensors.unchanged import UnchangedTensor as UnchangedTensor
 from tdbg.rules.builtin.tensors.variance import TensorVariance as TensorVariance
+from tdbg.rules.builtin.time.cpu_bottleneck import CPUBottleneck as CPUBottleneck
+from tdbg.rules.builtin.time.cpu_contention import CpuContention as CpuContention
+from tdbg.rules.builtin.time.cpu_throttled import CpuThrottled as CpuThrottled
+from tdbg.rules.builtin.time.data_loader_bound import DataLoaderBound as DataLoaderBound
+from tdbg.rules.builtin.time.dataloader import Dataloader as Dataloader
+from tdbg.rules.builtin.time.io_bottleneck import IOBottleneck as IOBottleneck
 from tdbg.rules.builtin.trees.feature_importance import (
     FeatureImportance as FeatureImportance,
 )

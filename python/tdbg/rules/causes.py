@@ -5,6 +5,9 @@ high, units die, outputs are zero, weights stand still and the loss does not fal
 finding has a stage in this chain.  Among all findings that it can follow from, the one
 in the earliest stage is its cause.
 
+Findings about time have a chain of their own.  There a cause need not begin first: two
+of them belong together if they last at the same time.
+
 Implements docs/rules.md, "Causes and consequences".
 
 Thread safety: none; owned by the engine.
@@ -133,6 +136,8 @@ class Causes:
 def _explains(
     source: _Source, rule: str, before: Stage, finding: Finding, stage: Stage
 ) -> bool:
+    if before.is_of_time or stage.is_of_time:
+        return _delays(before, stage)
     if before == stage:
         is_other = rule != finding.rule or source.severity > finding.severity
         return is_other and source.first_step < finding.first_step
@@ -140,6 +145,11 @@ def _explains(
     # Vanished gradients are errors, and a warning where none reaches any weight.
     sure |= before is Stage.GRADIENTS
     return sure or stage < Stage.LEARNING
+
+
+def _delays(before: Stage, stage: Stage) -> bool:
+    """Return whether time lost in one stage makes another look slow."""
+    return before.is_of_time and stage.is_of_time and before < stage
 
 
 def cause_of(finding: Finding) -> Cause:
@@ -159,12 +169,42 @@ def with_causes(findings: Sequence[Finding]) -> list[Finding]:
         range(len(result)), key=lambda i: (result[i].first_step, result[i].stage or 0)
     )
     for i in order:
+        if _is_of_time(result[i]):
+            continue
         result[i] = replace(result[i], cause=causes.begin(result[i]))
         if result[i].is_over:
             causes.end(result[i])
+    _add_causes_of_time(result)
+    go_on = {each.cause for each in result if not each.is_over}
     return [
         replace(each, phase="begin")
-        if each.is_over and causes.goes_on(cause_of(each))
+        if each.is_over and cause_of(each) in go_on
         else each
         for each in result
     ]
+
+
+def _is_of_time(finding: Finding) -> bool:
+    return finding.stage is not None and finding.stage.is_of_time
+
+
+def _add_causes_of_time(findings: list[Finding]) -> None:
+    """Name the causes of findings about time: those that last at the same time."""
+    chain = [(i, each) for i, each in enumerate(findings) if _is_of_time(each)]
+    chain.sort(key=lambda item: (item[1].stage or 0, item[1].first_step))
+    for place, (i, finding) in enumerate(chain):
+        before = (findings[k] for k, _ in chain[:place])
+        source = next((each for each in before if _lasts_with(each, finding)), None)
+        cause = None if source is None else source.cause or cause_of(source)
+        findings[i] = replace(finding, cause=cause)
+
+
+def _lasts_with(source: Finding, finding: Finding) -> bool:
+    if source.stage is None or finding.stage is None:
+        return False
+    return (
+        source.severity > Severity.INFO
+        and _delays(source.stage, finding.stage)
+        and source.first_step <= finding.last_step
+        and (not source.is_over or source.last_step >= finding.first_step)
+    )

@@ -95,6 +95,16 @@ class Rule(ABC):
         return 0
 
     @property
+    def lookback_bins(self) -> int:
+        """How many bins of the profile the rule reads before the first new one."""
+        return 0
+
+    @property
+    def lookback_steps(self) -> int:
+        """How many usual steps it reads up to a bin: ``profile.steps_until``."""
+        return 0
+
+    @property
     def first_verdict(self) -> str:
         """What must have been recorded before the rule can judge, in words.
 

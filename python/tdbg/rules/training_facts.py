@@ -21,6 +21,7 @@ __all__ = [
     "NOT_EVALUATED",
     "NO_CLASSES",
     "NO_LAYERS",
+    "NO_PROFILE",
     "NO_TREES",
     "OF_LAYERS",
     "TrainingFacts",
@@ -30,6 +31,8 @@ __all__ = [
 NOT_EVALUATED = "the training has no validation (no steps of mode EVAL)"
 #: Why what is asked of classes is not asked.
 NO_CLASSES = "the losses compare numbers, not classes"
+#: Why what is asked of time is not asked.
+NO_PROFILE = "the run has no profile"
 #: Why what is asked of trees is not asked.
 NO_TREES = "this training has no boosted trees"
 #: Why what is asked of layers, or of their optimizer, is not asked of trees.
@@ -50,12 +53,16 @@ class TrainingFacts:
         model_infos: What is known of its model; empty where nothing is.
         kinds: The kinds of its modules, functions and losses
             (``tdbg.config.Kind``), as far as tdbg knows them.
+        profile: The tables of its profile that have rows.
+        n_workers: How many workers it has.
     """
 
     modes: frozenset[ModeKeys] = frozenset()
     has_trees: bool = False
     model_infos: tuple[ModelInfo, ...] = ()
     kinds: frozenset[str] = frozenset()
+    profile: frozenset[str] = frozenset()
+    n_workers: int = 1
 
     @classmethod
     def of(
@@ -65,6 +72,8 @@ class TrainingFacts:
         units: Iterable[str],
         *,
         has_trees: bool,
+        profile: Iterable[str] = (),
+        n_workers: int = 1,
     ) -> TrainingFacts:
         """Return the facts of a training.
 
@@ -73,6 +82,8 @@ class TrainingFacts:
             model_infos: What is known of its model.
             units: Names of the unit summaries, which functions have, too.
             has_trees: Whether it grows boosted trees.
+            profile: The tables of its profile that have rows.
+            n_workers: How many workers it has.
         """
         infos, names = tuple(model_infos), tuple(units)
         kinds = {kind for info in infos for kind in _kinds(info, names)}
@@ -81,6 +92,8 @@ class TrainingFacts:
             has_trees=has_trees,
             model_infos=infos,
             kinds=frozenset(kinds),
+            profile=frozenset(profile),
+            n_workers=n_workers,
         )
 
     @property
@@ -110,6 +123,8 @@ class TrainingFacts:
             'this training has no boosted trees'
         """
         every = tuple(needs)
+        if any(need.profile for need in every) and "step" not in self.profile:
+            return NO_PROFILE
         collections = frozenset().union(*(need.collections for need in every))
         if collections and collections <= TREES:
             return "" if self.has_trees else NO_TREES

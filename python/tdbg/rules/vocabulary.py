@@ -79,6 +79,8 @@ class Vocabulary:
         "Stop the training and keep the checkpoint with the best validation loss; or "
         "lower the learning rate, if you never have."
     )
+    # Data loaders: how their number of workers is set.
+    loader_workers: str = "num_workers={}"
     # Trees.
     simpler_trees: str = (
         "set max_depth to {} or less, or raise min_child_weight or gamma"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
+from tdbg.rules.profile import NO_PROFILE, ProfileWindow
 from tdbg.rules.table import (
     LASTING,
     OK,
@@ -102,12 +103,14 @@ class Window:
         last: Last new step.
         n_workers: How many workers the training has.
         run: The run's directory; "" if there is none.
+        profile: New bins of the profile, for rules whose needs name tables of it.
     """
 
     first: int
     last: int
     n_workers: int = 1
     run: str = ""
+    profile: ProfileWindow = NO_PROFILE
     _tables: tuple[Table, ...] = ()
     _unit_tables: tuple[UnitTable, ...] = ()
     _infos: Callable[[], Sequence[ModelInfo]] = tuple

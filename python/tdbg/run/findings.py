@@ -78,6 +78,14 @@ class Stage(enum.IntEnum):
     """The model does not learn."""
     VALIDATION = 9
     """It does not get better on data held back."""
+    CONTENTION = 11
+    """The training does not get the processor time or memory that it asks for."""
+    STORAGE = 12
+    """Reading data takes the time."""
+    PREPARATION = 13
+    """Preparing data on the processor takes the time."""
+    LOADING = 14
+    """The training waits for its data loader."""
 
     @property
     def label(self) -> str:
@@ -88,6 +96,11 @@ class Stage(enum.IntEnum):
     def is_fact(self) -> bool:
         """Whether no other finding can have brought it about."""
         return self in (Stage.SETUP, Stage.RATE)
+
+    @property
+    def is_of_time(self) -> bool:
+        """Whether it is about time: the second chain, apart from the first."""
+        return self >= Stage.CONTENTION
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from profile_fake import FakeProfile
 from tdbg.errors import TensorUnavailable, TensorUnavailableForStep
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine, Rule
@@ -137,6 +138,8 @@ class FakeRun:
         self.shown: int | None = None
         self.ended = True
         self.reads = 0
+        self.profile = FakeProfile()
+        self.reported: list[Any] = []
 
     def step(
         self,
@@ -214,7 +217,8 @@ class FakeRun:
 
     @property
     def loaded_all_steps(self) -> bool:
-        return self.ended and self.shown is None
+        is_shown = self.shown is None and self.profile.shown is None
+        return self.ended and is_shown
 
     def refresh(self) -> bool:
         return True
@@ -237,6 +241,9 @@ class FakeRun:
 
     def attempts(self) -> list[Any]:
         return [SimpleNamespace(started_ns=self.started_ns)]
+
+    def events(self, _kind: str | None = None) -> list[Any]:
+        return self.reported
 
     def model_info(self) -> list[Any]:
         if self.every == 1:

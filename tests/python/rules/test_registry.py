@@ -238,6 +238,20 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
         {"samples": 0},
         {"labels_regex": "("},
     ],
+    "CPUBottleneck": [
+        {"wait_threshold": 0.0},
+        {"worker_threshold": 101.0},
+        {"busy_threshold": 0.0},
+    ],
+    "CpuContention": [{"queued": 0.0}, {"steal": 101.0}],
+    "CpuThrottled": [{"periods": 0.0}, {"time": 0.0}],
+    "DataLoaderBound": [{"threshold": 0.0}, {"filled": 101.0}, {"epoch_threshold": 0}],
+    "Dataloader": [{"workers_per_core": 0.0}, {"min_threshold": -1.0}],
+    "IOBottleneck": [
+        {"wait_threshold": 0.0},
+        {"blocked_threshold": 101.0},
+        {"pressure_threshold": 0.0},
+    ],
     "Confusion": [{"max_off_diag": 0.0}, {"min_diag": -1.0}, {"max_classes": 1}],
     "DeadEmbedding": [{"threshold": 0.0}, {"max_steps": 5}],
     "DeadRelu": [

@@ -27,6 +27,7 @@ from tdbg.errors import ConfigurationError
 from tdbg.rules.causes import Causes, cause_of, with_causes
 from tdbg.rules.engine.feed import Feed
 from tdbg.rules.engine.missing_capture import describe_missing, facts_of
+from tdbg.rules.engine.profile_feed import ProfileFeed
 from tdbg.rules.parsing import resolve
 from tdbg.rules.rule import Rule
 from tdbg.rules.runner import LocalRunner, RuleStatus, Status
@@ -195,6 +196,7 @@ class Engine:
         rules_here = [runner.rule for runner in self._local]
         self._feed = Feed(self._trial, rules_here, max_window)
         self._stalls = Stalls(self.run)
+        self._profile = ProfileFeed(self._trial, rules_here, max_window)
         self._began = self._idle_checked = time.monotonic()
         for runner in self._runners:
             self._record(runner.status)
@@ -280,7 +282,7 @@ class Engine:
     def finish(self) -> Report:
         """Set the final statuses, end all processes, close the writer; report."""
         collections = cache(self._trial.collections)
-        facts = cache(lambda: facts_of(self._trial, collections()))
+        facts = cache(lambda: facts_of(self._trial, collections(), self._profile.seen))
         for runner, is_blind in zip(self._local, self._feed.blind(), strict=True):
             silence = describe_missing(
                 runner.rule,
@@ -369,6 +371,8 @@ class Engine:
         with self._trial.no_refresh():
             while self._feed.advance():
                 found += self._judge_window()
+            while self._profile.advance():
+                found += self._judge_profile()
         is_idle_due = time.monotonic() - self._idle_checked >= IDLE_SECONDS
         # While the run stands still, sandboxed rules are polled no more often either.
         is_due = wait or is_idle_due or self._feed.next_step > last
@@ -397,6 +401,16 @@ class Engine:
                 runner.fail(self._feed.failures[i])
             found += runner.run(partial(self._evaluate, i, runner.rule))
             self._feed.release(i)
+        return self._publish(found)
+
+    def _judge_profile(self) -> list[Finding]:
+        if self.on_window is not None:
+            self.on_window()
+        found: list[Finding] = []
+        window = self._profile.window()
+        for i in self._profile.readers:
+            runner = self._local[i]
+            found += runner.run(partial(runner.rule.evaluate, window))
         return self._publish(found)
 
     def _evaluate(self, i: int, rule: Rule) -> Iterable[Evaluation]:

@@ -70,17 +70,27 @@ class Silence(NamedTuple):
     applies: bool = True
 
 
-def facts_of(trial: Trial, collections: Mapping[str, Collection]) -> TrainingFacts:
+def facts_of(
+    trial: Trial, collections: Mapping[str, Collection], profile: Iterable[str]
+) -> TrainingFacts:
     """Return what a training consists of.
 
     Args:
         trial: The run.
         collections: Its collections.
+        profile: The tables of its profile that have rows.
     """
     infos, prefix = trial.model_info(), PREFIXES[Role.UNIT_SUMMARY]
     units = (each for each in trial.tensor_names() if each.startswith(prefix))
     is_of_trees = are_trees(collections, infos)
-    return TrainingFacts.of(trial.modes(), infos, units, has_trees=is_of_trees)
+    return TrainingFacts.of(
+        trial.modes(),
+        infos,
+        units,
+        has_trees=is_of_trees,
+        profile=profile,
+        n_workers=len(trial.workers()),
+    )
 
 
 def describe_missing(
@@ -109,6 +119,10 @@ def describe_missing(
         if why:
             return Silence(f"does not apply: {why}", applies=False)
         needs = every_need(rule.needs)
+        tables = frozenset[str]().union(*(need.profile for need in needs))
+        if tables:
+            absent = sorted(tables - training.profile)
+            return Silence("" if has_judged else _unprofiled(rule, absent))
         if training.has_trees:
             needs = _of_trees(needs)
         ways = _unregistered(requested)
@@ -145,6 +159,15 @@ def _unseen(
         f"nothing to judge: {what} were not captured; "
         f'Hook(rules=["{rule.name}"]) captures them'
     )
+
+
+def _unprofiled(rule: Rule, absent: Sequence[str]) -> str:
+    """Say why a rule about the profile gave no verdict."""
+    if absent:
+        return f"nothing to judge: the profile has no {conjoin(absent)} rows"
+    if rule.first_verdict:
+        return f"{TOO_LITTLE} {rule.first_verdict}"
+    return NOTHING_KNOWN
 
 
 def _of_trees(needs: Iterable[Needs]) -> tuple[Needs, ...]:

@@ -1,0 +1,1 @@
+"""Rules about time: where it goes, why, and what to change."""

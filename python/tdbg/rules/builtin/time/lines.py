@@ -1,0 +1,67 @@
+"""The lines of Python in which a bin's time goes, as the sampler saw them.
+
+Thread safety: pure functions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tdbg.rules.profile import Bin
+from tdbg.run.profile_tables import Phase
+
+__all__ = ["TopLine", "in_words", "top_line"]
+
+# Fewer samples than this name no line.
+ENOUGH_SAMPLES = 20
+# Files of Python and of packages, which the user does not change: the line that called
+# into them is named instead.
+_OF_OTHERS = ("site-packages/", "dist-packages/", "lib/python3", "<frozen", "<string>")
+
+
+@dataclass(frozen=True, slots=True)
+class TopLine:
+    """The line that most samples of some phases have in common.
+
+    Attributes:
+        where: ``file:line function``.
+        share: Its share of the samples of these phases.
+        n_samples: How many samples these phases have.
+    """
+
+    where: str
+    share: float
+    n_samples: int
+
+
+def top_line(bins: Sequence[Bin], phases: Collection[Phase]) -> TopLine | None:
+    """Return the line of the program that the samples of some phases show most.
+
+    None if there are too few samples.  Of each stack the innermost line counts that
+    does not belong to Python or to a package.
+    """
+    counts: Counter[str] = Counter()
+    for each in bins:
+        for event in each.events.get("python_lines", ()):
+            for sample in event.get("samples") or ():
+                if sample.get("phase") in phases and sample.get("stack"):
+                    counts[_own_line(sample["stack"])] += int(sample.get("count", 1))
+    total = counts.total()
+    if total < ENOUGH_SAMPLES:
+        return None
+    where, n = counts.most_common(1)[0]
+    return TopLine(where, n / total, total)
+
+
+def in_words(line: TopLine | None) -> str:
+    """Return a sentence that names a line, or "": begins with a space."""
+    if line is None:
+        return ""
+    return f" Most of it is in {line.where} ({100 * line.share:.0f}% of the samples)."
+
+
+def _own_line(stack: Sequence[str]) -> str:
+    own = [line for line in stack if not any(part in line for part in _OF_OTHERS)]
+    return own[-1] if own else stack[-1]
