@@ -14,6 +14,7 @@ class Listeners:
     """Callbacks, in the order in which they were added; read by ``Session``.
 
     Attributes:
+        border: Called where a step has ended, or begins, as far as steps are observed.
         change: Called when collections have changed.
         close: Called before the run ends.
         closed: Called when the run has ended and everything is written.
@@ -25,6 +26,7 @@ class Listeners:
     """
 
     __slots__ = (
+        "border",
         "change",
         "close",
         "closed",
@@ -35,6 +37,7 @@ class Listeners:
     )
 
     def __init__(self) -> None:
+        self.border: list[Callback] = []
         self.change: list[Callback] = []
         self.close: list[Callback] = []
         self.closed: list[Callback] = []
@@ -46,6 +49,7 @@ class Listeners:
     def add(
         self,
         *,
+        border: Callback | None = None,
         change: Callback | None = None,
         close: Callback | None = None,
         closed: Callback | None = None,
@@ -56,6 +60,7 @@ class Listeners:
     ) -> None:
         """Add callbacks, for what the attributes of these names say."""
         given = {
+            "border": border,
             "change": change,
             "close": close,
             "closed": closed,

@@ -10,6 +10,7 @@ Thread safety: none; the thread of the training.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Collection as AbstractCollection
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -69,6 +70,7 @@ class Policy:
         asked: The collections of requests that are in effect, of which it leaves out
             nothing.
         revision: The registry's, at the last ``refresh``.
+        seen_from: From this step of mode TRAIN on, no step passes unseen.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Policy:
         # Everything that follows from the rest: a change forgets it.
         self._compiled: dict[ModeKeys, ModeSchedule] = {}
         self.revision = registry.revision
+        self.seen_from = sys.maxsize
 
     @classmethod
     def of_config(
@@ -259,14 +262,18 @@ class Policy:
 
     def quiet(self, mode: ModeKeys, mode_step: int) -> Quiet:
         """Return the steps from this one on that capture losses at most."""
-        return self.of_mode(mode).quiet(mode_step)
+        found = self.of_mode(mode).quiet(mode_step)
+        if found.end > self.seen_from:
+            found = found._replace(end=max(self.seen_from, mode_step))
+        return found
 
     def n_alike(self, mode: ModeKeys, mode_step: int, most: int) -> int:
         """Return how many steps from this one on, up to *most*, capture the same.
 
         The count is 0 if the step captures more than losses.
         """
-        return self.of_mode(mode).n_alike(mode_step, most)
+        most = max(0, min(most, self.seen_from - mode_step))
+        return self.of_mode(mode).n_alike(mode_step, most) if most else 0
 
     def scalars_due(self, mode: ModeKeys, mode_step: int) -> bool | None:
         """Whether all numbers of optimizers are due, or changed ones; None: none is."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tdbg.capture.adapter import DeviceArray
 from tdbg.capture.counted_steps import CountedSteps, StepEvent
 from tdbg.capture.events import StepWriter
-from tdbg.capture.listeners import Listeners
+from tdbg.capture.listeners import Listeners, call_all
 from tdbg.capture.passed_steps import PassingSteps
 from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import Recorder, StepContext
@@ -452,6 +452,8 @@ class SessionSteps(SessionTensors):
         if step_plan.takes_activations:
             self.idle.set(False)
         step.context = StepContext(step, step_plan, self._now_ns, self.meter.spent_ns)
+        if self.listeners.border:
+            call_all(self.listeners.border)
 
     def _end(self, step: Step) -> None:
         context: StepContext | None = step.context
@@ -463,6 +465,8 @@ class SessionSteps(SessionTensors):
         if is_training:  # It goes on until now; of the others the last forward ends it.
             context.last_ns, context.last_spent_ns = self._now_ns, spent_ns
         self.step_writer.step_ended(step, self._now_ns, spent_ns, context)
+        if self.listeners.border:
+            call_all(self.listeners.border)
         if is_training and not self.machine.depth:
             # Now, so that the next step may begin with any module.  A root that is
             # compiled says nothing, and would be compiled anew without its hooks.
@@ -485,6 +489,8 @@ class SessionSteps(SessionTensors):
             context.extend(now_ns, spent_ns)
             context.has_data = self.step_writer.steps_passed(last, passed, now_ns)
             self.step_writer.step_ended(last, now_ns, spent_ns, context)
+            if self.listeners.border:
+                call_all(self.listeners.border)
         passing.resume(passed.n)
 
     def _refresh(self) -> None:

@@ -48,6 +48,7 @@ __all__ = [
     "Request",
     "RequestListener",
     "StopRequest",
+    "asker",
     "request_capture",
     "request_stop",
     "stop_request",
@@ -82,7 +83,8 @@ class Request:
 
     Attributes:
         id: Identity of the request; a copy of its file is the same request.
-        type: ``stop`` or ``capture``; listeners ignore types that they do not know.
+        type: ``stop``, ``capture`` or ``profile``; listeners ignore types that they do
+            not know.
         generations: For each rank that is to obey, the generation of its writer.
         created: When the request was made, as ISO 8601 text in UTC.
         body: The contents, which depend on the type.
@@ -471,16 +473,18 @@ def request_capture(
         instead=instead,
         end=end,
         needs=tuple(need.to_json() for need in needs),
-        who=f"{_user()}@{socket.gethostname()}",
+        who=asker(),
     )
     return write_request(run_directory, "capture", dataclasses.asdict(asked))
 
 
-def _user() -> str:
+def asker() -> str:
+    """Return the user of this process, as ``user@host``."""
     try:
-        return getpass.getuser()
+        user = getpass.getuser()
     except (KeyError, OSError):
-        return f"uid {os.getuid()}"
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _names(name: str, given: object) -> tuple[str, ...]:
