@@ -16,7 +16,10 @@ PAGE = "docs/migrating-from-smdebug.md"
 _FRAMEWORK = (
     "tdbg has no hook for it; docs/adding-a-framework.md shows how to write one"
 )
-_PROFILER = "tdbg has no profiler; use torch.profiler"
+_WRITES = (
+    "tdbg's own profiler records; `tdbg profile RUN` asks for a window, and "
+    "smdebug.profiler reads it"
+)
 _FILES = "the files of a run are tdbg's; read them with create_trial"
 _S3 = "tdbg reads and writes directories; use boto3 or fsspec, and `aws s3 sync`"
 _JOBS = "tdbg has actions of its own: `tdbg watch --on-finding`, docs/actions.md"
@@ -42,13 +45,12 @@ MODULES = {
     "core.tfevent": _FILES,
     "core.tfrecord": _FILES,
     "core.writer": "use hook.save_tensor and hook.save_scalar",
-    "profiler": _PROFILER,
+    "profiler.hvd_trace_file_rotation": _WRITES,
     "rules.action.message_action": _JOBS,
     "rules.action.stop_training_action": "use rules.action.Actions, or `tdbg stop`",
     "tensorflow.callable_cache": _LAYERS,
     "tensorflow.session": _SESSIONS,
     "tensorflow.tensor_ref": _LAYERS,
-    "trials.profiler_trial": _PROFILER,
 }
 """Modules by their paths in smdebug; a package stands for all that is inside."""
 
@@ -120,7 +122,36 @@ NAMES: dict[str, dict[str, str]] = {
         ),
     },
     "tensorflow": dict.fromkeys(("EstimatorHook", "SessionHook"), _SESSIONS),
-    "pytorch.hook": {"smdataparallel": _RANK, "profiler_config_parser": _PROFILER},
+    "pytorch.hook": {"smdataparallel": _RANK, "profiler_config_parser": _WRITES},
+    "profiler": {"S3NumpySystemMetricsReader": _S3},
+    "profiler.analysis.python_stats": {
+        **dict.fromkeys(
+            (
+                "PyinstrumentPythonProfiler",
+                "PythonProfiler",
+                "cProfileDefaultPythonProfiler",
+                "cProfilePythonProfiler",
+                "cpu_time",
+                "off_cpu_time",
+                "total_time",
+            ),
+            _WRITES,
+        ),
+        "S3PythonStatsReader": _S3,
+    },
+    "profiler.readers": {"S3NumpySystemMetricsReader": _S3},
+    "profiler.config": {"LastProfilingStatus": "the log says what changed"},
+    "profiler.utils": dict.fromkeys(
+        (
+            "TF_DATALOADER_END_FLAG_FILENAME",
+            "TF_DATALOADER_START_FLAG_FILENAME",
+            "start_smdataparallel_profiler",
+            "stop_smdataparallel_profiler",
+            "stop_tf_profiler",
+            "write_tf_profiler_metadata_file",
+        ),
+        _WRITES,
+    ),
     "pytorch.utils": dict.fromkeys(
         (
             "PT_VERSION",
@@ -140,7 +171,7 @@ METHODS = {
     "metrics_writer": "there is no SageMaker to send metrics to; use save_scalar",
     "scalar_cache": NAMES["core.base"]["ScalarCache"],
     "state_store": MODULES["core.state_store"],
-    "timeline_writer": _PROFILER,
+    "timeline_writer": _WRITES,
     **dict.fromkeys(
         (
             "log_outstanding_backward_stats_and_reset",
@@ -150,7 +181,7 @@ METHODS = {
             "reset_backward_module_profile_stats",
             "reset_forward_module_profile_stats",
         ),
-        _PROFILER,
+        _WRITES,
     ),
 }
 """Methods and attributes of smdebug's hook."""

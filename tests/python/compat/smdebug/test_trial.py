@@ -218,7 +218,7 @@ def test_a_missing_run_fails_at_once(tmp_path: Path) -> None:
         create_trial(str(tmp_path / "nowhere"))
     with pytest.raises(NotImplementedError, match="only local runs"):
         create_trial("s3://bucket/prefix")
-    with pytest.raises(NotImplementedError, match="profiler"):
+    with pytest.raises(exceptions.MissingCollectionFiles, match="no profile"):
         create_trial(str(tmp_path), profiler=True)
     assert not has_training_ended(tmp_path)
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from numpy.typing import NDArray
 
@@ -43,6 +43,9 @@ from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import texts_of
 
+if TYPE_CHECKING:
+    from tdbg.compat.smdebug.trials.profiler_trial import ProfilerTrial
+
 __all__ = [
     "LocalTrial",
     "S3Trial",
@@ -54,20 +57,41 @@ __all__ = [
 SCALAR_PREFIX = CallbackHook.SCALAR_PREFIX
 
 
+@overload
+def create_trial(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    profiler: Literal[False] = False,
+    output_dir: str = "",
+    **kwargs: Any,
+) -> Trial: ...
+
+
+@overload
+def create_trial(
+    path: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    profiler: Literal[True],
+    output_dir: str = "",
+    **kwargs: Any,
+) -> ProfilerTrial: ...
+
+
 def create_trial(
     path: str | os.PathLike[str],
     name: str | None = None,
     profiler: bool = False,
     output_dir: str = "",
     **kwargs: Any,
-) -> Trial:
+) -> Trial | ProfilerTrial:
     """Open the run at *path*, finished or not.
 
     Args:
         path: Directory of the run.
         name: What to call the trial; the directory's name by default.
-        profiler: Not supported.
-        output_dir: Ignored: an argument of the profiler.
+        profiler: Return a ``ProfilerTrial``, of a run or of a profile of smdebug.
+        output_dir: Where a rule of the profiler writes.
         **kwargs: ``range_steps``: the first global step to read, and the one after the
             last. ``wait``: seconds to wait for the run to appear; None: as
             ``wait_for_runs`` says, or not at all. ``check``, ``index_mode``, ``cache``
@@ -75,16 +99,16 @@ def create_trial(
 
     Raises:
         MissingCollectionFiles: If there is no run, after *wait* seconds.
-        SMDebugNotImplementedError: If the run is on S3, or *profiler* is True.
+        SMDebugNotImplementedError: If the run is on S3.
         StorageError: If the run cannot be read.
         ConfigurationError: If an argument can never work.
     """
-    del output_dir
     _flush_own(path)
     text = os.fspath(path).strip()
     if profiler:
-        msg = "tdbg reads no profiler data in smdebug's format"
-        raise SMDebugNotImplementedError(msg)
+        from tdbg.compat.smdebug.trials.profiler_trial import ProfilerTrial
+
+        return ProfilerTrial(name or Path(text).name, text, output_dir)
     scheme, _, rest = text.partition("://")
     if rest and scheme == "s3":
         bucket, _, prefix = rest.partition("/")

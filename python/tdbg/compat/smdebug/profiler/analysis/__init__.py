@@ -1,0 +1,3 @@
+"""``smdebug.profiler.analysis``: what a profile says."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""``smdebug.profiler.analysis.utils``: its modules are those one level above."""
+
+from __future__ import annotations
