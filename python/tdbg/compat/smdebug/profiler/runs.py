@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,8 +90,8 @@ class RunEvents:
     """
 
     def __init__(self, path: Path) -> None:
-        self._trial: Any = create_trial(path)
-        self._profile: Any = self._trial.profile
+        self._trial = cast("Any", create_trial(path))
+        self._profile = self._trial.profile
 
     def system_bounds(self) -> tuple[int, int]:
         """Return when the metrics of the system begin and end, in us; 0: no metrics."""
