@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -15,6 +16,7 @@
 #include "bindings/convert.h"
 #include "bindings/names.h"
 #include "bindings/register.h"
+#include "bindings/tables.h"
 #include "capture/capture.h"
 #include "format/record.h"
 #include "python_capture/tensor_shard.h"
@@ -183,6 +185,48 @@ bool AddSpan(Capture& capture, std::int64_t step, std::int64_t id,
                   .value = value};
   const ReleaseGil released;
   return capture.writer().AddSpans(step, {&span, 1});
+}
+
+bool AddSpans(Capture& capture, std::int64_t step, const py::array& rows) {
+  if (!rows.dtype().equal(TableDType<PackedSpan>()) || rows.ndim() != 1) {
+    throw py::type_error("spans are an array of SPAN_DTYPE, not of " +
+                         Utf8(py::str(rows.dtype())));
+  }
+  std::vector<Span> spans;
+  spans.reserve(static_cast<std::size_t>(rows.size()));
+  for (py::ssize_t i = 0; i < rows.size(); ++i) {
+    PackedSpan row;
+    std::memcpy(&row, rows.data(i), sizeof(row));
+    spans.push_back(Unpack(row));
+  }
+  const ReleaseGil released;
+  return capture.writer().AddSpans(step, spans);
+}
+
+bool AddSamples(Capture& capture, const py::str& name,
+                const std::string& columns, const py::buffer& rows) {
+  const std::uint32_t row_size = RowSize(columns);
+  const py::buffer_info info = rows.request();
+  const auto n_bytes = static_cast<std::size_t>(info.size * info.itemsize);
+  if (row_size == 0) {
+    throw py::value_error("'" + columns +
+                          "' are no columns of a table; begin with time:<i8");
+  }
+  if (n_bytes % row_size != 0 || PyBuffer_IsContiguous(info.view(), 'C') == 0) {
+    throw py::value_error(std::to_string(n_bytes) +
+                          " bytes are no whole rows of " +
+                          std::to_string(row_size));
+  }
+  Definition definition;
+  definition.role = TensorRole::kTable;
+  definition.dtype = DType::kNumpy;
+  definition.item_size = row_size;
+  definition.name = Utf8(name);
+  definition.dtype_text = columns;
+  const ReleaseGil released;
+  Writer& writer = capture.writer();
+  return writer.AddSamples(writer.Define(std::move(definition)),
+                           {static_cast<const std::byte*>(info.ptr), n_bytes});
 }
 
 template <typename T>
@@ -371,6 +415,9 @@ void RegisterCapture(py::module_& module) {
       .def("span", &AddSpan, py::arg("step"), py::arg("id"),
            py::arg("start_ns"), py::arg("duration_ns"), py::kw_only(),
            py::arg("thread") = 0, py::arg("depth") = 0, py::arg("value") = 0)
+      .def("spans", &AddSpans, py::arg("step"), py::arg("rows"))
+      .def("samples", &AddSamples, py::arg("name"), py::arg("columns"),
+           py::arg("rows"))
       .def("histogram", &AddHistogram, py::arg("step"), py::arg("id"),
            py::arg("keys"), py::arg("counts"), py::kw_only(),
            py::arg("call") = 0, py::arg("micro_batch") = 0)

@@ -151,7 +151,7 @@ py::tuple DefinitionNames(LockedReader& reader) {
                                                py::dtype::of<std::uint32_t>()));
 }
 
-// The names of all definitions that are no spans, each once.
+// The names of all definitions that are neither spans nor tables, each once.
 py::list Names(LockedReader& reader) {
   return ListOf(reader.With([](RunReader& inner) {
     std::vector<std::string> found;
@@ -159,7 +159,10 @@ py::list Names(LockedReader& reader) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       if (!all.IsFirstOfName(i)) continue;
       Definition definition = all.At(i);
-      if (definition.role == TensorRole::kSpan) continue;
+      if (definition.role == TensorRole::kSpan ||
+          definition.role == TensorRole::kTable) {
+        continue;
+      }
       found.push_back(std::move(definition.name));
     }
     return found;

@@ -105,6 +105,35 @@ py::tuple FindScalars(LockedReader& reader, std::optional<std::int64_t> start,
       [&](RunReader& inner) { return inner.FindScalars(steps, filter); }));
 }
 
+// The rows of a table as bytes, each as long as its definition says, and the
+// sequence of the last record that was looked at.
+py::tuple ReadSamples(LockedReader& reader, std::uint32_t id,
+                      std::optional<std::int64_t> start,
+                      std::optional<std::int64_t> stop, std::uint64_t after) {
+  const StepRange times = ParseSteps(start, stop);
+  std::vector<std::uint8_t> rows;
+  reader.With([&](RunReader& inner) {
+    const auto definition = inner.definitions().Find(id);
+    if (!definition) return;
+    const std::size_t size = definition->item_size;
+    for (const SamplesPlace& place : inner.FindSamples(
+             {times.first, times.last}, std::span(&id, 1), after)) {
+      after = place.sequence;
+      const std::vector<std::byte> payload = inner.ReadSamples(place);
+      const auto head = DecodeSamplesHead(payload);
+      if (!head.ok() || head.value().row_size < size) continue;
+      const std::byte* row = payload.data() + kSamplesHeadBytes;
+      for (std::uint32_t i = 0; i < head.value().n_rows; ++i) {
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(row);
+        rows.insert(rows.end(), bytes, bytes + size);
+        row += head.value().row_size;
+      }
+    }
+  });
+  return py::make_tuple(ArrayOf(std::move(rows), py::dtype::of<std::uint8_t>()),
+                        after);
+}
+
 py::object RecordedSteps(LockedReader& reader) {
   const auto range =
       reader.With([](RunReader& inner) { return inner.RecordedSteps(); });
@@ -161,6 +190,9 @@ void RegisterQueries(py::class_<LockedReader>& type) {
            py::arg("stop") = py::none())
       .def("count_steps", &CountSteps, py::arg("start") = py::none(),
            py::arg("stop") = py::none())
+      .def("read_samples", &ReadSamples, py::arg("definition"),
+           py::arg("start") = py::none(), py::arg("stop") = py::none(),
+           py::arg("after") = 0)
       .def("recorded_steps", &RecordedSteps)
       .def(
           "has_data",

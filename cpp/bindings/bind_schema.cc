@@ -35,7 +35,8 @@ py::dict RecordTypes() {
       Entry("EVENT", RecordType::kEvent), Entry("SPAN", RecordType::kSpan),
       Entry("GAP", RecordType::kGap),
       Entry("HISTOGRAM", RecordType::kHistogram),
-      Entry("INDEX", RecordType::kIndex), Entry("END", RecordType::kEnd));
+      Entry("INDEX", RecordType::kIndex), Entry("END", RecordType::kEnd),
+      Entry("SAMPLES", RecordType::kSamples));
 }
 
 py::dict TensorRoles() {
@@ -55,7 +56,8 @@ py::dict TensorRoles() {
       Entry("PREDICTION", TensorRole::kPrediction),
       Entry("LABEL", TensorRole::kLabel),
       Entry("MODEL_INPUT", TensorRole::kModelInput),
-      Entry("GRADIENT_LOCAL", TensorRole::kGradientLocal));
+      Entry("GRADIENT_LOCAL", TensorRole::kGradientLocal),
+      Entry("TABLE", TensorRole::kTable));
 }
 
 py::dict GapReasons() {
@@ -76,7 +78,8 @@ py::dict GapContents() {
                   Entry("STEPS", GapBit(RecordType::kStep)),
                   Entry("EVENTS", GapBit(RecordType::kEvent)),
                   Entry("SPANS", GapBit(RecordType::kSpan)),
-                  Entry("HISTOGRAMS", GapBit(RecordType::kHistogram)));
+                  Entry("HISTOGRAMS", GapBit(RecordType::kHistogram)),
+                  Entry("SAMPLES", GapBit(RecordType::kSamples)));
 }
 
 py::dict CaptureFlags() {

@@ -40,6 +40,16 @@ PackedSpan Pack(const SpanEntry& entry) {
           .value = entry.span.value};
 }
 
+Span Unpack(const PackedSpan& packed) {
+  return {.definition = packed.definition,
+          .flags = packed.flags,
+          .start_ns = packed.start_ns,
+          .duration_ns = packed.duration_ns,
+          .thread = packed.thread,
+          .depth = packed.depth,
+          .value = packed.value};
+}
+
 template <>
 py::dtype TableDType<ColumnRow>() {
   return MakeDType({{"step", "i8"},

@@ -36,6 +36,8 @@ struct PackedSpan {
 #pragma pack(pop)
 
 [[nodiscard]] PackedSpan Pack(const SpanEntry& entry);
+// Without its step.
+[[nodiscard]] Span Unpack(const PackedSpan& packed);
 
 // The dtype of an entry: ROW_DTYPE for ColumnRow, ...
 template <typename Entry>

@@ -9,6 +9,23 @@
 
 namespace tdbg {
 
+Result<SamplesPlace> PlaceOfSamples(const IndexEntry& entry,
+                                    std::span<const std::byte> payload,
+                                    std::uint32_t shard_number) {
+  const auto head = DecodeSamplesHead(payload);
+  if (!head.ok()) return head.status();
+  const TimeRange times = TimesOf(head.value(), payload);
+  return SamplesPlace{.sequence = entry.header.sequence,
+                      .offset = entry.offset,
+                      .payload_length = entry.header.payload_length,
+                      .first_time = times.first,
+                      .last_time = times.last,
+                      .definition = head.value().definition,
+                      .n_rows = head.value().n_rows,
+                      .payload_crc = entry.header.payload_crc,
+                      .shard_number = shard_number};
+}
+
 // Lays sections out one after the other.
 class IndexBuilder::Layout {
  public:
@@ -182,6 +199,12 @@ Status IndexBuilder::Take(const IndexEntry& entry,
     case RecordType::kHistogram:
       records_.push_back(entry);
       return Status::Ok();
+    case RecordType::kSamples: {
+      const auto place = PlaceOfSamples(entry, payload, header_.shard_number);
+      if (!place.ok()) return place.status();
+      samples_.push_back(place.value());
+      return Status::Ok();
+    }
     case RecordType::kPad:
     case RecordType::kIndex:
     case RecordType::kEnd:
@@ -261,7 +284,8 @@ void IndexBuilder::PutCells(std::span<const Group> columns,
 IndexBuilder::File IndexBuilder::Finish(std::uint64_t n_records,
                                         std::uint64_t shard_length) {
   Layout layout(header_);
-  layout.Reserve(rows_.size() * (sizeof(ColumnRow) + sizeof(Cell) / 8) +
+  layout.Reserve(samples_.size() * sizeof(SamplesPlace) +
+                 rows_.size() * (sizeof(ColumnRow) + sizeof(Cell) / 8) +
                  places_.size() * sizeof(RowsPlace) +
                  tensors_.size() * (sizeof(TensorEntry) + 4) +
                  scalars_.size() * (sizeof(ScalarEntry) + 4) +
@@ -327,6 +351,13 @@ IndexBuilder::File IndexBuilder::Finish(std::uint64_t n_records,
   if (!records_.empty()) {
     layout.PutBytes(SectionKind::kRecords, kIndexEntryBytes, records_.size(),
                     records.data());
+  }
+  // By the steps' names, for readers find them by their times.
+  Section* of_samples =
+      layout.PutSteps(SectionKind::kSamples, samples_,
+                      [](const SamplesPlace& e) { return e.first_time; });
+  for (const SamplesPlace& place : samples_) {
+    of_samples->last_step = std::max(of_samples->last_step, place.last_time);
   }
   return layout.Finish(header_.salt, n_records, shard_length);
 }

@@ -21,6 +21,11 @@
 
 namespace tdbg {
 
+// Where a `samples` record lies, of which the whole payload is given.
+Result<SamplesPlace> PlaceOfSamples(const IndexEntry& entry,
+                                    std::span<const std::byte> payload,
+                                    std::uint32_t shard_number);
+
 class IndexBuilder {
  public:
   IndexBuilder() = default;
@@ -73,6 +78,7 @@ class IndexBuilder {
   std::vector<RowsPlace> places_;
   Signatures signatures_;
   std::vector<ColumnRow> rows_;
+  std::vector<SamplesPlace> samples_;
   std::vector<IndexEntry> records_;
   PositionCounter row_positions_;
   PositionCounter tensor_positions_;

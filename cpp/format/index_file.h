@@ -42,8 +42,9 @@ enum class SectionKind : std::uint32_t {
   kRecords = 16,         // IndexEntry of events, spans, gaps and histograms.
   kCellGroups = 17,      // Group
   kCells = 18,           // Cell, grouped by definition; checked by group.
+  kSamples = 19,         // SamplesPlace; its steps are times.
 };
-inline constexpr std::uint32_t kSectionKinds = 18;
+inline constexpr std::uint32_t kSectionKinds = 19;
 
 // Section::flags
 inline constexpr std::uint32_t kStepsAscend = 1;

@@ -72,6 +72,20 @@ struct RowsPlace {
 };
 static_assert(sizeof(RowsPlace) == 48);
 
+// Where a `samples` record lies, and when its rows were taken.
+struct SamplesPlace {
+  std::uint64_t sequence = 0;
+  std::uint64_t offset = 0;  // Of the record, in its shard.
+  std::uint64_t payload_length = 0;
+  std::int64_t first_time = 0;
+  std::int64_t last_time = -1;
+  std::uint32_t definition = 0;
+  std::uint32_t n_rows = 0;
+  std::uint32_t payload_crc = 0;  // Masked.
+  std::uint32_t shard_number = 0;
+};
+static_assert(sizeof(SamplesPlace) == 56);
+
 // What of a table belongs to one definition: of rows a range of the columns, of
 // tensors and scalars a range of the postings.
 struct Group {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -39,6 +40,7 @@ enum class RecordType : std::uint16_t {
   kHistogram = 10,
   kIndex = 11,
   kEnd = 12,
+  kSamples = 13,
 };
 enum class WriterRole : std::uint32_t {
   kTrain = 1,
@@ -65,6 +67,7 @@ enum class TensorRole : std::uint16_t {
   kLabel = 17,
   kModelInput = 18,
   kGradientLocal = 19,
+  kTable = 20,
 };
 enum class PlacementKind : std::uint8_t {
   kShard = 1,
@@ -242,6 +245,13 @@ struct Histogram {
   std::vector<std::uint64_t> counts;
 };
 
+// Rows of a table whose columns its definition names; they follow the head.
+struct SamplesHead {
+  std::uint32_t definition = 0;
+  std::uint32_t n_rows = 0;
+  std::uint32_t row_size = 0;
+};
+
 struct End {
   std::uint64_t index_offset = 0;
   std::uint64_t n_records = 0;
@@ -330,6 +340,27 @@ std::vector<std::byte> EncodeHistogram(const Histogram& histogram);
   return 16 + (2 * n_bins + 7) / 8 * 8 + 8 * n_bins;
 }
 Result<Histogram> DecodeHistogram(std::span<const std::byte> payload);
+
+inline constexpr std::size_t kSamplesHeadBytes = 16;
+
+// REQUIRES: rows.size() is a multiple of row_size, which is not 0.
+std::vector<std::byte> EncodeSamples(std::uint32_t definition,
+                                     std::uint32_t row_size,
+                                     std::span<const std::byte> rows);
+// Checks that all the rows are there.
+Result<SamplesHead> DecodeSamplesHead(std::span<const std::byte> payload);
+// The least and the greatest time of the rows; 0 and -1 without rows.
+// REQUIRES: the head of `payload` was decoded.
+struct TimeRange {
+  std::int64_t first = 0;
+  std::int64_t last = -1;
+};
+[[nodiscard]] TimeRange TimesOf(const SamplesHead& head,
+                                std::span<const std::byte> payload);
+
+// What a row of these columns takes, as the definition of a table names them:
+// `time:<i8,busy:|u1*4`.  0 where they are no columns, or the first is no time.
+[[nodiscard]] std::uint32_t RowSize(std::string_view columns);
 
 inline constexpr std::size_t kEndBytes = 64;
 

@@ -122,6 +122,7 @@ std::uint64_t PayloadLimit(RecordType type) {
     case RecordType::kScalar:
     case RecordType::kSpan:
     case RecordType::kHistogram:
+    case RecordType::kSamples:
       return limits::kTable;
     case RecordType::kStep:
     case RecordType::kGap:

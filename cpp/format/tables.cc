@@ -1,4 +1,4 @@
-// The records that are tables: rows, scalars, spans, histograms.
+// The records that are tables: rows, scalars, spans, histograms, samples.
 
 #include <algorithm>
 #include <bit>
@@ -14,6 +14,7 @@ constexpr std::uint32_t kRowHead = 16;
 constexpr std::uint64_t kSummaryFields = 0xfff;  // Bits 0-11.
 constexpr std::uint32_t kScalarBytes = 32;
 constexpr std::uint32_t kSpanBytes = 48;
+constexpr std::uint32_t kTimeBytes = 8;  // At the beginning of a sample.
 
 // Where the field of each bit stands in a Summary, which is 12 words.
 static_assert(sizeof(Summary) == 12 * sizeof(double));
@@ -222,6 +223,98 @@ Result<Histogram> DecodeHistogram(std::span<const std::byte> payload) {
     return Bad("histogram", "keys do not ascend");
   }
   return histogram;
+}
+
+std::vector<std::byte> EncodeSamples(std::uint32_t definition,
+                                     std::uint32_t row_size,
+                                     std::span<const std::byte> rows) {
+  std::vector<std::byte> out;
+  out.reserve(kSamplesHeadBytes + rows.size());
+  ByteWriter w(&out);
+  w.Put(definition);
+  w.Put(static_cast<std::uint32_t>(rows.size() / row_size));
+  w.Put(row_size);
+  w.Put(std::uint32_t{0});
+  w.PutBytes(rows.data(), rows.size());
+  return out;
+}
+
+Result<SamplesHead> DecodeSamplesHead(std::span<const std::byte> payload) {
+  ByteReader in(payload);
+  SamplesHead head;
+  head.definition = in.Get<std::uint32_t>();
+  head.n_rows = in.Get<std::uint32_t>();
+  head.row_size = in.Get<std::uint32_t>();
+  const auto flags = in.Get<std::uint32_t>();
+  TDBG_RETURN_IF_ERROR(
+      CheckTable("samples", in, head.n_rows, head.row_size, kTimeBytes));
+  if (flags != 0) {
+    return Status::Unsupported("samples: flags " + std::to_string(flags) +
+                               " of a later tdbg");
+  }
+  return head;
+}
+
+TimeRange TimesOf(const SamplesHead& head, std::span<const std::byte> payload) {
+  TimeRange times;
+  for (std::size_t i = 0; i < head.n_rows; ++i) {
+    const auto time = Load<std::int64_t>(payload.data() + kSamplesHeadBytes +
+                                         i * head.row_size);
+    times.first = i == 0 ? time : std::min(times.first, time);
+    times.last = i == 0 ? time : std::max(times.last, time);
+  }
+  return times;
+}
+
+namespace {
+
+// Of one element, as NumPy writes it: `<i8`, `|u1`; 0: of none.
+std::uint64_t ElementSize(std::string_view type) {
+  if (type.size() != 3 ||
+      std::string_view("iuf").find(type[1]) == std::string_view::npos) {
+    return 0;
+  }
+  const auto size = static_cast<std::uint64_t>(type[2] - '0');
+  const bool is_known = size == 1 || size == 2 || size == 4 || size == 8;
+  const bool is_float = type[1] == 'f';
+  if (!is_known || (is_float && size < 4)) return 0;
+  return type[0] == (size == 1 ? '|' : '<') ? size : 0;
+}
+
+// Of a column `name:type` or `name:type*n`.
+std::uint64_t ColumnSize(std::string_view column) {
+  const std::size_t colon = column.find(':');
+  if (colon == 0 || colon == std::string_view::npos) return 0;
+  std::string_view type = column.substr(colon + 1);
+  std::uint64_t n = 1;
+  if (const std::size_t star = type.find('*'); star != std::string_view::npos) {
+    const std::string_view digits = type.substr(star + 1);
+    if (digits.empty() || digits.size() > 9) return 0;
+    n = 0;
+    for (const char digit : digits) {
+      if (digit < '0' || digit > '9') return 0;
+      n = 10 * n + static_cast<std::uint64_t>(digit - '0');
+    }
+    type = type.substr(0, star);
+  }
+  return n * ElementSize(type);
+}
+
+}  // namespace
+
+std::uint32_t RowSize(std::string_view columns) {
+  if (columns != "time:<i8" && !columns.starts_with("time:<i8,")) {
+    return 0;
+  }
+  std::uint64_t total = 0;
+  for (std::size_t at = 0; at <= columns.size();) {
+    const std::size_t comma = std::min(columns.find(',', at), columns.size());
+    const std::uint64_t size = ColumnSize(columns.substr(at, comma - at));
+    total += size;
+    if (size == 0 || total > limits::kTable / 2) return 0;
+    at = comma + 1;
+  }
+  return static_cast<std::uint32_t>(total);
 }
 
 }  // namespace tdbg

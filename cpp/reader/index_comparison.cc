@@ -29,6 +29,7 @@ constexpr std::pair<SectionKind, const char*> kTables[] = {
     {SectionKind::kSignatureIds, "definitions of the rows"},
     {SectionKind::kSignatureEnds, "definitions of the rows"},
     {SectionKind::kRecords, "events, spans, gaps and histograms"},
+    {SectionKind::kSamples, "places of the samples"},
 };
 
 bool SayTheSame(StepEntry a, StepEntry b) {

@@ -46,6 +46,8 @@ std::size_t EntrySize(SectionKind kind) {
       return kIndexEntryBytes;
     case SectionKind::kCells:
       return sizeof(Cell);
+    case SectionKind::kSamples:
+      return sizeof(SamplesPlace);
   }
   return 0;
 }
@@ -169,7 +171,7 @@ bool IndexReader::CountsAgree(const End& end) const {
          Count(kTensors) == Count(kTensorPostings) &&
          Count(kScalars) == Count(kScalarPostings) &&
          Count(kDefinitions) + Count(kSteps) + Count(kTensors) +
-                 Count(kRowsPlaces) + Count(kRecords) <=
+                 Count(kRowsPlaces) + Count(kRecords) + Count(kSamples) <=
              end.n_records;
 }
 
@@ -233,6 +235,8 @@ bool IndexReader::Holds(SectionKind kind) {
       return StepsHold(*Find(kind), Held<TensorEntry>(kind),
                        [](const TensorEntry& e) { return e.step; });
     }
+    case kSamples:
+      return SamplesHold();
     case kTensorGroups:
       return GroupsHold(kind, Count(kTensorPostings));
     case kScalarGroups:
@@ -262,6 +266,25 @@ bool IndexReader::Holds(SectionKind kind) {
     case kRecords:
     case kCells:
       break;
+  }
+  return true;
+}
+
+bool IndexReader::SamplesHold() {
+  const Section& section = *Find(SectionKind::kSamples);
+  std::uint64_t previous = 0;
+  for (const SamplesPlace& place : Held<SamplesPlace>(SectionKind::kSamples)) {
+    const bool is_timed =
+        place.n_rows == 0 || (place.first_time <= place.last_time &&
+                              place.first_time >= section.first_step &&
+                              place.last_time <= section.last_step);
+    if (place.sequence <= previous || place.shard_number != number_ ||
+        place.payload_length > limits::kTable || !is_timed ||
+        place.offset > shard_length_ ||
+        place.payload_length > shard_length_ - place.offset) {
+      return false;
+    }
+    previous = place.sequence;
   }
   return true;
 }

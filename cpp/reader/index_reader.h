@@ -133,6 +133,7 @@ class IndexReader {
   template <typename Entry, typename DefinitionOf>
   bool PostingsHold(SectionKind entries, SectionKind groups,
                     DefinitionOf definition_of);
+  bool SamplesHold();
   bool PlacesHold();
   bool SignaturesHold();
   bool DefinitionsHold();

@@ -150,6 +150,10 @@ class DirectoryReader final : public RunReader {
   }
 
   Result<Histogram> ReadHistogram(std::size_t i) override;
+  std::vector<SamplesPlace> FindSamples(
+      TimeRange times, std::span<const std::uint32_t> definitions,
+      std::uint64_t after) override;
+  std::vector<std::byte> ReadSamples(const SamplesPlace& place) override;
 
   const FileHeader& identity() const override { return identity_; }
   Liveness liveness() const override { return commit_.liveness(); }
@@ -511,6 +515,31 @@ Result<Histogram> DirectoryReader::ReadHistogram(std::size_t i) {
   auto histogram = listed.shard->ReadHistogram(entry);
   list_.Retire(&listed);
   return histogram;
+}
+
+std::vector<SamplesPlace> DirectoryReader::FindSamples(
+    TimeRange times, std::span<const std::uint32_t> definitions,
+    std::uint64_t after) {
+  const std::vector<std::uint32_t> wanted = Ascending(definitions);
+  std::vector<SamplesPlace> found;
+  for (ListedShard& listed : list_.shards()) {
+    const ShardReader& reader = listed.shard->reader();
+    const bool is_seen = reader.state() == ShardState::kSealed &&
+                         reader.next_sequence() <= after + 1;
+    if (is_seen) continue;
+    listed.shard->FindSamples(times, wanted, [&](const SamplesPlace& place) {
+      if (place.sequence > after) found.push_back(place);
+    });
+    list_.Retire(&listed);
+  }
+  return found;
+}
+
+std::vector<std::byte> DirectoryReader::ReadSamples(const SamplesPlace& place) {
+  ListedShard& listed = list_.OfNumber(place.shard_number);
+  auto payload = listed.shard->ReadSamples(place);
+  list_.Retire(&listed);
+  return payload;
 }
 
 }  // namespace

@@ -204,6 +204,15 @@ class RunReader {
   // REQUIRES: i < histograms().size().
   virtual Result<Histogram> ReadHistogram(std::size_t i) = 0;
 
+  // The `samples` records of these definitions that may have rows within these
+  // times and come after this sequence, in the order of the records.
+  virtual std::vector<SamplesPlace> FindSamples(
+      TimeRange times, std::span<const std::uint32_t> definitions,
+      std::uint64_t after) = 0;
+  // The payload of one of them; empty where it cannot be read, which a problem
+  // says.
+  virtual std::vector<std::byte> ReadSamples(const SamplesPlace& place) = 0;
+
   [[nodiscard]] virtual const FileHeader& identity() const = 0;
   // State at the last poll.
   [[nodiscard]] virtual Liveness liveness() const = 0;

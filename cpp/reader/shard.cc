@@ -54,7 +54,8 @@ void Shard::Settle() {
   if (index_->Count(kSteps) != tables_.steps.size() ||
       index_->Count(kTensors) != tables_.tensors.size() ||
       index_->Count(kScalars) != tables_.scalars.size() ||
-      index_->Count(kRowsPlaces) != tables_.rows.size()) {
+      index_->Count(kRowsPlaces) != tables_.rows.size() ||
+      index_->Count(kSamples) != tables_.samples.size()) {
     return;
   }
   walked_size_ = Size();
@@ -65,6 +66,7 @@ void Shard::Settle() {
   std::vector<TensorEntry>().swap(tables_.tensors);
   std::vector<ScalarEntry>().swap(tables_.scalars);
   std::vector<RowsPlace>().swap(tables_.rows);
+  std::vector<SamplesPlace>().swap(tables_.samples);
   tables_.signatures = Signatures();
   signature_names_.clear();  // An index numbers them in its own order.
   is_indexed_ = true;
@@ -160,7 +162,7 @@ std::uint64_t Shard::Size() const {
   using enum SectionKind;
   std::uint64_t n = 0;
   for (const SectionKind kind :
-       {kSteps, kTensors, kScalars, kRowsPlaces, kRecords}) {
+       {kSteps, kTensors, kScalars, kRowsPlaces, kRecords, kSamples}) {
     n += counts_[static_cast<std::size_t>(kind)];
   }
   return n;
@@ -173,7 +175,7 @@ std::uint64_t Shard::n_held() const {
   return n_cached() + n_made() + bytes(tables_.steps) + bytes(tables_.tensors) +
          bytes(tables_.scalars) + bytes(tables_.rows) +
          bytes(tables_.histograms) + bytes(tables_.spans) +
-         bytes(tables_.signatures.ids());
+         bytes(tables_.samples) + bytes(tables_.signatures.ids());
 }
 
 std::uint64_t Shard::n_rows() const {
@@ -240,6 +242,9 @@ std::span<const RowsPlace> Shard::Places() {
     Demote();
   }
   return Table(SectionKind::kRowsPlaces, &Tables::rows);
+}
+std::span<const SamplesPlace> Shard::Samples() {
+  return Table(SectionKind::kSamples, &Tables::samples);
 }
 std::span<const EventEntry> Shard::Events() {
   TakeRecords();

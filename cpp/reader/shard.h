@@ -18,6 +18,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -76,6 +77,7 @@ class Shard {
   std::span<const SpanEntry> Spans();
   std::span<const Gap> Gaps();
   std::span<const HistogramEntry> Histograms();
+  std::span<const SamplesPlace> Samples();
   // Records of this shard that cannot be read, as far as was looked.
   [[nodiscard]] const std::vector<Hole>& holes() const { return tables_.holes; }
   // REQUIRES: `entry` is of Histograms().
@@ -83,6 +85,14 @@ class Shard {
     reader_.Map();
     return reader_.ReadHistogram(entry);
   }
+  // Calls `visit` for the places of samples of these definitions (ascending)
+  // that may have rows within these times.
+  void FindSamples(TimeRange times, std::span<const std::uint32_t> definitions,
+                   const std::function<void(const SamplesPlace&)>& visit);
+  // The payload of a `samples` record; empty, and once a problem says why,
+  // where it cannot be read.
+  // REQUIRES: `place` is of Samples().
+  std::vector<std::byte> ReadSamples(const SamplesPlace& place);
   // The definitions of the rows of a place.
   std::span<const std::uint32_t> Signature(const RowsPlace& place);
 
@@ -233,8 +243,9 @@ class Shard {
   Tables tables_;
   std::optional<IndexReader> index_;
   bool checks_index_ = false;
-  bool is_indexed_ = false;   // Opened by an index, which may be gone by now.
-  bool has_records_ = false;  // TakeRecords was done.
+  bool is_indexed_ = false;  // Opened by an index, which may be gone by now.
+  std::set<std::uint64_t> lost_samples_;  // Sequences, each told once.
+  bool has_records_ = false;              // TakeRecords was done.
   bool index_failed_ = false;
   bool cells_failed_ = false;  // Those of the index do not hold.
   std::optional<MadeCells> made_cells_;

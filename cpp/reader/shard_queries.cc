@@ -129,6 +129,29 @@ void Shard::FindTensors(StepRange steps, DefinitionFilter definitions,
       visit);
 }
 
+void Shard::FindSamples(TimeRange times,
+                        std::span<const std::uint32_t> definitions,
+                        const std::function<void(const SamplesPlace&)>& visit) {
+  if (!MayHave(SectionKind::kSamples, {times.first, times.last})) return;
+  for (const SamplesPlace& place : Samples()) {
+    if (place.first_time <= times.last && place.last_time >= times.first &&
+        Contains(definitions, place.definition)) {
+      visit(place);
+    }
+  }
+}
+
+std::vector<std::byte> Shard::ReadSamples(const SamplesPlace& place) {
+  auto payload = reader_.ReadSamples(place);
+  if (payload.ok()) return std::move(payload).value();
+  if (lost_samples_.insert(place.sequence).second) {
+    reader_.Lose(place.sequence, place.offset, place.payload_length,
+                 payload.status(), &tables_);
+    MoveProblems();
+  }
+  return {};
+}
+
 void Shard::FindScalars(StepRange steps, DefinitionFilter definitions,
                         const Visit& visit) {
   Find(

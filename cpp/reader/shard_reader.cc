@@ -28,6 +28,7 @@ bool IsDecoded(RecordType type) {
     case RecordType::kSpan:
     case RecordType::kGap:
     case RecordType::kHistogram:
+    case RecordType::kSamples:
     case RecordType::kEnd:
       return true;
     case RecordType::kPad:

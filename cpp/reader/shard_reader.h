@@ -7,7 +7,8 @@
 //
 // Thread safety: none.
 //
-// Errors: problems, in the tables; ReadHistogram returns a Status.
+// Errors: problems, in the tables; ReadHistogram and ReadSamples
+// return a Status.
 
 #pragma once
 
@@ -112,6 +113,9 @@ class ShardReader {
   // The histogram at a place of this shard's table.  Errors name file, record
   // and kind.
   Result<Histogram> ReadHistogram(const HistogramEntry& entry);
+  // The payload of the record at a place of this shard's table, checked, with
+  // one read.  Errors name file, record and kind.
+  Result<std::vector<std::byte>> ReadSamples(const SamplesPlace& place);
   // Takes back that its records are known: the next Scan reads them.
   void Unseal();
 
@@ -124,6 +128,10 @@ class ShardReader {
   [[nodiscard]] std::uint64_t n_mapped() const {
     return file_.map() == nullptr ? 0 : size_;
   }
+
+  // A record that cannot be read after all: of these bytes.
+  void Lose(std::uint64_t sequence, std::uint64_t offset,
+            std::uint64_t payload_length, const Status& why, Tables* tables);
 
   // Gives up the descriptor of a shard that will not be scanned again.
   void Retire() { file_.Close(); }

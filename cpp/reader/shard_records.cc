@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/coding.h"
+#include "base/crc32c.h"
 #include "reader/shard_reader.h"
 
 namespace tdbg {
@@ -19,6 +20,7 @@ bool IsOffered(RecordType type) {
     case RecordType::kEvent:
     case RecordType::kSpan:
     case RecordType::kHistogram:
+    case RecordType::kSamples:
       return true;
     case RecordType::kPad:
     case RecordType::kDefinition:
@@ -96,6 +98,49 @@ Result<Histogram> ShardReader::ReadHistogram(const HistogramEntry& entry) {
   return histogram;
 }
 
+Result<std::vector<std::byte>> ShardReader::ReadSamples(
+    const SamplesPlace& place) {
+  const auto bad = [&](const Status& status) {
+    return InRecord(status, file_.name(), place.offset, 0);
+  };
+  if (place.offset < limits::kFileHeader || place.offset >= size_ ||
+      place.payload_length > limits::kTable ||
+      NextRecord(place.offset, place.payload_length) > size_) {
+    return bad(Status::Corruption("it is not there", 0));
+  }
+  std::vector<std::byte> bytes(limits::kRecordHeader + place.payload_length);
+  TDBG_RETURN_IF_ERROR(file_.Read(place.offset, bytes));
+  const auto header = DecodeRecordHeader(bytes, header_.salt);
+  if (!header.ok()) return bad(header.status());
+  if (header.value().type != RecordType::kSamples ||
+      header.value().sequence != place.sequence ||
+      header.value().payload_length != place.payload_length ||
+      header.value().payload_crc != place.payload_crc) {
+    return bad(Status::Corruption("another record than before", 0));
+  }
+  bytes.erase(bytes.begin(), bytes.begin() + limits::kRecordHeader);
+  if (MaskedCrc32c(bytes.data(), bytes.size()) != place.payload_crc) {
+    return bad(Status::Corruption("checksum of the payload", 0));
+  }
+  const auto head = DecodeSamplesHead(bytes);
+  if (!head.ok()) return bad(head.status());
+  if (head.value().definition != place.definition ||
+      head.value().n_rows != place.n_rows) {
+    return bad(Status::Corruption("the index tells of another table", 0));
+  }
+  return bytes;
+}
+
+void ShardReader::Lose(std::uint64_t sequence, std::uint64_t offset,
+                       std::uint64_t payload_length, const Status& why,
+                       Tables* tables) {
+  tables->holes.push_back({sequence, sequence + 1});
+  Report(why.code() == StatusCode::kIoError ? ProblemKind::kIo
+                                            : ProblemKind::kDamage,
+         offset, NextRecord(offset, payload_length) - offset, why.message(),
+         tables);
+}
+
 void ShardReader::TakeIndexed(const IndexEntry& entry, Tables* tables) {
   if (entry.header.type == RecordType::kHistogram) {
     tables->histograms.push_back(PlaceOf(entry, entry.header.subject));
@@ -117,12 +162,8 @@ void ShardReader::TakeIndexed(const IndexEntry& entry, Tables* tables) {
   if (record.status.ok()) {
     Accept(record, tables);
   } else {
-    tables->holes.push_back({entry.header.sequence, entry.header.sequence + 1});
-    Report(record.status.code() == StatusCode::kIoError ? ProblemKind::kIo
-                                                        : ProblemKind::kDamage,
-           entry.offset,
-           NextRecord(entry.offset, entry.header.payload_length) - entry.offset,
-           record.status.message(), tables);
+    Lose(entry.header.sequence, entry.offset, entry.header.payload_length,
+         record.status, tables);
   }
   next_ = after;
 }
@@ -168,6 +209,14 @@ Status ShardReader::Take(const Checked& record, Tables* tables) {
       tables->histograms.push_back(
           PlaceOf({record.header, histogram.call, histogram.micro_batch, next_},
                   histogram.definition));
+      return Status::Ok();
+    }
+    case RecordType::kSamples: {
+      const auto place =
+          PlaceOfSamples({.header = record.header, .offset = next_},
+                         record.payload, place_.shard_number);
+      if (!place.ok()) return place.status();
+      tables->samples.push_back(place.value());
       return Status::Ok();
     }
     case RecordType::kEnd:

@@ -1,8 +1,8 @@
 // Tables are what a reader has taken in from the records of one shard, in their
 // order.
 //
-// Tables only grow.  Of rows, tensors and histograms they hold places, not
-// values.
+// Tables only grow.  Of rows, tensors, histograms and samples they hold places,
+// not values.
 //
 // Thread safety: none.
 
@@ -60,6 +60,7 @@ struct Tables {
   std::vector<SpanEntry> spans;
   std::vector<Gap> gaps;
   std::vector<HistogramEntry> histograms;
+  std::vector<SamplesPlace> samples;
   std::vector<Problem> problems;
   std::vector<Hole> holes;  // Within the shard.
   std::vector<RowsPlace> rows;
@@ -70,7 +71,7 @@ struct Tables {
   [[nodiscard]] std::uint64_t Size() const {
     return steps.size() + tensors.size() + scalars.size() + events.size() +
            spans.size() + gaps.size() + histograms.size() + problems.size() +
-           rows.size();
+           rows.size() + samples.size();
   }
 };
 

@@ -293,6 +293,27 @@ bool Writer::AddHistogram(std::int64_t step, const Histogram& histogram) {
       });
 }
 
+bool Writer::AddSamples(std::uint32_t definition,
+                        std::span<const std::byte> rows) {
+  if (inert()) return false;
+  if (rows.empty()) return true;
+  const Offer offer{.step = kNoStep,
+                    .n_bytes = kSamplesHeadBytes + rows.size(),
+                    .type = RecordType::kSamples};
+  const Definition* known = state_->shared.definitions.Find(definition);
+  if (known == nullptr || known->role != TensorRole::kTable ||
+      known->item_size == 0 || rows.size() % known->item_size != 0 ||
+      offer.n_bytes > limits::kTable) {
+    return state_->Refuse(offer, GapReason::kRefused, {&definition, 1});
+  }
+  const std::vector<std::byte> payload =
+      EncodeSamples(definition, known->item_size, rows);
+  return state_->Add(offer, Of(definition), [&](QueueItem* item, const auto&) {
+    item->subject = definition;
+    std::memcpy(item->bytes(), payload.data(), payload.size());
+  });
+}
+
 void Writer::Refuse(std::int64_t step, std::uint64_t n, std::uint64_t n_bytes,
                     std::uint32_t definition) {
   if (inert() || n == 0) return;

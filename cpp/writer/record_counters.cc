@@ -42,6 +42,8 @@ std::uint32_t GapBit(RecordType type) {
       return 32;
     case RecordType::kHistogram:
       return 64;
+    case RecordType::kSamples:
+      return 128;
     case RecordType::kPad:
     case RecordType::kDefinition:
     case RecordType::kGap:

@@ -174,6 +174,8 @@ class Writer {
   bool AddEvent(std::int64_t step, const Event& event);
   bool AddSpans(std::int64_t step, std::span<const Span> spans);
   bool AddHistogram(std::int64_t step, const Histogram& histogram);
+  // Whole rows of a table, of as many bytes as its definition says.
+  bool AddSamples(std::uint32_t definition, std::span<const std::byte> rows);
 
   // Records whose bytes come later.  Each offers one record and, when there is
   // room, calls `start` with its bytes in staging memory: what that returns

@@ -25,6 +25,7 @@ std::vector<std::uint32_t> TensorsOf(QueueItem* item) {
       return DefinitionsOf(item->values<Span>());
     case RecordType::kTensor:
     case RecordType::kHistogram:
+    case RecordType::kSamples:
       return {item->subject};
     default:
       return {};
@@ -300,6 +301,7 @@ void WriterThread::Handle(QueueItem* item) {
     case RecordType::kEvent:
       return shard_log_.Append(offer, item->subject, {}, bytes);
     case RecordType::kHistogram:
+    case RecordType::kSamples:
       return shard_log_.Append(offer, item->subject, {&item->subject, 1}, bytes,
                                item->call, item->micro_batch);
     case RecordType::kStep:

@@ -230,6 +230,16 @@ class Capture:
         depth: int = 0,
         value: int = 0,
     ) -> bool: ...
+    def spans(self, step: int, rows: NDArray[np.void]) -> bool:
+        """Rows of SPAN_DTYPE, in one record; their step is the argument's."""
+
+    def samples(self, name: str, columns: str, rows: Any) -> bool:
+        """Rows of a table, in one record: a contiguous buffer of whole rows.
+
+        *columns* is what tdbg.run.profile_tables.written_columns returns; ValueError
+        for anything else, and for rows that are not whole.  Any thread may call it.
+        """
+
     def histogram(
         self,
         step: int,
@@ -284,7 +294,8 @@ class Capture:
 
         Reasons: queue_full, disk_nearly_full, io_error, larger_than_queue, refused,
         stalled, sampled, device_error.  what: bits 1 rows, 2 tensors, 4 scalars,
-        8 steps, 16 events, 32 spans, 64 histograms.
+        8 steps, 16 events, 32 spans, 64 histograms,
+        128 samples.
         """
 
     def counters(self) -> dict[str, int]:
@@ -409,6 +420,20 @@ class RunReader:
     def count_steps(self, start: int | None = None, stop: int | None = None) -> int:
         """How many they are."""
 
+    def read_samples(
+        self,
+        definition: int,
+        start: int | None = None,
+        stop: int | None = None,
+        after: int = 0,
+    ) -> tuple[NDArray[np.uint8], int]:
+        """Rows of a table, in their records' order, as bytes of its columns.
+
+        Of the records that may have rows with start <= time < stop, and whose
+        sequence is above *after*: all their rows.  Returns the sequence of the last
+        record, too.
+        """
+
     def recorded_steps(self) -> tuple[int, int] | None:
         """The lowest and the highest step that was ended."""
 
@@ -433,7 +458,7 @@ class RunReader:
         """The ids of all these names, and of each the place of its name."""
 
     def names(self) -> list[str]:
-        """Names of all definitions but those of spans, each once."""
+        """Names of all definitions but those of spans and tables, each once."""
 
     @property
     def n_definitions(self) -> int: ...

@@ -35,6 +35,7 @@ _WHAT = {
     GapContent.EVENTS: "events",
     GapContent.SPANS: "spans",
     GapContent.HISTOGRAMS: "histograms",
+    GapContent.SAMPLES: "rows of the profile",
 }
 _SLOW_REMEDY = (
     "save values less often (save_interval), compress them (codec='auto' or 'max'), "

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from numpy.typing import NDArray
+
 from tdbg.capture.adapter import DeviceArray, FrameworkAdapter, array_ref
 from tdbg.capture.events import StepWriter, write_event
 from tdbg.capture.listeners import call_all
@@ -24,6 +26,7 @@ from tdbg.capture.overhead import Overhead
 from tdbg.capture.passed_steps import PassingSteps
 from tdbg.capture.policy import Policy
 from tdbg.capture.process import Faults, watch_process
+from tdbg.capture.profile_rows import ProfileRows
 from tdbg.capture.recorder import Recorder
 from tdbg.capture.requests import Obedience, Requests
 from tdbg.capture.session_steps import SessionSteps
@@ -97,6 +100,7 @@ class Session(SessionSteps):
         self.place: RankPlace | None = None
         self.is_closed = False
         self.raises_on_stop = raises_on_stop
+        self._profile_rows = ProfileRows(writer)
         self._faults = Faults()
         recorder = Recorder(writer, policy, adapter, batch_capture)
         propose = None
@@ -225,6 +229,24 @@ class Session(SessionSteps):
         """Write an event of the run."""
         write_event(self.recorder, kind, content, step)
 
+    def write_samples(self, table: str, rows: NDArray[Any], instance: str = "") -> None:
+        """Append rows to a table of the profile, from any thread.
+
+        They reach the run about a second later, and when it closes.
+
+        Args:
+            table: One of ``tdbg.run.profile_tables.TABLES``, or ``"core"``.
+            rows: A structured array of the table's type.
+            instance: Whose rows these are where a table has several: a disk, ...
+        """
+        if not self.is_live:
+            return
+        try:
+            self._profile_rows.append(table, rows, instance)
+        except Exception as error:
+            if not self._faults.bear(error):
+                self._rest()
+
     # ---- state ---------------------------------------------------------------
 
     def counters(self) -> dict[str, int]:
@@ -254,6 +276,7 @@ class Session(SessionSteps):
         if self._passing is not None:
             self.see()
         if self.is_live:
+            self._profile_rows.flush()
             timeout -= self.recorder.fetch(timeout)
             self.replicas.flush(durable, max(0.0, timeout))
 
@@ -285,6 +308,7 @@ class Session(SessionSteps):
         content = {"what": "steps", "modes": self.steps_made()}
         self.write_event(EventKind.CHANGE, content)
         self.step_writer.conclude()
+        self._profile_rows.flush()
         self.obedience.write_end(reason)
 
     def see(self) -> None:

@@ -36,6 +36,7 @@ class NullWriter:
 
     statistics = add_rows = refuse = flush = _ignore
     values = unit_summary = count_histogram = scalar = event = _accept
+    span = spans = samples = _accept
     end_step = close = graph_replayed = _accept
 
     def graph_id(self, *_: Any) -> int:

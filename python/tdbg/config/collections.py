@@ -18,6 +18,7 @@ from tdbg.errors import ConfigurationError, InvalidCollectionConfiguration
 
 __all__ = [
     "BUILT_IN",
+    "NO_TENSORS",
     "Collection",
     "CollectionKeys",
     "CollectionRegistry",
@@ -48,6 +49,7 @@ class Role(enum.IntEnum):
     LABEL = 17
     MODEL_INPUT = 18
     GRADIENT_LOCAL = 19
+    TABLE = 20
 
 
 # Role(number) takes four times as long, and this runs for 100,000 tensors.
@@ -57,6 +59,10 @@ _ROLES = {role.value: role for role in Role}
 def role_numbered(number: int) -> Role:
     """Return the role of a number; ``OTHER`` for one that a later tdbg added."""
     return _ROLES.get(number, Role.OTHER)
+
+
+#: Roles of definitions that are no tensors.
+NO_TENSORS = frozenset({Role.SPAN, Role.TABLE})
 
 
 class CollectionKeys(enum.StrEnum):
@@ -98,7 +104,8 @@ _WORDS = {
 }
 
 BUILT_IN: dict[str, frozenset[Role]] = {
-    CollectionKeys.ALL.value: frozenset(Role) - {Role.UNIT_SUMMARY, Role.SPAN, *_WORDS},
+    CollectionKeys.ALL.value: frozenset(Role)
+    - {Role.UNIT_SUMMARY, *NO_TENSORS, *_WORDS},
     CollectionKeys.DEFAULT.value: frozenset(),
     CollectionKeys.WEIGHTS.value: frozenset({Role.WEIGHT}),
     CollectionKeys.BIASES.value: frozenset({Role.BIAS}),
@@ -267,7 +274,7 @@ class Collection:
 
     def _patterns_for(self, role: Role) -> list[NamePattern]:
         """Return the expressions that apply to tensors of this role."""
-        if role in {Role.UNIT_SUMMARY, Role.SPAN}:
+        if role in {Role.UNIT_SUMMARY, *NO_TENSORS}:
             return []
         words = _WORDS.get(role)
         if words is None:

@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.collections import BUILT_IN, Collection, CollectionKeys, Role
+from tdbg.config.collections import (
+    BUILT_IN,
+    NO_TENSORS,
+    Collection,
+    CollectionKeys,
+    Role,
+)
 from tdbg.config.messages import check_choice
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import ConfigurationError
@@ -28,7 +34,7 @@ _HISTOGRAMS = ("all", "stored", "none")
 # Their column of the step table.
 STEPS = {"training": "training_step", "mode": "mode_step", "global": "step"}
 # Roles that are exported as numbers, or not at all.
-_NO_TENSORS = frozenset({Role.LOSS, Role.SCALAR, Role.UNIT_SUMMARY, Role.SPAN})
+_NUMBERS = frozenset({Role.LOSS, Role.SCALAR, Role.UNIT_SUMMARY, *NO_TENSORS})
 # Collections of other names hold their tensors by name.
 _BY_ROLE = {name for name, roles in BUILT_IN.items() if roles}
 _BY_ROLE.add(CollectionKeys.DEFAULT.value)
@@ -123,7 +129,7 @@ class ExportPlan:
             role = Role[trial.tensor(name).role.upper()]
             if role is Role.LOSS:
                 losses.append(name)
-            elif role not in _NO_TENSORS:
+            elif role not in _NUMBERS:
                 group = own.get(name, _GROUPS.get(role, CollectionKeys.DEFAULT.value))
                 tags[name] = f"{group}/{name}"
         return cls(frozenset(names), losses, tags, _refused(collections.values()))

@@ -45,6 +45,8 @@ __all__ = [
     "core_type",
     "empty",
     "parse_columns",
+    "parse_table_name",
+    "table_name",
     "written_columns",
 ]
 
@@ -284,6 +286,28 @@ def core_type(n_cores: int) -> np.dtype[Any]:
         (4,)
     """
     return np.dtype([("time", "<i8"), ("busy", "|u1", (n_cores,))], align=False)
+
+
+def table_name(table: str, instance: str = "") -> str:
+    """Return the name under which the rows of a table are stored.
+
+    Example:
+        >>> table_name("step"), table_name("disk", "nvme0n1")
+        ('profile/step', 'profile/disk/nvme0n1')
+    """
+    return f"profile/{table}/{instance}" if instance else f"profile/{table}"
+
+
+def parse_table_name(name: str) -> tuple[str, str] | None:
+    """Return table and instance of a name; None if it names no table of a profile.
+
+    Example:
+        >>> parse_table_name("profile/disk/nvme0n1")
+        ('disk', 'nvme0n1')
+    """
+    prefix, _, rest = name.partition("/")
+    table, _, instance = rest.partition("/")
+    return (table, instance) if prefix == "profile" and table else None
 
 
 def written_columns(table: np.dtype[Any]) -> str:

@@ -116,3 +116,4 @@ class GapContent(enum.IntEnum):
     EVENTS = 16
     SPANS = 32
     HISTOGRAMS = 64
+    SAMPLES = 128

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.collections import Role
+from tdbg.config.collections import NO_TENSORS
 from tdbg.config.messages import nearest_recorded, short
 from tdbg.errors import TensorUnavailable
 from tdbg.run.schema import stored_name
@@ -103,7 +103,7 @@ def _of_source(
     order = np.argsort(ids, kind="stable")
     ids, of_names = ids[order], places[order].astype(np.int64)
     columns = source.writer.reader.definition_columns(ids)
-    known[of_names[columns["role"] != Role.SPAN.value]] = True
+    known[of_names[~np.isin(columns["role"], list(NO_TENSORS))]] = True
     counts = np.ones(len(ids), np.bool_)
     adds = np.isin(columns["role"], [role.value for role in PER_WORKER])
     of_whole = np.zeros(len(ids), np.uint64)

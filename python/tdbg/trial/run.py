@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg._core import Definition
-from tdbg.config.collections import Role
+from tdbg.config.collections import NO_TENSORS
 from tdbg.errors import InvalidWorker, StorageError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import open_run, writer_directories
@@ -310,7 +310,7 @@ class RunState:
             ids = source.writer.ids.get(name)
             if ids:
                 definition = source.writer.definitions[ids[-1]]
-                if role_of(definition) is not Role.SPAN:
+                if role_of(definition) not in NO_TENSORS:
                     return definition
         return None
 
@@ -340,7 +340,7 @@ class RunState:
             else:
                 ids = ids_between(source.writer, source.start, source.stop)
                 found[held.tensors[np.isin(held.ids, ids)]] = True
-        return found & ~tensors.are_spans
+        return found & tensors.are_tensors
 
     def names(self) -> set[str]:
         """Names of all tensors and scalars that were ever saved."""

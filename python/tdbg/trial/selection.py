@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.collections import Role
+from tdbg.config.collections import NO_TENSORS, Role
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import (
     ConfigurationError,
@@ -47,7 +47,7 @@ __all__ = [
 WHAT = ("any", "values", "statistics", "tensors", "histograms")
 
 # What is recorded beside the tensors that the schedule is about.
-LIGHT_ROLES = frozenset({Role.LOSS, Role.SCALAR, Role.UNIT_SUMMARY, Role.SPAN})
+LIGHT_ROLES = frozenset({Role.LOSS, Role.SCALAR, Role.UNIT_SUMMARY, *NO_TENSORS})
 
 #: A mode, or None: training, that is modes TRAIN and GLOBAL counted together.
 Count = ModeKeys | None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.collections import Role, role_numbered
+from tdbg.config.collections import NO_TENSORS, Role, role_numbered
 
 if TYPE_CHECKING:
     from tdbg._core import DefinitionColumns
@@ -100,10 +100,9 @@ class TensorTable:
     of_sources: list[SourceTensors]
 
     @property
-    def are_spans(self) -> NDArray[np.bool_]:
-        """Which are no tensors, but spans of time."""
-        are_spans: NDArray[np.bool_] = self.roles == Role.SPAN.value
-        return are_spans
+    def are_tensors(self) -> NDArray[np.bool_]:
+        """Which are tensors, and neither spans nor tables."""
+        return ~np.isin(self.roles, list(NO_TENSORS))
 
     def of_role(self, role: str) -> NDArray[np.bool_]:
         """Which tensors have a role."""
@@ -116,7 +115,7 @@ class TensorTable:
     def describe(self, number: int) -> TensorDescription:
         """Describe a tensor."""
         dtype, shape = int(self.dtype_of[number]), int(self.shape_of[number])
-        if dtype < 0 or self.roles[number] == Role.SPAN.value:
+        if dtype < 0 or self.roles[number] in NO_TENSORS:
             return TensorDescription(self.names[number], "other", "", None)
         return TensorDescription(
             self.names[number],
@@ -194,7 +193,7 @@ def _joined(
         last = np.full(n, -1)
         last[tensors] = np.arange(len(tensors))
         newest = last[last >= 0]
-        newest = newest[columns["role"][newest] != Role.SPAN.value]
+        newest = newest[~np.isin(columns["role"][newest], list(NO_TENSORS))]
         roles[tensors[newest]] = columns["role"][newest]
         of_these = dtypes.take(columns["dtypes"])[columns["dtype"][newest]]
         dtype_of[tensors[newest]] = of_these

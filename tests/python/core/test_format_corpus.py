@@ -25,7 +25,7 @@ from tdbg.errors import StorageError
 CORPUS = Path(__file__).parents[2] / "corpus" / "v1"
 CASES = sorted(path.parent for path in CORPUS.glob("*/expected.jsonl"))
 ORDER = ["definition", "row", "tensor", "step", "scalar", "event", "span", "gap"]
-ORDER += ["histogram", "refused", "damage", "missing"]
+ORDER += ["histogram", "samples", "refused", "damage", "missing"]
 Lines = list[list[Any]]
 
 
@@ -46,7 +46,12 @@ def grouped(lines: Lines) -> Lines:
         else line
         for line in lines
     ]
-    return sorted(short, key=lambda line: ORDER.index(line[0]))
+    return sorted(short, key=_place)
+
+
+def _place(line: list[Any]) -> tuple[int, int]:
+    """Rows of samples go by their table."""
+    return ORDER.index(line[0]), line[1] if line[0] == "samples" else 0
 
 
 def core_lines(directory: Path, *, use_caches: bool) -> Lines:
@@ -86,7 +91,18 @@ def core_lines(directory: Path, *, use_caches: bool) -> Lines:
         numbers = [int(h[n]) for n in ("step", "definition", "call", "micro_batch")]
         keys, counts = reader.read_histogram(i)
         lines.append(["histogram", *numbers, 1, keys.tolist(), counts.tolist()])
+    lines += samples_lines(reader)
     return grouped(lines + problem_lines(reader))
+
+
+def samples_lines(reader: _core.RunReader) -> Lines:
+    """The rows of each table."""
+    lines: Lines = []
+    for definition in reader.definitions():
+        found, _ = reader.read_samples(definition.id)
+        rows = found.reshape(-1, max(definition.item_size, 1))
+        lines += [["samples", definition.id, row.tobytes().hex()] for row in rows]
+    return lines
 
 
 def value(reader: _core.RunReader, index: int) -> str | None:
@@ -148,7 +164,7 @@ def test_the_corpus_is_there_and_small() -> None:
     size = sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file())
     assert 40_000 < size < 200_000
     kinds = {line[0] for case in CASES for line in expected_lines(case)}
-    assert kinds == set(ORDER) - {"missing"}
+    assert kinds == set(ORDER) - {"missing", "samples"}
 
 
 def test_the_documentation_shows_the_reference_decoders() -> None:

@@ -26,7 +26,7 @@ ITEM_SIZES = {1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 4, 8: 8, 9: 8, 16: 2, 17: 4
 ITEM_SIZES |= {18: 8, 19: 2, 20: 1, 21: 1, 22: 1, 23: 1, 24: 1, 32: 8, 33: 16}
 LIMITS = {1: 64 << 20, 2: 64 << 10, 3: 64 << 20, 4: 1 << 40, 5: 64 << 10}
 LIMITS |= {6: 64 << 20, 7: 1 << 20, 8: 64 << 20, 9: 64 << 10, 10: 64 << 20}
-LIMITS |= {11: 1 << 30, 12: 64 << 10}
+LIMITS |= {11: 1 << 30, 12: 64 << 10, 13: 64 << 20}
 # A default row: count ... zero, min, max, abs_min, mean, m2, l1, l2.
 EMPTY_ROW = struct.pack("<5Q7d", 0, 0, 0, 0, 0, np.inf, -np.inf, np.inf, 0, 0, 0, 0)
 
@@ -173,6 +173,7 @@ class Reader:
             2: self._definition, 3: self._rows, 4: self._tensor, 5: self._step,
             6: self._scalars, 7: self._event, 8: self._spans, 9: self._gap,
             10: self._histogram,
+            13: self._samples,
         }  # fmt: skip
         if kind in take:
             take[kind](shard, payload, step, sequence)
@@ -313,3 +314,11 @@ class Reader:
         self.lines.append(
             ["histogram", step, definition, call, micro, scheme, keys, counts]
         )
+
+    def _samples(self, _: Shard, p: bytes, *__: int) -> None:
+        definition, n, size, flags = struct.unpack_from("<4I", p)
+        _check(flags == 0 and size >= 8 and n * size <= len(p) - 16, "samples")
+        own = self.definitions[definition]["item"] if n else 0
+        for i in range(n):
+            row = p[16 + i * size :][:own]
+            self.lines.append(["samples", definition, row.hex()])

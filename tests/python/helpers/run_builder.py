@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from tdbg import _core
 from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import create_run
+from tdbg.run.profile_tables import table_name, written_columns
 
 __all__ = ["RunBuilder", "new_attempt", "simple_run"]
 
@@ -121,6 +123,24 @@ class RunBuilder:
     def scalar(self, step: int, name: str, value: float, wall_ns: int = 1) -> None:
         number = self.capture.define(name, int(Role.SCALAR))
         self.capture.scalar(step, number, value, wall_ns)
+
+    def samples(self, table: str, rows: NDArray[Any], instance: str = "") -> None:
+        """Rows of a table of a profile, as one record."""
+        name, columns = table_name(table, instance), written_columns(rows.dtype)
+        assert self.capture.samples(name, columns, np.ascontiguousarray(rows))
+
+    def spans(self, step: int, spans: Sequence[tuple[str, int, int, int]]) -> None:
+        """Spans of time in one record: name, start, duration in ns, and thread."""
+        rows = np.zeros(len(spans), _core.SPAN_DTYPE)
+        for row, (name, start, duration, thread) in zip(rows, spans, strict=True):
+            row["definition"] = self.capture.define(name, int(Role.SPAN))
+            row["start_ns"], row["duration_ns"] = start, duration
+            row["thread"] = thread
+        assert self.capture.spans(step, rows)
+
+    def event(self, kind: int, content: Mapping[str, Any], step: int = -1) -> None:
+        """An event of the run."""
+        assert self.capture.event(step, int(kind), 1, json.dumps(content).encode())
 
     def end_step(
         self,
