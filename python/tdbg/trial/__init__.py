@@ -9,6 +9,7 @@ from tdbg.trial.envelope import DURATION_FIELD, ENVELOPE_FIELDS, Envelope
 from tdbg.trial.losses import LossSeries
 from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
 from tdbg.trial.overview import TensorOverview
+from tdbg.trial.profile import Profile, ProfileWindow
 from tdbg.trial.reports import RunOverhead, ScalarSeries, n_trained, stop_reason
 from tdbg.trial.rivals import HiddenSteps, hidden_steps
 from tdbg.trial.selection import StepState, mode_key
@@ -35,6 +36,8 @@ __all__ = [
     "HiddenSteps",
     "LossSeries",
     "LostRecords",
+    "Profile",
+    "ProfileWindow",
     "RunOverhead",
     "ScalarSeries",
     "Series",

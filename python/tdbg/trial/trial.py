@@ -31,6 +31,7 @@ from tdbg.shown import Shown, drawn_by
 from tdbg.trial import reports, selection
 from tdbg.trial.losses import LossSeries, losses_of
 from tdbg.trial.lost_records import LostRecords, lost_records
+from tdbg.trial.profile import Profile
 from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import StepState, mode_key, state_of, wait
@@ -47,6 +48,7 @@ class Trial(TableQueries, Shown):
     def __init__(self, run: RunState, name: str) -> None:
         super().__init__(run)
         self.name = name
+        self._profile = Profile(run)
 
     def __repr__(self) -> str:
         return f"Trial({self.path!r}, status={self.status!r})"
@@ -59,6 +61,16 @@ class Trial(TableQueries, Shown):
             trial.plot.series("gradient/fc.weight").figure.savefig("gradient.pdf")
         """
         return drawn_by(self, "plot")
+
+    @property
+    def profile(self) -> Profile:
+        """Where the time of the run went: step times, hosts, loaders, spans.
+
+        Example:
+            steps = trial.profile.steps()
+            print(steps["data_wait_ns"].sum() / steps["duration_ns"].sum())
+        """
+        return self._profile
 
     # --- The run ------------------------------------------------------------
 

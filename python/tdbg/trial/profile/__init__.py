@@ -1,0 +1,10 @@
+"""Where the time of a run went: docs/profiler-reading.md."""
+
+from __future__ import annotations
+
+from tdbg.trial.profile.clock import RunClock
+from tdbg.trial.profile.profile import Profile
+from tdbg.trial.profile.tables import ProfileTables
+from tdbg.trial.profile.windows import ProfileWindow
+
+__all__ = ["Profile", "ProfileTables", "ProfileWindow", "RunClock"]
