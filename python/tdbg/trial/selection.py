@@ -39,6 +39,7 @@ __all__ = [
     "saved_in",
     "saved_near",
     "state_of",
+    "step_range",
     "steps_of",
     "wait",
 ]
@@ -333,6 +334,29 @@ def wait(
                 raise StepNotYetAvailable(msg)
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_WAIT)
+
+
+def step_range(
+    given: tuple[int, int | None] | None,
+) -> tuple[int, int | None] | None:
+    """Return a range of steps that a user gave, as integers.
+
+    Raises:
+        ConfigurationError: If it is none, or holds no step.
+    """
+    if given is None:
+        return None
+    try:
+        start, stop = given
+        start = int(start)
+        stop = None if stop is None else int(stop)
+    except (TypeError, ValueError) as error:
+        msg = f"range_steps must be (first, end), not {given!r}"
+        raise ConfigurationError(msg) from error
+    if stop is not None and stop <= start:
+        msg = f"range_steps must not be empty, got {given!r}"
+        raise ConfigurationError(msg)
+    return start, stop
 
 
 def _nearest_steps(steps: np.ndarray[tuple[int], np.dtype[np.int64]], step: int) -> str:

@@ -64,12 +64,7 @@ class Trial(TableQueries, Shown):
 
     @property
     def profile(self) -> Profile:
-        """Where the time of the run went: step times, hosts, loaders, spans.
-
-        Example:
-            steps = trial.profile.steps()
-            print(steps["data_wait_ns"].sum() / steps["duration_ns"].sum())
-        """
+        """Where the time of the run went: step times, hosts, loaders, spans."""
         return self._profile
 
     # --- The run ------------------------------------------------------------
@@ -574,29 +569,13 @@ def create_trial(
         QueryError: If it has no such attempt.
         ConfigurationError: If an argument can never work.
     """
-    directory, steps = local_path(path), _range(range_steps)
+    directory, steps = local_path(path), selection.step_range(range_steps)
     options = _options(map_files, max_tensor_bytes)
     if wait > 0:
         deadline = time.monotonic() + wait
         wait_for_run(directory, lambda: time.monotonic() >= deadline)
     run = RunState(directory, steps, attempt, options)
     return Trial(run, run.run.path.name if name is None else name)
-
-
-def _range(given: tuple[int, int | None] | None) -> tuple[int, int | None] | None:
-    if given is None:
-        return None
-    try:
-        start, stop = given
-        start = int(start)
-        stop = None if stop is None else int(stop)
-    except (TypeError, ValueError) as error:
-        msg = f"range_steps must be (first, end), not {given!r}"
-        raise ConfigurationError(msg) from error
-    if stop is not None and stop <= start:
-        msg = f"range_steps must not be empty, got {given!r}"
-        raise ConfigurationError(msg)
-    return start, stop
 
 
 def _options(map_files: bool, max_tensor_bytes: int | None) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Profile:
 
     @property
     def statement(self) -> str:
-        """What there is, or why there is nothing, in words."""
+        """A sentence on what there is, or why there is nothing."""
         tables = self.tables()
         if tables:
             n = len(self.steps())
