@@ -5,6 +5,6 @@ from __future__ import annotations
 from tdbg.trial.profile.clock import RunClock
 from tdbg.trial.profile.profile import Profile
 from tdbg.trial.profile.tables import ProfileTables
-from tdbg.trial.profile.windows import ProfileWindow
+from tdbg.trial.profile.windows import RecordedWindow
 
-__all__ = ["Profile", "ProfileTables", "ProfileWindow", "RunClock"]
+__all__ = ["Profile", "ProfileTables", "RecordedWindow", "RunClock"]

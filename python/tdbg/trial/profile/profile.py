@@ -26,7 +26,7 @@ from tdbg.modes import ModeKeys
 from tdbg.trial.profile.clock import RunClock, TimeRange
 from tdbg.trial.profile.tables import ProfileTables, TablePart, fitted, type_of
 from tdbg.trial.profile.windows import (
-    ProfileWindow,
+    RecordedWindow,
     functions_of,
     operators_of,
     python_lines_of,
@@ -300,7 +300,7 @@ class Profile:
                         found = event.data
             return dict(found)
 
-    def windows(self) -> list[ProfileWindow]:
+    def windows(self) -> list[RecordedWindow]:
         """Return the windows in which more was measured, by their beginning."""
         with self._run.fresh() as run:
             return windows_of(self._placed(run))

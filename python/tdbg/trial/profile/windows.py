@@ -18,7 +18,7 @@ from tdbg.trial.writers import WriterReader
 __all__ = [
     "OPERATOR_DTYPE",
     "PYTHON_LINE_DTYPE",
-    "ProfileWindow",
+    "RecordedWindow",
     "functions_of",
     "operators_of",
     "python_lines_of",
@@ -56,7 +56,7 @@ PYTHON_LINE_DTYPE = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class ProfileWindow:
+class RecordedWindow:
     """A range of steps that was profiled in detail, or refused.
 
     Attributes:
@@ -104,12 +104,12 @@ def _time(value: object, shift: int) -> int:
     return found if found < 0 else found + shift
 
 
-def windows_of(writers: Placed) -> list[ProfileWindow]:
+def windows_of(writers: Placed) -> list[RecordedWindow]:
     """Return the windows, each once, in the order in which they were first told of."""
-    found: dict[tuple[str, int], ProfileWindow] = {}
+    found: dict[tuple[str, int], RecordedWindow] = {}
     for data, worker, shift in _changes(writers, "profile_window"):
         key = str(data.get("id", "")), worker
-        known = found.get(key) or ProfileWindow(*key)
+        known = found.get(key) or RecordedWindow(*key)
         told: dict[str, Any] = {
             name: str(data[name]) for name in ("state", "reason") if data.get(name)
         }
