@@ -48,6 +48,10 @@ void RegisterStepCounter(py::module_& module) {
       .def_property_readonly("is_noted", &StepCounter::is_noted)
       .def_property_readonly("is_quiet", &StepCounter::is_quiet)
       .def_readonly("depth", &StepCounter::depth)
+      .def(
+          "measure_by",
+          [](StepCounter& counter, StepClock* clock) { counter.clock = clock; },
+          py::arg("clock").none(true), py::keep_alive<1, 2>())
       .def_property_readonly("n_events", &StepCounter::n_events)
       .def_property_readonly(
           "n",

@@ -11,6 +11,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   tdbg::bindings::RegisterCapture(module);
   tdbg::bindings::RegisterDevices(module);
   tdbg::bindings::RegisterBatchCapture(module);
+  tdbg::bindings::RegisterStepClock(module);
   tdbg::bindings::RegisterStepCounter(module);
   tdbg::bindings::RegisterTaps(module);
   tdbg::bindings::RegisterFfi(module);

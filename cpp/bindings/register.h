@@ -18,6 +18,8 @@ void RegisterCapture(pybind11::module_& module);
 void RegisterDevices(pybind11::module_& module);
 // BatchCapture and TensorEntry: tensors of a framework, in front of Capture.
 void RegisterBatchCapture(pybind11::module_& module);
+// Phases of steps.
+void RegisterStepClock(pybind11::module_& module);
 // Steps that are only counted, and the hooks of them.
 void RegisterStepCounter(pybind11::module_& module);
 // Taps of compiled programs, and what XLA calls of them.

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "python_capture/step_counter.h"
+#include "sampler/step_clock.h"
 
 namespace tdbg::python_capture {
 namespace {
@@ -17,10 +18,16 @@ struct CountedCall {
   PyObject* owner;             // All below are owned, and not null.
   PyObject* function;
   PyObject* followed;
+  Phase phase;
+  PyObject* clocks;  // A tuple of StepClock.
 };
 
 CountedCall& Of(PyObject* self) {
   return *reinterpret_cast<CountedCall*>(self);
+}
+
+StepClock& ClockAt(PyObject* clocks, Py_ssize_t i) {
+  return py::handle(PyTuple_GET_ITEM(clocks, i)).cast<StepClock&>();
 }
 
 PyObject* CallEither(PyObject* self, PyObject* const* args, std::size_t flags,
@@ -29,7 +36,13 @@ PyObject* CallEither(PyObject* self, PyObject* const* args, std::size_t flags,
   const bool is_quiet = call.counter != nullptr && call.counter->is_quiet();
   // Whoever follows the call may let go of this object.
   PyObject* called = Py_NewRef(is_quiet ? call.function : call.followed);
+  PyObject* clocks = Py_NewRef(call.clocks);
+  const Phase phase = call.phase;
+  const Py_ssize_t n_clocks = PyTuple_GET_SIZE(clocks);
+  for (Py_ssize_t i = 0; i < n_clocks; ++i) ClockAt(clocks, i).Enter(phase);
   PyObject* result = PyObject_Vectorcall(called, args, flags, names);
+  for (Py_ssize_t i = 0; i < n_clocks; ++i) ClockAt(clocks, i).Leave(phase);
+  Py_DECREF(clocks);
   Py_DECREF(called);
   return result;
 }
@@ -37,15 +50,29 @@ PyObject* CallEither(PyObject* self, PyObject* const* args, std::size_t flags,
 PyObject* NewCall(PyTypeObject* type, PyObject* args, PyObject* /*kwargs*/) {
   PyObject* function = nullptr;
   PyObject* followed = nullptr;
-  if (PyArg_ParseTuple(args, "OO", &function, &followed) == 0) return nullptr;
+  int phase = 0;
+  if (PyArg_ParseTuple(args, "OO|i", &function, &followed, &phase) == 0) {
+    return nullptr;
+  }
+  if (phase < 0 || phase >= static_cast<int>(kPhases)) {
+    PyErr_Format(PyExc_ValueError, "phase must be a Phase, not %d", phase);
+    return nullptr;
+  }
+  PyObject* clocks = PyTuple_New(0);
+  if (clocks == nullptr) return nullptr;
   PyObject* self = type->tp_alloc(type, 0);
-  if (self == nullptr) return nullptr;
+  if (self == nullptr) {
+    Py_DECREF(clocks);
+    return nullptr;
+  }
   CountedCall& call = Of(self);
   call.vectorcall = CallEither;
   call.counter = nullptr;
   call.owner = Py_NewRef(Py_None);
   call.function = Py_NewRef(function);
   call.followed = Py_NewRef(followed);
+  call.phase = static_cast<Phase>(phase);
+  call.clocks = clocks;
   return self;
 }
 
@@ -55,6 +82,7 @@ int TraverseCall(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(call.owner);
   Py_VISIT(call.function);
   Py_VISIT(call.followed);
+  Py_VISIT(call.clocks);
   return 0;
 }
 
@@ -65,6 +93,7 @@ void DeallocateCall(PyObject* self) {
   Py_XDECREF(call.owner);
   Py_XDECREF(call.function);
   Py_XDECREF(call.followed);
+  Py_XDECREF(call.clocks);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -90,6 +119,26 @@ int SetCounter(PyObject* self, PyObject* value, void* /*closure*/) {
   return 0;
 }
 
+PyObject* GetClocks(PyObject* self, void* /*closure*/) {
+  return Py_NewRef(Of(self).clocks);
+}
+
+int SetClocks(PyObject* self, PyObject* value, void* /*closure*/) {
+  bool are_clocks = value != nullptr && PyTuple_Check(value) != 0;
+  for (Py_ssize_t i = 0; are_clocks && i < PyTuple_GET_SIZE(value); ++i) {
+    are_clocks = py::isinstance<StepClock>(PyTuple_GET_ITEM(value, i));
+  }
+  if (!are_clocks) {
+    PyErr_SetString(PyExc_TypeError, "clocks must be a tuple of StepClock");
+    return -1;
+  }
+  CountedCall& call = Of(self);
+  PyObject* before = call.clocks;
+  call.clocks = Py_NewRef(value);
+  Py_DECREF(before);
+  return 0;
+}
+
 }  // namespace
 
 void AddCountedCall(py::module_& module) {
@@ -101,6 +150,8 @@ void AddCountedCall(py::module_& module) {
   static PyGetSetDef attributes[] = {
       {"counter", GetCounter, SetCounter,
        "Says which steps are only counted; None: none is.", nullptr},
+      {"clocks", GetClocks, SetClocks,
+       "The clocks in which each call is a phase.", nullptr},
       {nullptr, nullptr, nullptr, nullptr, nullptr},
   };
   static PyType_Slot slots[] = {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "python_capture/batch_size.h"
 #include "python_capture/step_counter.h"
 
 namespace tdbg::python_capture {
@@ -110,6 +111,39 @@ bool HasObjection(const Hook& hook, PyObject* optimizer) {
   return objects;
 }
 
+// Whether a step that is counted goes on with the call; its phases do, too.
+bool GoesOn(const Hook& hook, PyObject* const* args, Py_ssize_t n) {
+  StepCounter& counter = *hook.counter;
+  if (!counter.GoesOn(hook.event)) return false;
+  StepClock* clock = counter.clock;
+  const bool is_on = clock != nullptr && clock->is_on();
+  switch (hook.kind) {
+    case CountedHookKind::kForwardBegins:
+      if (counter.depth++ == 0 && is_on) {
+        clock->Enter(Phase::kForward);
+        const BatchSize size =
+            n < 2 ? BatchSize{}
+                  : ReadBatchSize(args[1], n < 3 ? nullptr : args[2]);
+        clock->AddBatch(size.samples, size.tokens);
+      }
+      break;
+    case CountedHookKind::kForwardEnds:
+      if (--counter.depth == 0 && is_on) clock->Leave(Phase::kForward);
+      break;
+    case CountedHookKind::kOptimizerBegins:
+      if (is_on) clock->Enter(Phase::kOptimizer);
+      break;
+    case CountedHookKind::kOptimizerEnds:
+      if (!is_on) break;
+      clock->Leave(Phase::kOptimizer);
+      if (counter.is_between_steps()) clock->EndStep();
+      break;
+    default:
+      break;
+  }
+  return true;
+}
+
 // Whether the call is that of a step that is only counted.
 bool IsCounted(const Hook& hook, PyObject* const* args, Py_ssize_t n) {
   StepCounter& counter = *hook.counter;
@@ -120,24 +154,19 @@ bool IsCounted(const Hook& hook, PyObject* const* args, Py_ssize_t n) {
       PyObject* root = Referent(hook, 1);
       if (args[0] != Referent(hook, 0) || root == nullptr ||
           IsRaising(counter) || !HasInDict(args[0], "training", Py_True) ||
-          !HasInDict(root, "training", Py_True) ||
-          !counter.GoesOn(hook.event)) {
+          !HasInDict(root, "training", Py_True)) {
         return false;
       }
-      ++counter.depth;
-      return true;
+      return GoesOn(hook, args, n);
     }
     case CountedHookKind::kForwardEnds:
       if (IsInBackward(hook)) return true;
-      if (IsRaising(counter) || !counter.GoesOn(hook.event)) return false;
-      --counter.depth;
-      return true;
+      return !IsRaising(counter) && GoesOn(hook, args, n);
     case CountedHookKind::kOptimizerBegins:
       return n == 3 && IsPlainStep(args[0], args[1], args[2]) &&
-             !HasObjection(hook, args[0]) && counter.GoesOn(hook.event);
+             !HasObjection(hook, args[0]) && GoesOn(hook, args, n);
     case CountedHookKind::kOptimizerEnds:
-      return HasInDict(args[0], "found_inf", nullptr) &&
-             counter.GoesOn(hook.event);
+      return HasInDict(args[0], "found_inf", nullptr) && GoesOn(hook, args, n);
     case CountedHookKind::kInForward:
       return counter.depth > 0;
     case CountedHookKind::kKnownOptimizer:

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "sampler/step_clock.h"
+
 namespace tdbg::python_capture {
 
 class StepCounter {
@@ -53,6 +55,8 @@ class StepCounter {
   [[nodiscard]] bool is_quiet() const {
     return counted_.n_events > 0 && !noted_.Has(counted_.n_steps);
   }
+  // Whether no step is under way.
+  [[nodiscard]] bool is_between_steps() const { return counted_.n_events == 0; }
   // Whether any step has such numbers.
   [[nodiscard]] bool has_noted() const { return noted_.every > 0; }
 
@@ -72,6 +76,9 @@ class StepCounter {
 
   // Calls of modules under way, which whoever reports them counts.
   std::int64_t depth = 0;
+
+  // Measures the phases of the steps that are counted; null: nobody asks.
+  StepClock* clock = nullptr;
 
  private:
   bool is_on_ = false;

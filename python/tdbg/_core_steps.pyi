@@ -1,6 +1,6 @@
-"""The part of ``tdbg._core`` that counts steps.
+"""The part of ``tdbg._core`` that counts steps, and measures them.
 
-No module of its own: cpp/bindings/bind_step_counter.cc.
+No module of its own: cpp/bindings/bind_step_counter.cc, bind_step_clock.cc.
 """
 
 from __future__ import annotations
@@ -8,6 +8,90 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from typing import Any, final
+
+class StepClock:
+    """Divides the time of a training into steps and phases: cpp/sampler/step_clock.h.
+
+    Phases are ``tdbg.run.profile_tables.Phase``; another number raises ValueError.
+    """
+
+    def __init__(self) -> None: ...
+    def start(self) -> None:
+        """Begin the first step; the calling thread is that of the training."""
+
+    def stop(self) -> None: ...
+    @property
+    def is_on(self) -> bool: ...
+    def enter(self, phase: int) -> None:
+        """Begin a phase inside the present one."""
+
+    def leave(self, phase: int = -1) -> None:
+        """End the innermost phase of this kind with all inside it; -1: of any kind."""
+
+    def tdbg_begins(self) -> int:
+        """Give the time to tdbg from now on; return it, monotonic, in ns."""
+
+    def tdbg_ends(self) -> int:
+        """Give the time to the phase under way again; return it."""
+
+    def collects(self, phase: str, info: object) -> None:
+        """Note that Python's collector starts or stops; one of ``gc.callbacks``."""
+
+    def spend(self, ns: int) -> None:
+        """Give time to tdbg that the present phase has just taken."""
+
+    def spend_in(self, phase: int, ns: int) -> None:
+        """Give time to tdbg that a phase has taken."""
+
+    def add_batch(self, args: tuple[Any, ...], kwargs: Any = None) -> None:
+        """Add the batch that the model is called with, by its first tensor."""
+
+    def add_samples(self, samples: int, tokens: int = -1) -> None:
+        """Add a batch; -1: unknown."""
+
+    def step_passes(self) -> None:
+        """End a step of training, whose number comes later."""
+
+    def end_step(
+        self, global_step: int, mode_step: int, mode: int, micro_batches: int
+    ) -> bool:
+        """End a step of training; return whether rows are due to be written."""
+
+    def number_steps(
+        self, n: int, global_step: int, mode_step: int, mode: int, micro_batches: int
+    ) -> bool:
+        """Give the oldest *n* steps without numbers theirs, given the last one's."""
+
+    def end_evaluation(self) -> None:
+        """End a forward of evaluation."""
+
+    def keep_evaluation(
+        self, global_step: int, mode_step: int, mode: int, micro_batches: int
+    ) -> None:
+        """Keep the row of the latest evaluation."""
+
+    def forget_evaluation(self) -> None:
+        """Forget the latest evaluation: it was training."""
+
+    def set_is_repeating(self, is_repeating: bool) -> None:
+        """Leave the phases alone meanwhile: events are reported again."""
+
+    def take_rows(self) -> bytes:
+        """Return the complete rows, of ``profile_tables.STEP``, and forget them."""
+
+    @property
+    def n_lost(self) -> int: ...
+    @property
+    def phase(self) -> int:
+        """The phase under way; any thread may ask."""
+
+    @property
+    def global_step(self) -> int:
+        """Number of the step that ended last; -1: none."""
+
+    @property
+    def n_steps(self) -> int:
+        """How many steps of training have ended."""
 
 class StepCounter:
     """Counts steps that repeat one: cpp/python_capture/step_counter.h."""
@@ -30,6 +114,9 @@ class StepCounter:
     def end(self) -> tuple[int, int, int]:
         """Count no longer: steps that are over, their duration in nanoseconds, and
         events of the one under way."""
+
+    def measure_by(self, clock: StepClock | None) -> None:
+        """Measure the phases of steps that are counted."""
 
     @property
     def is_over(self) -> bool:
@@ -84,10 +171,16 @@ class CountedCall:
     """A function whose calls are followed, but in steps that are only counted.
 
     Calls *followed* in the place of *function*, or that if ``counter.is_quiet``.
+    Each call is a *phase* of these *clocks*.
     """
 
     counter: StepCounter | None
+    clocks: tuple[StepClock, ...]
     def __new__(
-        cls, function: Callable[..., Any], followed: Callable[..., Any], /
+        cls,
+        function: Callable[..., Any],
+        followed: Callable[..., Any],
+        phase: int = 0,
+        /,
     ) -> CountedCall: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tdbg.capture.passed_steps import PassedNumbers, PassedSteps
 from tdbg.capture.schedule import StepPlan
+from tdbg.capture.step_clock import COMPUTE
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.modes import TRAIN, ModeKeys
 
@@ -68,6 +69,7 @@ class LightSteps:
     __slots__ = (
         "_began_ns",
         "_changes",
+        "_clock",
         "_ended",
         "_is_open",
         "_most",
@@ -105,6 +107,7 @@ class LightSteps:
         self._changes = session.policy.registry.changes
         self._n_changes = self._changes.count
         self._began_ns = 0
+        self._clock = session.clock
         self._is_open = True
         # The duration and the numbers of each step.
         self._steps: list[tuple[int, Numbers]] = []
@@ -150,17 +153,23 @@ class LightSteps:
     def goes_on(self) -> bool:
         """Return whether the step that begins now passes."""
         self._began_ns = now_ns = time.perf_counter_ns()
-        return (
+        goes_on = (
             self._is_open
             and now_ns < self._until_ns
             and len(self._steps) < self._most
             and self._changes.count == self._n_changes
             and self._session.is_live
         )
+        if goes_on:
+            self._clock.enter(COMPUTE)
+        return goes_on
 
     def add(self, result: Any = None) -> None:
         """Note that the step is over, and has returned *result*."""
         duration_ns, read = time.perf_counter_ns() - self._began_ns, self._read
+        self._clock.leave(COMPUTE)
+        # Before the step counts: another thread may number those that do.
+        self._clock.step_passes()
         numbers: Numbers = ()
         if read is not None:
             try:

@@ -19,6 +19,7 @@ class Listeners:
         close: Called before the run ends.
         closed: Called when the run has ended and everything is written.
         rest: Called when an error, or a fork, ends capture without ``close``.
+        rows: Called when rows of steps are due to be written, and at the end.
         eval_training: Called when the model turns out to be trained in evaluation
             mode, or no longer to be.
         counting: Called when steps begin to pass unseen.
@@ -34,6 +35,7 @@ class Listeners:
         "counting_failed",
         "eval_training",
         "rest",
+        "rows",
     )
 
     def __init__(self) -> None:
@@ -42,6 +44,7 @@ class Listeners:
         self.close: list[Callback] = []
         self.closed: list[Callback] = []
         self.rest: list[Callback] = []
+        self.rows: list[Callback] = []
         self.eval_training: list[Callback] = []
         self.counting: list[Callback] = []
         self.counting_failed: list[Callback] = []
@@ -54,6 +57,7 @@ class Listeners:
         close: Callback | None = None,
         closed: Callback | None = None,
         rest: Callback | None = None,
+        rows: Callback | None = None,
         eval_training: Callback | None = None,
         counting: Callback | None = None,
         counting_failed: Callback | None = None,
@@ -65,6 +69,7 @@ class Listeners:
             "close": close,
             "closed": closed,
             "rest": rest,
+            "rows": rows,
             "eval_training": eval_training,
             "counting": counting,
             "counting_failed": counting_failed,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -110,6 +109,7 @@ class Session(SessionSteps):
         obedience = Obedience(requests, raises_on_stop, recorder)
         obedience.on_request["throttle"] = step_writer.obey_throttle
         super().__init__(policy, recorder, step_writer, obedience)
+        self._begins, self._ends = self.clock.tdbg_begins, self.clock.tdbg_ends
         if is_live:
             watch_process(self)
 
@@ -126,7 +126,7 @@ class Session(SessionSteps):
         passing = self._passing
         if passing is not None and not self._observe(passing):
             return None
-        self._now_ns = start = time.perf_counter_ns()
+        self._now_ns = start = self._begins()
         try:
             return function(*arguments)
         except TrainingStopped:
@@ -136,7 +136,7 @@ class Session(SessionSteps):
                 self._rest()
             return None
         finally:
-            self.meter.total_ns += time.perf_counter_ns() - start
+            self.meter.total_ns += self._ends() - start
 
     def _observe(self, passing: PassingSteps) -> bool:
         """Let no more steps pass; return whether the session is live.
@@ -175,10 +175,12 @@ class Session(SessionSteps):
     def spend(self, spent_ns: int) -> None:
         """Count time as a cost of tdbg that no call of ``run`` has measured."""
         self.meter.total_ns += spent_ns
+        self.clock.spend(spent_ns)
 
     def spend_once(self, spent_ns: int) -> None:
         """Count time as a cost of tdbg that comes once, such as a compilation."""
         self.meter.spend_once(spent_ns)
+        self.clock.spend(spent_ns)
 
     # ---- what the user records by hand ---------------------------------------
 
@@ -303,7 +305,9 @@ class Session(SessionSteps):
         self._rest()
 
     def _conclude(self, reason: str) -> None:
+        self.clock.stop()  # A step that is cut off now has no row.
         self._apply(self.machine.close())
+        call_all(self.listeners.rows)
         # The last steps may have no record.
         content = {"what": "steps", "modes": self.steps_made()}
         self.write_event(EventKind.CHANGE, content)
@@ -318,5 +322,6 @@ class Session(SessionSteps):
     def _rest(self) -> None:
         """Stop capturing, for good."""
         self.is_live = False
+        self.clock.stop()
         self.recorder.end_forward()
         call_all(self.listeners.rest)

@@ -22,6 +22,13 @@ from tdbg.capture.replicas import Replicas
 from tdbg.capture.requests import Obedience
 from tdbg.capture.schedule import IdleState, StepPlan
 from tdbg.capture.session_tensors import SessionTensors
+from tdbg.capture.step_clock import (
+    EVALUATION,
+    FORWARD,
+    FORWARD_OF,
+    OPTIMIZER,
+    make_clock,
+)
 from tdbg.capture.steps import Counters, Step, StepChange, StepMachine
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.errors import TrainingStopped
@@ -57,6 +64,8 @@ class SessionSteps(SessionTensors):
         idle: Reports when no input or output of a module will be captured for a
             while.
         listeners: Callbacks; ``Session.listen`` adds to them.
+        clock: Measures the phases of steps once ``measure_steps`` was called; hooks
+            enter and leave those that the session does not know.
     """
 
     add_event: Callable[[StepEvent], None]
@@ -91,12 +100,21 @@ class SessionSteps(SessionTensors):
         self.counted = CountedSteps(recorder, self.machine, obedience, self.listeners)
         self.add_event = self.counted.events.append
         self._counter = self.counted.counter
+        self.clock = make_clock(has_core=self.step_counter is not None)
+        # Time in the core, of calls that no Python has seen.
+        self._core_ns = 0
         # The source of the steps that pass, until the next event.
         self._passing: PassingSteps | None = None
         # Whether at most losses are requested of the training step that comes next.
         self._is_next_light = False
         # When the call under way began: that is "now" until it ends.
         self._now_ns = 0
+
+    def measure_steps(self) -> None:
+        """Measure the phases of steps from now on; the first step begins now."""
+        self.clock.start()
+        if self.step_counter is not None:
+            self.step_counter.measure_by(self.clock)
 
     # ---- the present step ----------------------------------------------------
 
@@ -252,6 +270,8 @@ class SessionSteps(SessionTensors):
         change = self.machine.forward_begins(root, mode)
         for ended in change.ended:
             self._end(ended)
+        if self.machine.depth == 1:
+            self.clock.enter(FORWARD_OF[mode])
         step = change.step
         if step is None:
             return None
@@ -275,6 +295,19 @@ class SessionSteps(SessionTensors):
     def forward_ends(self, failed: bool = False) -> None:
         """Note that the call of a root is over."""
         change = self.machine.forward_ends(failed=failed)
+        step, clock = change.step, self.clock
+        if not self.machine.depth:
+            evaluates = step is not None and step.mode not in TRAINING
+            direct = self.recorder.direct
+            if direct is not None and direct.spent_ns != self._core_ns:
+                phase = EVALUATION if evaluates else FORWARD
+                clock.spend_in(phase, direct.spent_ns - self._core_ns)
+                self._core_ns = direct.spent_ns
+            if evaluates:
+                clock.leave(EVALUATION)
+                clock.end_evaluation()
+            else:
+                clock.leave(FORWARD)
         if change.ended:
             self._apply(change)
         if not self.machine.depth:
@@ -283,12 +316,13 @@ class SessionSteps(SessionTensors):
             # Of a module that is called by itself.
             self.takes_activations = not self.n_replicas
             self.forward_context = None
-        step = change.step
         if step is not None and step.mode not in TRAINING and step.context is not None:
             step.context.extend(self._now_ns, self.meter.spent_ns)
 
     def forward_lost(self) -> None:
         """Note that an interrupt has ended the call of a root without an event."""
+        self.clock.leave(FORWARD)
+        self.clock.leave(EVALUATION)
         self._apply(self.machine.forward_lost())
 
     def module_called(
@@ -342,6 +376,7 @@ class SessionSteps(SessionTensors):
         context: StepContext | None = None
         if change.step is not None:
             context = change.step.context
+        self.clock.enter(OPTIMIZER)
         return context
 
     def optimizer_ends(
@@ -356,6 +391,7 @@ class SessionSteps(SessionTensors):
         if not isinstance(skipped, bool):
             self.recorder.flag_later(self.machine.training, StepFlag.SKIPPED, skipped)
             skipped = False
+        self.clock.leave(OPTIMIZER)
         for step in self.machine.optimizer_ends(key, skipped=skipped).ended:
             self._end(step)
             if self._is_next_light and self.counted.begin(step, key, self._now_ns):
@@ -429,6 +465,7 @@ class SessionSteps(SessionTensors):
         if step is None:
             return
         self.eval_training_changed()
+        self.clock.forget_evaluation()
         if step.context is not None:
             step.context.step_plan = self.policy.step_plan(step.mode, step.mode_step)
 
@@ -456,11 +493,17 @@ class SessionSteps(SessionTensors):
             call_all(self.listeners.border)
 
     def _end(self, step: Step) -> None:
+        # Its row first: an interrupt may come between here and its record.
+        mode, clock = step.mode, self.clock
+        is_training = mode in TRAINING
+        number = step.number, step.mode_step, mode._value_, step.micro_batches
+        if not is_training:
+            clock.keep_evaluation(*number)
+        elif clock.end_step(*number):
+            call_all(self.listeners.rows)
         context: StepContext | None = step.context
         if context is None:
             return  # An interrupt came between its beginning and this.
-        mode = step.mode
-        is_training = mode in TRAINING
         spent_ns = self.meter.spent_ns
         if is_training:  # It goes on until now; of the others the last forward ends it.
             context.last_ns, context.last_spent_ns = self._now_ns, spent_ns
@@ -483,6 +526,9 @@ class SessionSteps(SessionTensors):
         if passed.n:
             now_ns, spent_ns = self._now_ns, self.meter.spent_ns
             last = self.machine.count(passed.n, passed.forwards)
+            number = last.number, last.mode_step, TRAIN._value_, last.micro_batches
+            if self.clock.number_steps(passed.n, *number):
+                call_all(self.listeners.rows)
             step_plan = self.policy.step_plan(last.mode, last.mode_step)
             context = StepContext(last, step_plan, now_ns - passed.last_ns, spent_ns)
             last.context = context
@@ -491,7 +537,12 @@ class SessionSteps(SessionTensors):
             self.step_writer.step_ended(last, now_ns, spent_ns, context)
             if self.listeners.border:
                 call_all(self.listeners.border)
-        passing.resume(passed.n)
+        # It may report events again, whose phases are known.
+        self.clock.set_is_repeating(True)
+        try:
+            passing.resume(passed.n)
+        finally:
+            self.clock.set_is_repeating(False)
 
     def _refresh(self) -> None:
         policy = self.policy

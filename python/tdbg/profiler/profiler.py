@@ -16,7 +16,7 @@ import os
 from collections.abc import Sequence
 
 from tdbg.capture.session import Session
-from tdbg.profiler import stacks
+from tdbg.profiler import stacks, step_rows
 from tdbg.profiler.part import ProfilerPart, ProfilerSettings, Start
 
 __all__ = ["OF_EVERY_RANK", "PARTS", "Profiler", "ProfilerPart", "ProfilerSettings"]
@@ -25,7 +25,7 @@ __all__ = ["OF_EVERY_RANK", "PARTS", "Profiler", "ProfilerPart", "ProfilerSettin
 OF_EVERY_RANK: frozenset[Start] = frozenset({stacks.start})
 """The parts that ranks have, too, which write no run."""
 
-PARTS: Sequence[Start] = (stacks.start,)
+PARTS: Sequence[Start] = (stacks.start, step_rows.start)
 """The parts, in the order in which they start; they are closed in reverse."""
 
 

@@ -30,6 +30,7 @@ SMALL = {
     "tdbg/actions/stop.py": "an action, found by its name",
     "tdbg/actions/notify.py": "an action, found by its name",
     "tdbg/cli/*.py": "a verb of the command line, found by its name",
+    "tdbg/profiler/*.py": "a part of the profiler, started by its place in a list",
     "tdbg/report/sections/*.py": "a section of a report, found by its name",
     "tdbg/demo/*.py": "the demo is shown to readers file by file",
     "tdbg/compat/smdebug/*/hook.py": "a module of smdebug, found by its path",
