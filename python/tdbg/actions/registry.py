@@ -70,6 +70,7 @@ _ACTIONS = {
         severity=Severity.INFO,
         all_changes=True,
     ),
+    "profile": ActionKind("profile:OpenWindow", cool_down=300.0),
     "prometheus": ActionKind(
         "metrics:Prometheus", "path", severity=Severity.INFO, all_changes=True
     ),

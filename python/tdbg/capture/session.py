@@ -79,6 +79,7 @@ class Session(SessionSteps):
         writes_as: The run, the rank and the attempt that it writes; None: nothing.
         place: The directory of the run and the rank, also of a rank that writes
             nothing; None: the session belongs to no run.
+        framework: Name of the framework, as its adapter has it; may be empty.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class Session(SessionSteps):
         self.is_live = is_live
         self.writes_as: WriterIdentity | None = None
         self.place: RankPlace | None = None
+        self.framework = "" if adapter is None else adapter.name
         self.is_closed = False
         self.raises_on_stop = raises_on_stop
         self._profile_rows = ProfileRows(writer)

@@ -48,6 +48,7 @@ VERBS = {
     "new-rule": "write a skeleton for your own rule, and its test",
     "stacks": "show where all ranks and loader workers are, also if they hang",
     "attach": "make a running training capture more for a while",
+    "profile": "time some steps of a running training by operator and function",
     "stop": "ask a training to stop",
     "report": "write a run, or two side by side, as one HTML file",
     "export": "export a run to TensorBoard",

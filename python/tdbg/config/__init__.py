@@ -13,6 +13,7 @@ from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, missing, with_beginning
 from tdbg.config.profiler import ProfilerConfig, WindowConfig
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
+from tdbg.config.smdebug_profiler import read_smdebug_profiler
 from tdbg.config.text_settings import CollectionConfig
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "names_file",
     "names_run",
     "read_config",
+    "read_smdebug_profiler",
     "resolve",
     "with_beginning",
 ]

@@ -21,6 +21,9 @@ class ProfilerSettings(Protocol):
 class ProfilerPart(Protocol):
     """One thing that is observed.
 
+    A part may have a method ``change(settings)``, which is called when a request has
+    changed what it may change (``tdbg.config.profiler.CHANGEABLE``).
+
     A part may have a method ``forked()``.  A forked child calls it in place of
     ``close()``: the part then lets go of what the parent still uses, and does nothing
     from there on.

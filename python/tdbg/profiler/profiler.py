@@ -14,10 +14,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from tdbg.capture.session import Session
-from tdbg.profiler import stacks, step_rows
+from tdbg.config.profiler import ProfilerConfig
+from tdbg.errors import ConfigurationError
+from tdbg.profiler import stacks, step_rows, windows
 from tdbg.profiler.part import ProfilerPart, ProfilerSettings, Start
+from tdbg.run.profile_requests import PROFILE, SETTINGS, ProfileRequest
+from tdbg.run.requests import Request
+from tdbg.run.schema import EventKind
 
 __all__ = ["OF_EVERY_RANK", "PARTS", "Profiler", "ProfilerPart", "ProfilerSettings"]
 
@@ -25,7 +31,7 @@ __all__ = ["OF_EVERY_RANK", "PARTS", "Profiler", "ProfilerPart", "ProfilerSettin
 OF_EVERY_RANK: frozenset[Start] = frozenset({stacks.start})
 """The parts that ranks have, too, which write no run."""
 
-PARTS: Sequence[Start] = (stacks.start, step_rows.start)
+PARTS: Sequence[Start] = (stacks.start, step_rows.start, windows.start)
 """The parts, in the order in which they start; they are closed in reverse."""
 
 
@@ -53,16 +59,58 @@ class Profiler:
         self.settings = settings
         self.parts: list[ProfilerPart] = []
         self._pid = os.getpid()
-        if not settings.enabled or not session.is_live:
+        self._starts = parts
+        if not session.is_live:
             return
+        if session.writes_as is not None:
+            requests = session.obedience.on_request
+            requests[PROFILE] = requests[SETTINGS] = self._take
+        if settings.enabled:
+            self._start()
+        session.listen(close=self.close, rest=self.close)
+
+    def _start(self) -> None:
+        session = self.session
         writes = session.writes_as is not None
-        for start in parts:
+        for start in self._starts:
             if not writes and start not in OF_EVERY_RANK:
                 continue
-            part = session.run(start, session, settings)
+            part = session.run(start, session, self.settings)
             if part is not None:
                 self.parts.append(part)
-        session.listen(close=self.close, rest=self.close)
+
+    def _take(self, request: Request) -> None:
+        """Change the settings as a request asks, or say why not."""
+        told: dict[str, Any] = {"what": "profiler", "request": request.id}
+        try:
+            if not isinstance(self.settings, ProfilerConfig):
+                return
+            asked = ProfileRequest.parse(request.body)
+            if asked.window is not None:
+                msg = "the profiler is off: turn it on first (--set enabled=on)"
+                raise ConfigurationError(msg)
+            self.change(self.settings.changed(asked.settings))
+            told |= {"state": "accepted", "by": asked.who}
+            told["settings"] = self.settings.to_json()
+        except (ConfigurationError, TypeError, ValueError, RecursionError) as error:
+            told |= {"state": "refused", "reason": str(error)[:1000]}
+            if request.type == PROFILE:
+                told |= {"what": "profile_window", "id": request.id}
+        self.session.write_event(EventKind.CHANGE, told)
+
+    def change(self, settings: ProfilerConfig) -> None:
+        """Go on with other settings; parts that have a ``change`` are told of them."""
+        was_on, self.settings = self.settings.enabled, settings
+        if settings.enabled and not was_on:
+            self._start()
+        elif was_on and not settings.enabled:
+            self.close()
+            self.session.obedience.on_request[PROFILE] = self._take
+        else:
+            for part in self.parts:
+                change = getattr(part, "change", None)
+                if change is not None:
+                    self.session.run(change, settings)
 
     def close(self) -> None:
         """Close the parts; in a forked child, only let go of them."""

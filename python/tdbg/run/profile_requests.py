@@ -1,6 +1,7 @@
 """Requests to a running training for a window of its profiler, or for other settings.
 
-They are requests of type ``profile`` (docs/format.md, "Requests").
+They are requests of the types ``profile`` and ``profiler`` (docs/format.md,
+"Requests").
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from tdbg.config.profiler import ProfilerConfig, WindowConfig
 from tdbg.errors import ConfigurationError
 from tdbg.run.requests import MAX_LENGTH, Request, asker, write_request
 
-__all__ = ["PROFILE", "ProfileRequest", "request_profile"]
+__all__ = ["PROFILE", "SETTINGS", "ProfileRequest", "request_profile"]
 
 PROFILE = "profile"
+"""The type of a request for a window."""
+SETTINGS = "profiler"
+"""The type of a request for other settings."""
 # The rest of a reason is not kept.
 _MOST_REASON = 1000
 
@@ -113,4 +117,4 @@ def request_profile(
         "reason": asked.reason,
         "who": asked.who,
     }
-    return write_request(run_directory, PROFILE, body)
+    return write_request(run_directory, PROFILE if window else SETTINGS, body)
