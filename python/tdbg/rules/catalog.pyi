@@ -43,12 +43,25 @@ from tdbg.rules.builtin.tensors.all_zero import AllZero as AllZero
 from tdbg.rules.builtin.tensors.exploding import ExplodingTensor as ExplodingTensor
 from tdbg.rules.builtin.tensors.unchanged import UnchangedTensor as UnchangedTensor
 from tdbg.rules.builtin.tensors.variance import TensorVariance as TensorVariance
+from tdbg.rules.builtin.time.checkpoint_stall import CheckpointStall as CheckpointStall
 from tdbg.rules.builtin.time.cpu_bottleneck import CPUBottleneck as CPUBottleneck
 from tdbg.rules.builtin.time.cpu_contention import CpuContention as CpuContention
 from tdbg.rules.builtin.time.cpu_throttled import CpuThrottled as CpuThrottled
 from tdbg.rules.builtin.time.data_loader_bound import DataLoaderBound as DataLoaderBound
 from tdbg.rules.builtin.time.dataloader import Dataloader as Dataloader
+from tdbg.rules.builtin.time.evaluation_share import EvaluationShare as EvaluationShare
+from tdbg.rules.builtin.time.gc_pauses import GcPauses as GcPauses
+from tdbg.rules.builtin.time.idle_between_steps import (
+    IdleBetweenSteps as IdleBetweenSteps,
+)
 from tdbg.rules.builtin.time.io_bottleneck import IOBottleneck as IOBottleneck
+from tdbg.rules.builtin.time.recompilation_storm import (
+    RecompilationStorm as RecompilationStorm,
+)
+from tdbg.rules.builtin.time.step_outlier import StepOutlier as StepOutlier
+from tdbg.rules.builtin.time.step_time_regression import (
+    StepTimeRegression as StepTimeRegression,
+)
 from tdbg.rules.builtin.trees.feature_importance import (
     FeatureImportance as FeatureImportance,
 )

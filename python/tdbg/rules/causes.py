@@ -149,7 +149,10 @@ def _explains(
 
 def _delays(before: Stage, stage: Stage) -> bool:
     """Return whether time lost in one stage makes another look slow."""
-    return before.is_of_time and stage.is_of_time and before < stage
+    if not (before.is_of_time and stage.is_of_time and before < stage):
+        return False
+    # The host's own code takes its time besides loading, not because of it.
+    return stage is not Stage.HOST or before is Stage.CONTENTION
 
 
 def cause_of(finding: Finding) -> Cause:

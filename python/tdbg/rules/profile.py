@@ -46,8 +46,10 @@ class Bin:
         mode: Mode of that step; GLOBAL if there is none.
         steps: The step rows that ended in the bin, of all workers and modes, with a
             column ``worker``.
-        is_warm: For each of them, whether the training had warmed up: 20 steps and 10 s
-            after its first step, and 20 steps after a compilation.
+        has_begun: For each of them, whether it is a step of training, 20 steps and 10 s
+            after the first.
+        is_warm: For each of them, whether the training had warmed up: it has begun, and
+            the last compilation and the last new loader are 20 steps ago.
         is_judged: For each of them, whether it counts among the usual steps: a warm
             step of training without a checkpoint or an evaluation in it or just before
             it, and not the first of an epoch.
@@ -68,6 +70,7 @@ class Bin:
     last_step: int
     mode: ModeKeys
     steps: Rows
+    has_begun: NDArray[np.bool_]
     is_warm: NDArray[np.bool_]
     is_judged: NDArray[np.bool_]
     n_workers: int

@@ -86,6 +86,10 @@ class Stage(enum.IntEnum):
     """Preparing data on the processor takes the time."""
     LOADING = 14
     """The training waits for its data loader."""
+    HOST = 15
+    """Code of the host besides loading takes the time: a fact of its own."""
+    PACE = 18
+    """Some steps take longer than others."""
 
     @property
     def label(self) -> str:

@@ -232,6 +232,7 @@ def test_numbers_far_below_zero_are_refused_by_name(name: str, parameter: str) -
 # one, or else a choice that does not exist.
 OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "AllZero": [{"threshold": 0.0}, {"collections": "outputs"}],
+    "CheckpointStall": [{"threshold": 0.0}, {"longest": 0.0}],
     "ClassImbalance": [
         {"threshold_imbalance": 1.0},
         {"threshold_misprediction": 1.5},
@@ -247,6 +248,18 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "CpuThrottled": [{"periods": 0.0}, {"time": 0.0}],
     "DataLoaderBound": [{"threshold": 0.0}, {"filled": 101.0}, {"epoch_threshold": 0}],
     "Dataloader": [{"workers_per_core": 0.0}, {"min_threshold": -1.0}],
+    "EvaluationShare": [{"threshold": 0.0}],
+    "GcPauses": [{"threshold": 101.0}, {"pause": 0.0}],
+    "IdleBetweenSteps": [{"threshold": 0.0}, {"line": 101.0}, {"samples": 0}],
+    "RecompilationStorm": [{"threshold": 0.0}, {"compilations": 0.0}],
+    "StepOutlier": [
+        {"threshold": 0.0},
+        {"num_steps": 19},
+        {"mode": "EVAL"},
+        {"stddev": 0.0},
+        {"n_outliers": -1.0},
+    ],
+    "StepTimeRegression": [{"threshold": 0.0}, {"num_steps": 49}],
     "IOBottleneck": [
         {"wait_threshold": 0.0},
         {"blocked_threshold": 101.0},

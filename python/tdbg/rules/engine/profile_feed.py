@@ -42,6 +42,8 @@ POLL_SECONDS = 1.0
 WARM_STEPS = 20
 WARM_NS = 10 * 10**9
 
+# What several rules read, beside what they are about.
+ALWAYS = frozenset({"loader", "system", "process", "gpu"})
 # Events that say when something was.
 TIMED = ("gc", "compilation", "checkpoint", "python_lines")
 
@@ -70,9 +72,11 @@ class _WarmUp:
     cold_until: int = WARM_STEPS
     unusual_until: int = -1
     epochs: dict[int, int] = field(default_factory=dict)
+    # Of epochs whose first step has not ended yet: whether their loader is new.
+    begun: list[bool] = field(default_factory=list)
 
-    def masks(self, rows: Rows, batches: Rows) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return which steps are warm, and which of these are usual.
+    def masks(self, rows: Rows, batches: Rows) -> NDArray[np.bool_]:
+        """Return which steps come after the beginning, are warm, and are usual.
 
         Args:
             rows: The next steps of training of the worker.
@@ -91,12 +95,16 @@ class _WarmUp:
                 cold[at] = max(cold[at], number[at] + WARM_STEPS)
         cold, self.cold_until = _reach(cold, self.cold_until)
         unusual, self.unusual_until = _reach(unusual, self.unusual_until)
-        is_warm = (number > cold) & (rows["time"] - self.first_ns >= WARM_NS)
-        return is_warm, is_warm & (number > unusual)
+        has_begun = rows["time"] - self.first_ns >= WARM_NS
+        has_begun &= number >= WARM_STEPS
+        is_warm = has_begun & (number > cold)
+        return np.stack([has_begun, is_warm, is_warm & (number > unusual)])
 
     def _epochs(self, rows: Rows, batches: Rows) -> list[tuple[int, bool]]:
         """Return the steps that begin an epoch, and whether their loader is new."""
-        found = []
+        found = [(0, is_new) for is_new in self.begun] if len(rows) else []
+        if len(rows):
+            self.begun.clear()
         for batch in batches:
             loader, epoch = int(batch["loader"]), int(batch["epoch"])
             known = self.epochs.get(loader)
@@ -106,6 +114,8 @@ class _WarmUp:
             at = int(np.searchsorted(rows["time"], batch["time"]))
             if at < len(rows):
                 found.append((at, known is None))
+            else:
+                self.begun.append(known is None)
         return found
 
 
@@ -274,12 +284,12 @@ class ProfileFeed:
         """Return the bins from one number to another."""
         start, end = self._start_of(first), self._start_of(until)
         steps = self._rows("step", start, end)
-        needed = frozenset[str]().union(*self._tables.values()) - {"step"} | {"loader"}
+        needed = ALWAYS.union(*self._tables.values()) - {"step"}
         tables = {
             name: self._rows(name, start - BIN_NS * (name in _KEYS), end)
             for name in needed
         }
-        is_warm, is_judged = self._masks(steps, tables["loader"])
+        masks = self._masks(steps, tables["loader"])
         facts = self._facts()
         found = []
         for number in range(first, until):
@@ -303,8 +313,9 @@ class ProfileFeed:
                     last_step=last_step,
                     mode=mode,
                     steps=own,
-                    is_warm=is_warm[at],
-                    is_judged=is_judged[at],
+                    has_begun=masks[0, at],
+                    is_warm=masks[1, at],
+                    is_judged=masks[2, at],
                     n_workers=max(1, len(self._trial.workers())),
                     machine=facts.machine,
                     loaders=facts.loaders,
@@ -318,18 +329,16 @@ class ProfileFeed:
             )
         return found
 
-    def _masks(
-        self, steps: Rows, batches: Rows
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which steps are warm and which are usual, of all workers."""
-        is_warm, is_judged = np.zeros((2, len(steps)), bool)
+    def _masks(self, steps: Rows, batches: Rows) -> NDArray[np.bool_]:
+        """Return ``has_begun``, ``is_warm`` and ``is_judged`` of all workers."""
+        masks = np.zeros((3, len(steps)), bool)
         is_trained = np.isin(steps["mode"], _TRAINING)
         for worker in np.unique(steps["worker"]).tolist():
             at = np.flatnonzero(is_trained & (steps["worker"] == worker))
             warm_up = self._warm_ups.setdefault(worker, _WarmUp())
             own = batches[batches[RANK] == worker]
-            is_warm[at], is_judged[at] = warm_up.masks(steps[at], own)
-        return is_warm, is_judged
+            masks[:, at] = warm_up.masks(steps[at], own)
+        return masks
 
     def _facts(self) -> _Facts:
         """Return what events say of the machine, the loaders and the time."""

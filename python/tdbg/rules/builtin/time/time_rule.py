@@ -20,7 +20,7 @@ import numpy as np
 
 from tdbg.config.needs import Needs
 from tdbg.config.quantities import percent
-from tdbg.rules.profile import Bin, ProfileWindow
+from tdbg.rules.profile import ProfileWindow
 from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.window import OK, UNKNOWN, Description, Evaluation, Window
 from tdbg.run.findings import Severity
@@ -81,6 +81,7 @@ class TimeRule(Rule):
     Attributes:
         tables: The tables of the profile that it reads.
         reach: How many bins before a bin its sign depends on.
+        bad_bins: How many of the last four known bins must be bad.
     """
 
     __slots__ = ()
@@ -88,11 +89,12 @@ class TimeRule(Rule):
     severities: ClassVar[tuple[Severity, ...]] = (Severity.INFO, Severity.WARNING)
     tables: ClassVar[frozenset[str]] = frozenset({"step"})
     reach: ClassVar[int] = 0
+    bad_bins: ClassVar[int] = BAD
 
     @property
     def needs(self) -> Needs:
         """Tables of the profile; nothing of tensors."""
-        return Needs(statistics=False, profile=self.tables)
+        return Needs(statistics=False, profile=self.tables | {"step"})
 
     @property
     def lookback_bins(self) -> int:
@@ -119,41 +121,50 @@ class TimeRule(Rule):
         bins = profile.bins[first:]
         if not bins:
             return
-        signs = [self.signs(profile, first + k) for k in range(len(bins))]
-        for name in sorted({name for each in signs for name in each}):
-            series = [each.get(name) for each in signs]
-            yield from self._judge(name, bins, series, profile.start - first)
-
-    def _judge(
-        self, name: str, bins: Sequence[Bin], signs: Sequence[Sign | None], start: int
-    ) -> Iterator[Evaluation]:
-        for i in range(start, len(bins)):
-            sign, since = signs[i], bins[i].first_step
-            if sign is None or bins[i].last_step < 0:
+        levels = [self._levels(profile, first + k) for k in range(len(bins))]
+        for k in range(profile.start - first, len(bins)):
+            if bins[k].last_step < 0:
                 continue
-            level: int = OK
-            if sign.severity is not None:
+            signs = self.signs(profile, first + k)
+            for name in sorted(levels[k]):
                 recent = [
-                    (each, k)
-                    for k in range(max(0, i - SPAN + 1), i + 1)
-                    if (each := signs[k]) is not None
-                ][-KNOWN:]
-                bad = [
-                    (int(each.severity), k)
-                    for each, k in recent
-                    if each.severity is not None
+                    (j, of_bin[name])
+                    for j, of_bin in enumerate(levels[max(0, k - SPAN + 1) : k + 1])
+                    if name in of_bin
                 ]
-                level = UNKNOWN
-                if len(bad) >= BAD:
-                    level = statistics.median_low(severity for severity, _ in bad)
-                    since = bins[bad[0][1]].first_step
-            yield Evaluation.of_one(
-                name,
-                np.array([bins[i].last_step], np.int64),
-                bins[i].mode,
-                np.array([level]),
-                _described(sign, max(0, since)),
-            )
+                level, j = self._verdict(recent)
+                since = bins[max(0, k - SPAN + 1) + j].first_step
+                yield Evaluation.of_one(
+                    name,
+                    np.array([bins[k].last_step], np.int64),
+                    bins[k].mode,
+                    np.array([level]),
+                    _described(signs[name], max(0, since)),
+                )
+
+    def _levels(self, profile: ProfileWindow, i: int) -> Mapping[str, int]:
+        """Return the severities of a bin by name: what later bins need to know of it.
+
+        They depend on what the rule may look back at, which never changes: so they are
+        kept with the bin.
+        """
+        return profile.bins[i].derived(
+            self,
+            lambda: {
+                name: OK if sign.severity is None else int(sign.severity)
+                for name, sign in self.signs(profile, i).items()
+            },
+        )
+
+    def _verdict(self, levels: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """Return the verdict by the last known levels, and where its problem began."""
+        last, level = levels[-1]
+        bad = [(j, each) for j, each in levels[-KNOWN:] if each != OK]
+        if level == OK:
+            return OK, last
+        if len(bad) < self.bad_bins:
+            return UNKNOWN, last
+        return statistics.median_low(each for _, each in bad), bad[0][0]
 
 
 def _described(sign: Sign, since: int) -> Callable[[int], Description]:

@@ -1,0 +1,84 @@
+"""Estimates that a few wild values do not move: spread, slope and trend.
+
+Thread safety: pure functions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tdbg.rules.table import Floats
+
+__all__ = ["block_medians", "spread", "theil_sen", "trend"]
+
+# The deviation of normal values, in median absolute deviations.
+NORMAL = 1.4826
+
+
+def spread(values: Floats) -> float:
+    """Return the deviation of values by their median absolute deviation.
+
+    Example:
+        >>> round(spread(np.array([1.0, 2.0, 3.0, 4.0, 1000.0])), 4)
+        1.4826
+    """
+    return NORMAL * float(np.median(np.abs(values - np.median(values))))
+
+
+def theil_sen(x: Floats, y: Floats) -> float:
+    """Return the slope of y over x: the median of the slopes between all pairs.
+
+    Example:
+        >>> theil_sen(np.arange(5.0), np.array([0.0, 2.0, 4.0, 6.0, 99.0]))
+        2.0
+    """
+    i, j = np.triu_indices(len(x), 1)
+    return float(np.median((y[j] - y[i]) / (x[j] - x[i])))
+
+
+def trend(values: Floats) -> float:
+    """Return the z of Mann and Kendall: how sure it is that values rise (or fall).
+
+    The differences of all pairs count by their sign.  Beyond 2 a trend is likely, if
+    the values are independent of each other; measurements rarely are, so ask for more.
+
+    Example:
+        >>> trend(np.zeros(10)), round(trend(np.arange(60.0)), 1)
+        (0.0, 11.3)
+    """
+    n = len(values)
+    i, j = np.triu_indices(n, 1)
+    total = float(np.sign(values[j] - values[i]).sum())
+    _, ties = np.unique(values, return_counts=True)
+    variance = n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()
+    if variance <= 0 or total == 0:
+        return 0.0
+    return (total - math.copysign(1.0, total)) / math.sqrt(float(variance) / 18.0)
+
+
+def block_medians(
+    x: Floats, y: Floats, start: float, width: float, n: int
+) -> tuple[Floats, Floats]:
+    """Return the medians of y in n blocks of x that follow each other.
+
+    Args:
+        x: Ascending.
+        y: Values at x.
+        start: Where the first block begins.
+        width: How wide each block is.
+        n: How many blocks there are.
+
+    Returns:
+        The middles of the blocks that have values, and the medians in them.
+    """
+    edges = start + width * np.arange(n + 1)
+    at = np.searchsorted(x, edges)
+    found = [
+        (start + width * (k + 0.5), float(np.median(y[at[k] : at[k + 1]])))
+        for k in range(n)
+        if at[k + 1] > at[k]
+    ]
+    middles, medians = (np.array([each[c] for each in found]) for c in (0, 1))
+    return middles, medians

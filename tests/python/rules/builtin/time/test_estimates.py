@@ -1,0 +1,48 @@
+"""Estimates that wild values do not move, against SciPy and by brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tdbg.rules.builtin.time.estimates import (
+    block_medians,
+    spread,
+    theil_sen,
+    trend,
+)
+
+stats = pytest.importorskip("scipy.stats")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_slope_and_spread_are_those_of_scipy(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    x = np.sort(random.random(40))
+    y = 3.0 * x + random.standard_cauchy(40)
+    assert theil_sen(x, y) == pytest.approx(stats.theilslopes(y, x)[0])
+    expected = stats.median_abs_deviation(y, scale="normal")
+    assert spread(y) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_trend_is_kendalls_with_ties(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    values = np.arange(30) / 10 + random.integers(0, 4, size=30)
+    n = len(values)
+    total = sum(
+        np.sign(values[j] - values[i]) for i in range(n) for j in range(i + 1, n)
+    )
+    counts = np.unique(values, return_counts=True)[1]
+    variance = (
+        n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in counts)
+    ) / 18
+    assert trend(values) == pytest.approx((total - np.sign(total)) / variance**0.5)
+    assert trend(-values) == -trend(values)
+
+
+def test_blocks_have_the_medians_of_what_is_in_them() -> None:
+    x = np.array([0.0, 1.0, 2.0, 5.0, 6.0, 11.0])
+    middles, medians = block_medians(x, x * 10, 0.0, 5.0, 4)
+    assert middles.tolist() == [2.5, 7.5, 12.5]
+    assert medians.tolist() == [10.0, 55.0, 110.0]
