@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tdbg.rules.builtin.time.estimates import (
     block_medians,
@@ -11,8 +12,6 @@ from tdbg.rules.builtin.time.estimates import (
     theil_sen,
     trend,
 )
-
-stats = pytest.importorskip("scipy.stats")
 
 
 @pytest.mark.parametrize("seed", range(5))
