@@ -19,14 +19,10 @@ from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
 
-__all__ = ["BIN_NS", "NO_PROFILE", "RANK", "Bin", "ProfileWindow", "Rows"]
+__all__ = ["BIN_NS", "NO_PROFILE", "Bin", "ProfileWindow", "Rows"]
 
 #: How long a bin lasts.
 BIN_NS = 10 * 10**9
-
-#: The column with the number of the training's worker in the tables ``loader`` and
-#: ``process``, whose own ``worker`` is one of a loader; elsewhere it is ``worker``.
-RANK = "worker_index"
 
 Rows = NDArray[np.void]
 Result = TypeVar("Result")

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from tdbg.modes import ModeKeys
-from tdbg.rules.profile import RANK
 from tdbg.run.profile_tables import (
     PHASE_COLUMNS,
     TABLES,
@@ -20,22 +19,20 @@ from tdbg.run.profile_tables import (
 
 __all__ = ["FakeProfile", "ProfiledTraining"]
 
-# Tables whose own column ``worker`` is one of a loader.
-_OF_LOADERS = ("loader", "process")
-# Columns that a reader adds.
-_ADDED = {"disk": "instance", "network": "instance"}
+# Tables with a column that names the device.
+_WITH_INSTANCES = ("disk", "network", "gpu")
 SECOND = 10**9
 START = 1_000 * SECOND
 
 
 def type_of(table: str, n_cores: int = 4) -> np.dtype[Any]:
-    """Return the type of a table as a reader gives it."""
+    """Return the type of a table as ``trial.profile`` gives it."""
     own = core_type(n_cores) if table == "core" else TABLES[table]
-    fields: Any = [(name, own[name]) for name in own.names or ()]
-    fields.append((RANK if table in _OF_LOADERS else "worker", "<i8"))
-    if table in _ADDED:
-        fields.append((_ADDED[table], "<i8"))
-    return np.dtype(fields)
+    renamed = {"worker": "loader_worker"}
+    fields: Any = [(renamed.get(name, name), own[name]) for name in own.names or ()]
+    if table in _WITH_INSTANCES:
+        fields.append(("instance", "U64"))
+    return np.dtype([*fields, ("worker", "<i4")])
 
 
 def unmeasured(dtype: np.dtype[Any]) -> np.void:
@@ -67,19 +64,24 @@ class FakeProfile:
         self._rows.setdefault(table, []).append(row)
         self._arrays.pop(table, None)
 
-    def rows(
-        self, table: str, *, time: tuple[int, int | None] | None = None
-    ) -> np.ndarray:
+    def tables(self) -> list[str]:
+        return sorted(self._rows)
+
+    def seconds(self, time: np.ndarray) -> np.ndarray:
+        return np.asarray(time) / SECOND
+
+    def table(self, table: str, *, time: tuple[float, float | None]) -> np.ndarray:
         self.reads += 1
-        start, end = time or (0, None)
+        start = time[0] * SECOND
+        end = np.inf if time[1] is None else time[1] * SECOND
         if table not in self._arrays:
             self._arrays[table] = np.array(self._rows.get(table, []), type_of(table))
         rows = self._arrays[table]
-        end = np.iinfo(np.int64).max if end is None else end
         keep = (rows["time"] >= start) & (rows["time"] < end)
         if self.shown is not None:
             keep &= rows["time"] <= self.shown
-        return rows[keep]
+        found = rows[keep]
+        return found[np.argsort(found["time"], kind="stable")]
 
     def last_time(self) -> int:
         """Return the time of the last step."""
@@ -164,7 +166,6 @@ class ProfiledTraining:
         row = {
             "time": now - sum(ns.values()) + wait,
             "loader": 0,
-            "worker": self.n_steps % max(1, given.get("workers", 0)),
             "epoch": self.epoch,
             "depth": 0,
             "capacity": 2 * given.get("workers", 0),
@@ -174,7 +175,8 @@ class ProfiledTraining:
             "fetch_ns": -1 if fetch is None else int(fetch * SECOND),
             "fetch_cpu_ns": -1 if fetch is None else int(fetch * SECOND),
             "bytes": -1,
-            RANK: rank,
+            "loader_worker": self.n_steps % max(1, given.get("workers", 0)),
+            "worker": rank,
         }
         self.profile.add("loader", row | given)
 
@@ -196,7 +198,7 @@ class ProfiledTraining:
             totals: By how much counters grow in a second; their first row has 0.
             columns: Other columns: a value, or a function of seconds since *since*.
         """
-        key = (table, columns.get("pid", columns.get("index")))
+        key = (table, columns.get("pid", columns.get("instance")))
         counted = self.totals.setdefault(key, dict.fromkeys(totals or {}, 0.0))
         for at in range(since, self.now, int(every * SECOND)):
             row = {
@@ -204,8 +206,7 @@ class ProfiledTraining:
                 for name, value in columns.items()
             }
             row |= {name: int(value) for name, value in counted.items()}
-            index = {RANK if table in _OF_LOADERS else "worker": row.pop("of", 0)}
-            self.profile.add(table, {"time": at, **index, **row})
+            self.profile.add(table, {"time": at, "worker": 0, **row})
             for name, rate in (totals or {}).items():
                 counted[name] = counted.get(name, 0.0) + rate * every
 
@@ -231,7 +232,7 @@ class ProfiledTraining:
             totals=totals,
             pid=pid,
             rank=given.pop("rank", 0),
-            worker=given.pop("worker", 0),
+            loader_worker=given.pop("loader_worker", 0),
             kind=int(kind),
             state=lambda s: ord(letters[int(2 * s) % len(letters)]),
             threads=given.pop("threads", 1),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.needs import every_need
 from tdbg.modes import TRAINING, ModeKeys
-from tdbg.rules.profile import BIN_NS, RANK, Bin, ProfileWindow, Rows
+from tdbg.rules.profile import BIN_NS, Bin, ProfileWindow, Rows
 from tdbg.rules.rule import Rule
 from tdbg.rules.window import Window
 
@@ -47,8 +47,8 @@ ALWAYS = frozenset({"loader", "system", "process", "gpu"})
 # Events that say when something was.
 TIMED = ("gc", "compilation", "checkpoint", "python_lines")
 
-# What no rows are made of, of whatever table.
-STEP_ROWS = np.dtype([("time", "<i8"), ("worker", "<i8"), ("duration_ns", "<i8")])
+# More than a time in seconds is off by.
+SLACK_NS = 1_000_000
 
 _TRAINING = [mode.value for mode in TRAINING]
 # What tells the series of a table apart, besides the worker; tables of intervals are
@@ -56,7 +56,7 @@ _TRAINING = [mode.value for mode in TRAINING]
 _KEYS: Mapping[str, str] = {
     **dict.fromkeys(("system", "core"), ""),
     **dict.fromkeys(("disk", "network"), "instance"),
-    "gpu": "index",
+    "gpu": "instance",
     "process": "pid",
 }
 _WRITER = re.compile(r"train-(\d+)-")
@@ -158,9 +158,11 @@ def _overlapping(name: str, rows: Rows, start: int, end: int) -> Rows:
     if key is None:
         return rows[first:last]
     before = rows[:first]
-    names = before[RANK if name == "process" else "worker"].astype(np.int64)
-    keys = np.stack([names, before[key].astype(np.int64)]) if key else names[np.newaxis]
-    _, last_of_key = np.unique(keys[:, ::-1], axis=1, return_index=True)
+    names = before["worker"].astype(np.int64)
+    if key:
+        _, numbers = np.unique(before[key], return_inverse=True)
+        names = names * (1 + len(before)) + numbers
+    _, last_of_key = np.unique(names[::-1], return_index=True)
     kept = np.sort(first - 1 - last_of_key)
     return np.concatenate([rows[kept], rows[first:last]])
 
@@ -255,6 +257,8 @@ class ProfileFeed:
             return
         self._looked_at = now
         if self._origin is None:
+            if "step" not in self._trial.profile.tables():
+                return
             rows = self._rows("step", 0, None)
             rows = rows[rows["worker"] == 0]
             if not len(rows):
@@ -271,14 +275,19 @@ class ProfileFeed:
         self._until = max(self._next, (reached - self._origin) // BIN_NS)
 
     def _rows(self, table: str, start: int, end: int | None) -> Rows:
-        """Return the rows of a table from one time to another, by time."""
-        profile: Any = getattr(self._trial, "profile", None)
-        if profile is None:
-            return np.zeros(0, STEP_ROWS)
-        rows: Rows = profile.rows(table, time=(start, end))
+        """Return the rows of a table from one time on and before another, by time."""
+        profile = self._trial.profile
+        # Seconds are too coarse to cut by: the range is a little wider.
+        bounds = np.array([start - SLACK_NS, (end or 0) + SLACK_NS])
+        first, last = profile.seconds(bounds).tolist()
+        rows = profile.table(table, time=(first, None if end is None else last))
+        is_inside = rows["time"] >= start
+        if end is not None:
+            is_inside &= rows["time"] < end
+        rows = rows[is_inside]
         if len(rows):
             self.seen.add(table)
-        return rows[np.argsort(rows["time"], kind="stable")]
+        return rows
 
     def _read(self, first: int, until: int) -> list[Bin]:
         """Return the bins from one number to another."""
@@ -336,7 +345,7 @@ class ProfileFeed:
         for worker in np.unique(steps["worker"]).tolist():
             at = np.flatnonzero(is_trained & (steps["worker"] == worker))
             warm_up = self._warm_ups.setdefault(worker, _WarmUp())
-            own = batches[batches[RANK] == worker]
+            own = batches[batches["worker"] == worker]
             masks[:, at] = warm_up.masks(steps[at], own)
         return masks
 

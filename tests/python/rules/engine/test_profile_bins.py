@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from profile_fake import SECOND, START, ProfiledTraining
 from rules_fake import FakeRun
+from run_builder import RunBuilder
 from tdbg.config import Needs
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
@@ -21,6 +23,7 @@ from tdbg.rules.engine import profile_feed
 from tdbg.rules.profile import BIN_NS
 from tdbg.rules.rule import Rule as BaseRule
 from tdbg.run.findings import Finding
+from tdbg.run.profile_tables import TABLES
 
 SEEN: list[Any] = []
 
@@ -216,3 +219,23 @@ def test_what_the_profile_lacks_is_named() -> None:
 def test_a_table_that_no_profile_has_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="no table 'steps'; did you mean"):
         Needs(profile=frozenset({"steps"}))
+
+
+def test_the_profile_of_a_run_on_disk_is_judged(tmp_path: Path) -> None:
+    made = ProfiledTraining(FakeRun())
+    loader = {"workers": 1, "fetch": 0.1, "fetch_cpu_ns": 10**6}
+    made.steps(90, {"data_wait": 0.075, "forward": 0.025}, loader=loader)
+    made.samples("system", START, allowed_cores=8.0)
+    with RunBuilder(tmp_path / "run") as run:
+        for table in ("step", "loader", "system"):
+            rows = made.profile.table(table, time=(0.0, None))
+            stored = np.zeros(len(rows), TABLES[table])
+            for name in TABLES[table].names or ():
+                given = "loader_worker" if name == "worker" else name
+                stored[name] = rows[given]
+            for start in range(0, len(stored), 64):
+                run.samples(table, stored[start : start + 64])
+        run.end_step(made.n_steps - 1)
+    report = check(tmp_path / "run", "DataLoaderBound", record=False)
+    (finding,) = report.findings
+    assert "4 workers instead of 1" in finding.advice

@@ -19,7 +19,7 @@ from tdbg.rules.builtin.time.time_rule import (
     gain_severity,
     shorter,
 )
-from tdbg.rules.profile import RANK, Bin, ProfileWindow
+from tdbg.rules.profile import Bin, ProfileWindow
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import Advice, Description
@@ -211,11 +211,11 @@ def _share_of_epochs(profile: ProfileWindow, i: int) -> float | None:
         return None
     before = profile.bins[i - 1].tables["loader"] if i else rows[:0]
     waited = 0
-    for key in np.unique(rows[[RANK, "loader"]]):
-        own = rows[(rows[RANK] == key[RANK]) & (rows["loader"] == key["loader"])]
-        known = before[
-            (before[RANK] == key[RANK]) & (before["loader"] == key["loader"])
-        ]
+    for key in np.unique(rows[["worker", "loader"]]):
+        own, known = (
+            each[(each["worker"] == key["worker"]) & (each["loader"] == key["loader"])]
+            for each in (rows, before)
+        )
         last = known["epoch"][-1] if len(known) else own["epoch"][0]
         begins = np.diff(own["epoch"], prepend=last) > 0
         waited += int(own["wait_ns"][begins].sum())

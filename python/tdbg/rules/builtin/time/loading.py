@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tdbg.rules.builtin.time.breakdown import breakdown_of
-from tdbg.rules.profile import RANK, Bin, Rows
+from tdbg.rules.profile import Bin, Rows
 from tdbg.rules.table import Floats
 from tdbg.run.profile_tables import Phase
 
@@ -155,7 +155,7 @@ def _batches_of_usual_steps(each: Bin) -> Rows:
         own = each.steps["worker"] == worker
         ends, usual = each.steps["time"][own], each.is_judged[own]
         at = np.searchsorted(ends, rows["time"])
-        inside = (rows[RANK] == worker) & (at < len(ends))
+        inside = (rows["worker"] == worker) & (at < len(ends))
         keep[inside] = usual[at[inside]]
     return rows[keep]
 

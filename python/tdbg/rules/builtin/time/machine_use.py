@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdbg.rules.profile import RANK, Bin, Rows
+from tdbg.rules.profile import Bin, Rows
 from tdbg.run.profile_tables import NOT_MEASURED, ProcessKind
 
 __all__ = ["ProcessUse", "delta", "mean", "processes_of", "rate", "system_rows"]
@@ -106,7 +106,7 @@ def _processes(rows: Rows) -> tuple[ProcessUse, ...]:
         found.append(
             ProcessUse(
                 pid=int(pid),
-                rank=int(own[RANK][-1]),
+                rank=int(own["worker"][-1]),
                 kind=ProcessKind(kind) if is_known else ProcessKind.OTHER,
                 running=rate(own, "run_ns") / 1e9,
                 queued=rate(own, "queued_ns") / 1e9,

@@ -119,7 +119,7 @@ def test_an_idle_disk_gets_more_readers_and_a_busy_one_other_storage() -> None:
     for busy, advice in ((0.3, "more than 2 workers read at once"), (0.95, "shards")):
         made = training()
         made.process(START, 1, state="D")
-        made.samples("disk", START, totals={"busy_ns": busy * SECOND}, instance=0)
+        made.samples("disk", START, totals={"busy_ns": busy * SECOND}, instance="sda")
         assert advice in one(made, IOBottleneck()).advice
 
 
@@ -168,7 +168,7 @@ def contended(queued: float, n_workers: int = 0, **columns: Any) -> ProfiledTrai
     made = training(**columns)
     made.process(START, 1, kind=ProcessKind.RANK, run=1 - queued, queued=queued)
     for k in range(n_workers):
-        made.process(START, 10 + k, run=0.5, queued=0.5, worker=k)
+        made.process(START, 10 + k, run=0.5, queued=0.5, loader_worker=k)
     return made
 
 
