@@ -183,20 +183,20 @@ class RunEvents:
     def _steps(self) -> Iterator[TraceEvent]:
         for row, end, node in self._each(self._profile.steps()):
             name = f"Step:ModeKeys.{ModeKeys(int(row['mode'])).name}"
-            duration = row["duration_ns"] / _US
+            start = end - int(row["duration_ns"])
             facts = {"step_num": str(row["global_step"])}
-            yield _event(name, name, end - duration, duration, node, facts)
+            yield _event(name, name, start, end, node, facts)
 
     def _phases(self) -> Iterator[TraceEvent]:
         for row, end, node in self._each(self._profile.steps()):
-            at = end - row["duration_ns"] / _US
+            start = end - int(row["duration_ns"])
             facts = {"step_num": str(row["global_step"]), "laid_out": True}
             for phase, column in PHASE_COLUMNS.items():
-                duration = row[column] / _US
+                duration = int(row[column])
                 if duration > 0 and phase is not Phase.OTHER:
                     name = PHASE_NAMES.get(phase, phase.name.capitalize())
-                    yield _event(name, name, at, duration, node, facts)
-                    at += duration
+                    yield _event(name, name, start, start + duration, node, facts)
+                    start += duration
 
     def _batches(self) -> Iterator[TraceEvent]:
         name = "DataLoaderIter::GetNext"
@@ -206,22 +206,23 @@ class RunEvents:
                 "num_workers": int(row["workers"]),
                 "bytes_fetched": int(row["bytes"]),
             }
-            wait = max(row["wait_ns"], 0) / _US
-            yield _event(name, "DataLoaderIter", end - wait, wait, node, facts)
+            start = end - max(int(row["wait_ns"]), 0)
+            yield _event(name, "DataLoaderIter", start, end, node, facts)
 
     def _spans(self) -> Iterator[TraceEvent]:
         for row, end, node in self._each(self._profile.spans()):
-            duration = row["duration_ns"] / _US
-            step = int(row["global_step"])
+            step, name = int(row["global_step"]), str(row["name"])
             facts = {"step_num": str(step)} if step >= 0 else {}
-            name = str(row["name"])
-            yield _event(name, name, end - duration, duration, node, facts)
+            start = end - int(row["duration_ns"])
+            yield _event(name, name, start, end, node, facts)
 
     # --- Times and names ------------------------------------------------------
 
-    def _each(self, rows: _Rows) -> Iterator[tuple[Any, float, str]]:
+    def _each(self, rows: _Rows) -> Iterator[tuple[Any, int, str]]:
+        """Yield rows, when they were taken in ns since the epoch, and by whom."""
         workers = self._trial.workers()
-        for row, end in zip(rows, self._at(rows).tolist(), strict=True):
+        ends = self._profile.wall_ns(rows["time"]).tolist()
+        for row, end in zip(rows, ends, strict=True):
             at = int(row["worker"])
             yield row, end, workers[at] if at >= 0 else "profiler"
 
@@ -244,17 +245,18 @@ def _parts(rows: _Rows, column: str) -> Iterator[tuple[Any, _Rows]]:
 def _event(
     name: str,
     phase: str,
-    start: float,
-    duration: float,
+    start_ns: int,
+    end_ns: int,
     node: str,
     facts: dict[str, Any],
 ) -> TraceEvent:
+    start = start_ns // _US
     group = ProcessInfo(phase, phase)
     group.add_thread(node, node)
     return TraceEvent(
         start,
         name,
-        duration,
+        end_ns // _US - start,
         phase,
         node,
         facts,
