@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from tdbg.compat.smdebug.profiler import sagemaker
 from tdbg.compat.smdebug.profiler.config import (
     MetricsCategory,
     ProfilerConfigParser,
     get_profiler_config_parser,
     reset_profiler_config_parser,
 )
+from tdbg.errors import ConfigurationError
 
 DETAILED = MetricsCategory.DETAILED_PROFILING
 
@@ -133,3 +135,83 @@ def test_a_process_has_one_parser(file: File) -> None:
     reset_profiler_config_parser()
     assert get_profiler_config_parser() is get_profiler_config_parser()
     reset_profiler_config_parser()
+
+
+# --- The classes of SageMaker's SDK --------------------------------------------
+
+
+def test_the_sdks_classes_are_what_a_hook_takes() -> None:
+    asked = sagemaker.ProfilerConfig(
+        system_monitor_interval_millis=100,
+        framework_profile_params=sagemaker.FrameworkProfile(start_step=2, num_steps=7),
+    )
+    settings = asked.to_tdbg()
+    assert settings.system_interval == 0.1
+    (window,) = settings.windows
+    assert (window.start_step, window.num_steps) == (2, 7)
+    assert window.operators
+    assert (window.functions, window.timer) == ("cprofile", "total_time")
+
+
+def test_without_steps_the_sdk_takes_its_default_steps() -> None:
+    profile = sagemaker.FrameworkProfile()
+    settings = sagemaker.ProfilerConfig(framework_profile_params=profile).to_tdbg()
+    starts = [(w.start_step, w.num_steps, w.operators) for w in settings.windows]
+    assert starts == [(5, 1, True), (9, 3, False)]
+    assert sagemaker.ProfilerConfig().to_tdbg().windows == ()
+    assert not sagemaker.ProfilerConfig(disable_profiler=True).to_tdbg().enabled
+
+
+def test_single_windows_have_times_and_profilers_of_their_own() -> None:
+    python = sagemaker.PythonProfilingConfig(
+        start_unix_time=1.8e9,
+        duration=3,
+        python_profiler=sagemaker.PythonProfiler.PYINSTRUMENT,
+    )
+    profile = sagemaker.FrameworkProfile(python_profiling_config=python)
+    (window,) = (
+        sagemaker.ProfilerConfig(framework_profile_params=profile).to_tdbg().windows
+    )
+    assert (window.start_time, window.duration) == (1.8e9, 3)
+    assert window.functions == "pyinstrument"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: sagemaker.DetailedProfilingConfig(start_step=1, duration=2),
+            "not both",
+        ),
+        (
+            lambda: sagemaker.FrameworkProfile(
+                start_step=1,
+                detailed_profiling_config=sagemaker.DetailedProfilingConfig(),
+            ),
+            "give one window for all, or DetailedProfilingConfig",
+        ),
+        (
+            lambda: sagemaker.ProfilerConfig(system_monitor_interval_millis=10),
+            r"system_interval must be from 0\.05",
+        ),
+        (
+            lambda: sagemaker.ProfilerConfig(
+                framework_profile_params=sagemaker.FrameworkProfile(
+                    horovod_profiling_config=sagemaker.HorovodProfilingConfig()
+                )
+            ),
+            "does not record Horovod's timeline",
+        ),
+    ],
+)
+def test_what_the_sdk_cannot_have_is_refused(make: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        make()
+
+
+def test_the_sdks_json_is_the_file_that_is_read(file: File) -> None:
+    profile = sagemaker.FrameworkProfile(start_step=3, num_steps=2)
+    asked = sagemaker.ProfilerConfig(framework_profile_params=profile)
+    file.path.write_text(json.dumps(asked.to_json()))
+    parser = ProfilerConfigParser()
+    assert [s for s in range(8) if parser.should_save_metrics(DETAILED, s)] == [3, 4]
