@@ -252,7 +252,7 @@ class FrameworkProfile:
 
 
 class ProfilerConfig:
-    """What SageMaker's estimators are given as ``profiler_config``.
+    """The argument ``profiler_config`` of SageMaker's estimators.
 
     Args:
         s3_output_path: Accepted: a run is a directory.
