@@ -51,6 +51,7 @@ VERBS = {
     "profile": "time some steps of a running training by operator and function",
     "stop": "ask a training to stop",
     "report": "write a run, or two side by side, as one HTML file",
+    "cost": "say what a run has cost, and which machines would have cost less",
     "export": "export a run to TensorBoard",
     "ui": "show runs live in the browser: losses, findings, all layers",
     "docs": "show the pages of the manual",

@@ -1,0 +1,238 @@
+"""The cost of a run, and which machines would have cost less, as every face shows it.
+
+Thread safety: functions over a trial; its lock is held inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.quantities import plural
+from tdbg.cost import Instance, Offer, Usage, cost_of, hints_of, offers_of
+from tdbg.errors import QueryError
+from tdbg.modes import TRAINING
+from tdbg.run.profile_tables import NOT_MEASURED, PHASE_COLUMNS
+from tdbg.trial import Trial
+
+__all__ = ["Part", "RunCost", "cost_view", "usage_of"]
+
+_SECOND = 1e9
+_PERCENTILE = 95
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a run's time: a phase of its steps, or what lies before them.
+
+    Attributes:
+        name: Such as ``data wait``.
+        share: Of the time of the run.
+        cost: What it cost.
+    """
+
+    name: str
+    share: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """The cost of a run, up to its last step.
+
+    Attributes:
+        price_per_hour: Of one host.
+        usage: What the run used.
+        total: What it cost.
+        per_1000_steps: None without steps.
+        per_sample: None if the samples were not counted.
+        parts: By cost, the largest first; those below 0.5 % of the time together.
+        offers: Machines that would have cost less.
+        hints: What was left unused, in words.
+    """
+
+    price_per_hour: float
+    usage: Usage
+    total: float
+    per_1000_steps: float | None
+    per_sample: float | None
+    parts: tuple[Part, ...]
+    offers: tuple[Offer, ...]
+    hints: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What the run cost, in words."""
+        usage = self.usage
+        text = (
+            f"{money(self.total)} for {plural(round(usage.seconds), 'second')} on "
+            f"{plural(usage.nodes, 'host')} at {money(self.price_per_hour)} an hour"
+        )
+        return f"{text}; {100 * usage.productive:.3g} % of the time trained the model"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return {
+            "price_per_hour": self.price_per_hour,
+            "total": self.total,
+            "per_1000_steps": self.per_1000_steps,
+            "per_sample": self.per_sample,
+            "productive": self.usage.productive,
+            "usage": {**asdict(self.usage), "shares": dict(self.usage.shares)},
+            "parts": [asdict(part) for part in self.parts],
+            "offers": [offer.to_json() for offer in self.offers],
+            "hints": list(self.hints),
+        }
+
+
+def money(amount: float) -> str:
+    """Spell an amount: two digits after the point, or three that count.
+
+    Example:
+        >>> money(6.1568), money(0.000123456)
+        ('6.16', '0.000123')
+    """
+    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"
+
+
+def cost_view(
+    trial: Trial,
+    price_per_hour: float,
+    *,
+    now: Instance | None = None,
+    candidates: Iterable[Instance] = (),
+) -> RunCost:
+    """Return what a run has cost, and what would have cost less.
+
+    Args:
+        trial: The run.
+        price_per_hour: Of one of its hosts.
+        now: What it ran on; None: no advice.
+        candidates: What can be hired.
+
+    Raises:
+        QueryError: If the run has no profile, or no training step in it.
+    """
+    usage = usage_of(trial)
+    total = cost_of(price_per_hour, usage.seconds, usage.nodes)
+    return RunCost(
+        price_per_hour,
+        usage,
+        total,
+        1000 * total / usage.steps if usage.steps else None,
+        total / usage.samples if usage.samples else None,
+        tuple(_parts(usage, total)),
+        offers_of(usage, now, candidates) if now is not None else (),
+        hints_of(usage),
+    )
+
+
+def _parts(usage: Usage, total: float) -> Iterator[Part]:
+    small = 0.0
+    for name, share in sorted(usage.shares.items(), key=lambda item: -item[1]):
+        if share >= 0.005:
+            yield Part(name.replace("_", " "), share, share * total)
+        else:
+            small += share
+    if small > 0:
+        yield Part("the rest", small, small * total)
+
+
+def usage_of(trial: Trial) -> Usage:
+    """Return what a run used.
+
+    Raises:
+        QueryError: If the run has no profile, or no training step in it.
+    """
+    profile = cast("Any", trial).profile
+    rows = profile.steps()
+    training = rows[np.isin(rows["mode"], [mode.value for mode in TRAINING])]
+    if not len(training):
+        raise QueryError(profile.statement)
+    ranks = len(np.unique(rows["worker"]))
+    seconds = float(profile.seconds(rows["time"]).max())
+    in_steps = rows["duration_ns"].sum() / _SECOND / ranks
+    seconds = max(seconds, in_steps)
+    counted = training["samples"] if (training["samples"] >= 0).all() else None
+    nodes = max(len(profile.clock.nodes), 1)
+    system, gpus = profile.system(), profile.gpus()
+    return Usage(
+        seconds=seconds,
+        shares=_shares(rows, seconds, in_steps),
+        steps=len(np.unique(training["global_step"])),
+        samples=None if counted is None else int(counted.sum()),
+        nodes=nodes,
+        ranks=ranks,
+        memory_peak_bytes=_memory_peak(system),
+        cores=nodes * _mean(system["allowed_cores"]) if len(system) else None,
+        cores_used=_cores_used(system, nodes),
+        useful_cores=_useful_cores(profile.workers(), ranks),
+        **_of_gpus(gpus),
+    )
+
+
+def _shares(rows: NDArray[Any], seconds: float, in_steps: float) -> dict[str, float]:
+    durations = float(rows["duration_ns"].sum())
+    found = {"startup": 1 - in_steps / seconds if seconds else 0.0}
+    for phase, column in PHASE_COLUMNS.items():
+        part = float(rows[column].sum()) / durations if durations else 0.0
+        found[phase.name.lower()] = part * (1 - found["startup"])
+    return found
+
+
+def _of_gpus(rows: NDArray[Any]) -> dict[str, Any]:
+    if not len(rows):
+        return {}
+    used = rows[rows["run_processes"] > 0]
+    busy = used["busy"][np.isfinite(used["busy"])]
+    return {
+        "gpus": len(np.unique(used["instance"])),
+        "visible_gpus": len(np.unique(rows["instance"])),
+        "gpu_busy": float(np.percentile(busy, _PERCENTILE)) if len(busy) else None,
+        "gpu_peak_bytes": _greatest(used["memory_used"]),
+    }
+
+
+def _greatest(column: NDArray[Any]) -> float | None:
+    known = column[column != NOT_MEASURED]
+    return float(known.max()) if len(known) else None
+
+
+def _memory_peak(rows: NDArray[Any]) -> float | None:
+    """Return the most memory in use: of the control group, else of the host."""
+    peak = _greatest(rows["cgroup_memory"]) if len(rows) else None
+    if peak is not None:
+        return peak
+    known = rows[rows["memory_available"] != NOT_MEASURED]
+    used = known["memory_total"] - known["memory_available"]
+    return float(used.max()) if len(used) else None
+
+
+def _mean(column: NDArray[Any]) -> float:
+    return float(np.nanmean(column)) if np.isfinite(column).any() else np.nan
+
+
+def _cores_used(rows: NDArray[Any], nodes: int) -> float | None:
+    used = rows["allowed_busy"] * rows["allowed_cores"]
+    used = used[np.isfinite(used)]
+    return nodes * float(np.percentile(used, _PERCENTILE)) if len(used) else None
+
+
+def _useful_cores(batches: NDArray[Any], ranks: int) -> float | None:
+    """Return the cores that loaders without waits, and the ranks, would fill.
+
+    A rank needs one, and as many workers as a fetch takes longer than the rest of a
+    step, by the processor time of a fetch.
+    """
+    known = batches[batches["fetch_cpu_ns"] >= 0] if len(batches) else batches
+    if len(known) < 2:
+        return None
+    span = float(known["time"].max() - known["time"].min())
+    waits = float(known["wait_ns"].sum()) / ranks
+    rest = max(span - waits, span / 100, 1.0)
+    work = float(known["fetch_cpu_ns"].sum())
+    return ranks + work / rest
