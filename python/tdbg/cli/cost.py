@@ -26,7 +26,11 @@ __all__ = ["command"]
 @click.option("--on", "machine", help="The machine of --prices that the run was on.")
 @options.as_json
 def command(
-    run: str, price: float | None, prices: str | None, machine: str | None, as_json: bool
+    run: str,
+    price: float | None,
+    prices: str | None,
+    machine: str | None,
+    as_json: bool,
 ) -> None:
     """Say what RUN has cost by part of its time, and what would have cost less."""
     known = {} if prices is None else read_prices(prices)
@@ -92,8 +96,10 @@ def _lines(offer: Offer, cost: RunCost) -> list[str]:
     if offer.seconds.high - offer.seconds.low < 1:
         seconds = f"{offer.seconds.middle:,.0f} s"
     return [
-        f"{offer.nodes} x {offer.instance}: saves {saving} "
-        f"({money(offer.cost.middle)} instead of {money(cost.total)}, {seconds})",
+        (
+            f"{offer.nodes} x {offer.instance}: saves {saving} "
+            f"({money(offer.cost.middle)} instead of {money(cost.total)}, {seconds})"
+        ),
         *(f"  if {each}" for each in offer.assumptions),
         f"  to be sure: {offer.experiment}",
     ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,7 +148,7 @@ def usage_of(trial: Trial) -> Usage:
     Raises:
         QueryError: If the run has no profile, or no training step in it.
     """
-    profile = cast("Any", trial).profile
+    profile = trial.profile
     rows = profile.steps()
     training = rows[np.isin(rows["mode"], [mode.value for mode in TRAINING])]
     if not len(training):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 from run_builder import RunBuilder
-from tdbg.run.profile_tables import LOADER, STEP, SYSTEM, core_type
-from verbs import call, call_json
+from tdbg.cli import _tdbg
+from tdbg.run.profile_tables import STEP, SYSTEM
 
 SECOND = 10**9
 PRICES = """\
@@ -18,6 +21,16 @@ name,price_per_hour,gpus,gpu,gpu_memory,cpus,memory,network_gbps,relative_speed
 cpu.small,0.40,0,,,8,32,5,
 cpu.large,1.60,0,,,32,128,10,
 """
+
+
+def call(*arguments: object, exit_code: int = 0) -> Result:
+    result = CliRunner().invoke(_tdbg, [str(each) for each in arguments])
+    assert result.exit_code == exit_code, result.output
+    return result
+
+
+def call_json(*arguments: object) -> Any:
+    return json.loads(call(*arguments, "--json").stdout)
 
 
 @pytest.fixture

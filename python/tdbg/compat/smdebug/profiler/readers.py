@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import os
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Never
@@ -28,7 +27,6 @@ from tdbg.compat.smdebug.profiler.events import (
 )
 from tdbg.compat.smdebug.profiler.runs import RunEvents, is_run
 from tdbg.compat.smdebug.profiler.utils import (
-    CONVERT_TO_MICROSECS,
     DEFAULT_SYSTEM_PROFILER_PREFIX,
     ENV_TIME_BUFFER,
     HOROVODTIMELINE_SUFFIX,
@@ -47,6 +45,8 @@ from tdbg.compat.smdebug.profiler.utils import (
 )
 
 FOLDERS = ("system", "framework")
+# After all that a profile can have, in us.
+_END = 2**62
 
 _Parser = SystemProfilerEventParser | TraceEventParser
 
@@ -210,8 +210,7 @@ class MetricsReaderBase:
 
     def _get_time_interval_for_step(self, start_step: int, end_step: int) -> Any:
         """Return when two steps begin, in us: the second one excluded."""
-        now = time.time() * CONVERT_TO_MICROSECS
-        events = self.get_events(0, now, file_suffix_filter=[PYTHONTIMELINE_SUFFIX])
+        events = self.get_events(0, _END, file_suffix_filter=[PYTHONTIMELINE_SUFFIX])
         starts: dict[int, float] = {}
         end = 0.0
         for event in sorted(events, key=lambda event: event.start_time):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,7 +90,7 @@ class RunEvents:
     """
 
     def __init__(self, path: Path) -> None:
-        self._trial = cast("Any", create_trial(path))
+        self._trial = create_trial(path)
         self._profile = self._trial.profile
 
     def system_bounds(self) -> tuple[int, int]:
