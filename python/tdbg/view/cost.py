@@ -19,14 +19,14 @@ from tdbg.modes import TRAINING
 from tdbg.run.profile_tables import NOT_MEASURED, PHASE_COLUMNS
 from tdbg.trial import Trial
 
-__all__ = ["Part", "RunCost", "cost_view", "usage_of"]
+__all__ = ["CostPart", "RunCost", "cost_view", "money", "usage_of"]
 
 _SECOND = 1e9
 _PERCENTILE = 95
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CostPart:
     """A part of a run's time: a phase of its steps, or what lies before them.
 
     Attributes:
@@ -60,13 +60,13 @@ class RunCost:
     total: float
     per_1000_steps: float | None
     per_sample: float | None
-    parts: tuple[Part, ...]
+    parts: tuple[CostPart, ...]
     offers: tuple[Offer, ...]
     hints: tuple[str, ...]
 
     @property
     def sentence(self) -> str:
-        """What the run cost, in words."""
+        """The cost in words."""
         usage = self.usage
         text = (
             f"{money(self.total)} for {plural(round(usage.seconds), 'second')} on "
@@ -131,15 +131,15 @@ def cost_view(
     )
 
 
-def _parts(usage: Usage, total: float) -> Iterator[Part]:
+def _parts(usage: Usage, total: float) -> Iterator[CostPart]:
     small = 0.0
     for name, share in sorted(usage.shares.items(), key=lambda item: -item[1]):
         if share >= 0.005:
-            yield Part(name.replace("_", " "), share, share * total)
+            yield CostPart(name.replace("_", " "), share, share * total)
         else:
             small += share
     if small > 0:
-        yield Part("the rest", small, small * total)
+        yield CostPart("the rest", small, small * total)
 
 
 def usage_of(trial: Trial) -> Usage:

@@ -147,7 +147,8 @@ class RunEvents:
         return [
             event
             for event in found
-            if event.end_time >= first and event.start_time <= last
+            # A step begins where the one before it ends.
+            if event.end_time > first and event.start_time <= last
         ]
 
     # --- The system -----------------------------------------------------------
