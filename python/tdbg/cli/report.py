@@ -65,10 +65,19 @@ report_option = click.option(
     callback=_place,
     help="The file.  Default: NAME-report.html, in this folder.",
 )
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="Only where the time went, and what to change: one RUN.",
+)
 @options.as_json
 @click.pass_context
 def command(
-    ctx: click.Context, runs: tuple[str, ...], out: str | None, as_json: bool
+    ctx: click.Context,
+    runs: tuple[str, ...],
+    out: str | None,
+    profile: bool,
+    as_json: bool,
 ) -> None:
     """Write RUN as one HTML file: what is wrong, what to do, and the evidence.
 
@@ -81,13 +90,16 @@ def command(
     if len(runs) > MOST_RUNS:
         msg = f"a report covers one run or two, not {len(runs)}"
         raise click.UsageError(msg)
+    if profile and len(runs) > 1:
+        msg = f"--profile covers one run, not {len(runs)}"
+        raise click.UsageError(msg)
     from tdbg.report import write, write_comparison
 
     trials = [create_trial(run) for run in runs]
     names = [NOT_IN_NAMES.sub("-", trial.name).strip("-.") or "run" for trial in trials]
-    path = out or f"{'-'.join(names)}-report.html"
+    path = out or f"{'-'.join(names)}-{'profile' if profile else 'report'}.html"
     if len(trials) == 1:
-        written = write(trials[0], path)
+        written = write(trials[0], path, profile=profile)
     else:
         written = write_comparison(trials[0], trials[1], path)
     if as_json:

@@ -33,7 +33,10 @@ from tdbg.config.quantities import plural
 from tdbg.errors import RunInUse, TdbgError
 from tdbg.launch import command_of, environment_of, family, reads_no_environment
 from tdbg.launch.supervise import end_like, holding_signals, supervise, was_asked_to_end
-from tdbg.rules import Engine, Rule, with_absolute_path
+from tdbg.rules import Engine, Report, Rule, with_absolute_path
+from tdbg.trial import create_trial
+from tdbg.view import diagnosis_of_report
+from tdbg.view.time import time_of
 
 __all__ = ["BackgroundJudge", "FamilyJudge", "command"]
 
@@ -182,7 +185,16 @@ class BackgroundJudge:
             print_line(note)
         found_text = plural(len(report.findings), "finding")
         print_line(f"{report.judged} judged by rules: {found_text}")
+        self._print_change(report)
         print_report(report_judged(self._run, self._report_file, report), self._out)
+
+    def _print_change(self, report: Report) -> None:
+        """Print the change that would make the training faster by most, if any."""
+        with contextlib.suppress(TdbgError):
+            with create_trial(self._run).no_refresh() as trial:
+                lines = time_of(trial, diagnosis_of_report(report)).lines
+            for line in lines[1:]:
+                print_line(line)
 
 
 def print_line(text: str) -> None:
@@ -300,6 +312,7 @@ def command(
     path = Path(out).absolute()
     _refuse_if_in_use(path)
     existing = family.existing(path)
+    is_judged = bool(actions) or report_file is not None
     settings: dict[str, Any] = {
         "out_dir": str(path),
         "existing": existing,
@@ -310,17 +323,12 @@ def command(
         "save_interval": save_interval,
         "budget": budget,
         "profiler": profiler,
+        "is_judged": is_judged,
     }
     environment = environment_of(settings, os.environ)
     if config is not None:
         environment["TDBG_CONFIG"] = str(Path(config).absolute())
-    option = reads_no_environment(arguments)
-    if option is not None:
-        print_line(
-            f"nothing will be captured: with {option}, Python ignores PYTHONPATH, "
-            f"which tdbg needs to enter the program"
-        )
-    is_judged = bool(actions) or report_file is not None
+    _say_if_nothing_is_captured(arguments)
     if is_judged:  # Bad actions are refused before anything is printed or started.
         actions.make(out, chosen, checks_only=True)
     click.echo(f"tdbg: writing the run to {out}", err=True)
@@ -345,6 +353,16 @@ def _run_directory(out: str | None, config: str | None) -> str:
     time_now = dt.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     defaults = {"out_dir": Path("runs") / time_now}
     return str(resolve({"out_dir": out}, defaults, config).out_dir)
+
+
+def _say_if_nothing_is_captured(arguments: list[str]) -> None:
+    """Say so if an option of Python keeps tdbg out of the program."""
+    option = reads_no_environment(arguments)
+    if option is not None:
+        print_line(
+            f"nothing will be captured: with {option}, Python ignores PYTHONPATH, "
+            f"which tdbg needs to enter the program"
+        )
 
 
 def _become(

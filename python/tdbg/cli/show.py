@@ -17,6 +17,7 @@ from tdbg.errors import TensorUnavailableForStep
 from tdbg.modes import EVALUATION, ModeKeys
 from tdbg.trial import TensorHandle, Trial, create_trial
 from tdbg.view import view_of
+from tdbg.view.time import time_of
 
 __all__ = ["command", "print_run"]
 
@@ -132,7 +133,10 @@ def print_run(
         f"{output.n_bytes(trial.n_bytes)} on disk, "
         f"{accounts.state_text(trial.status, lost.in_order)}"
     )
-    accounts.print_accounts(view_of(trial), out)
+    view = view_of(trial)
+    accounts.print_accounts(view, out)
+    for line in time_of(trial, view.diagnosis).lines:
+        out.print(output.plain(line))
 
 
 def _show_history(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NOT_FINITE", "SERIES", "TONES", "viridis"]
+__all__ = ["NOT_FINITE", "PHASES", "SERIES", "TONES", "viridis"]
 
 #: Of series, in their order: Okabe and Ito (2008), "Color Universal Design", with a
 #: yellow dark enough for lines on white, and purple and grey.  Those that findings have
@@ -27,6 +27,24 @@ SERIES = (
 NOT_FINITE = "#ff2654"
 #: Of findings by their severity; shapes go with them.
 TONES = {"error": "#d62839", "warning": "#b86e00", "info": "#6b7a90", "ok": "#1d8a57"}
+
+#: Of the phases of a step, by their numbers (``Phase``): what computes is blue or
+#: green, waiting is orange, and what nobody can name is grey.
+PHASES = (
+    "#b4bac4",
+    "#d2571a",
+    "#c79a1e",
+    "#5aa9e6",
+    "#1f5fbf",
+    "#8e5bc7",
+    "#1f8f63",
+    "#c2559d",
+    "#8b8000",
+    "#8c5a3c",
+    "#79b8a4",
+    "#3a4254",
+    "#2f83cf",
+)
 
 # Viridis (van der Walt and Smith, 2015: even steps for the eye, also without colour
 # vision) as the polynomial of degree 6 by Zucker, within 1 % of the table.

@@ -29,7 +29,17 @@ from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.scales import number, step_scale
 from tdbg.view.layers import Cells
 
-__all__ = ["Flag", "colors", "heat_map", "png"]
+__all__ = [
+    "FIRST",
+    "NOTHING",
+    "Flag",
+    "color_bar",
+    "colors",
+    "heat_map",
+    "image",
+    "paths",
+    "png",
+]
 
 Floats = NDArray[np.float64]
 
@@ -91,11 +101,11 @@ def heat_map(
     has_gaps = bool(np.isnan(cells.values).any() and not cells.bad.all())
     parts: list[Markup] = [hatching(box)] if has_gaps else []
     if is_vector:
-        parts += _paths(levels, places, top, row)
+        parts += paths(levels, places, top, row)
     else:
         edges = np.round((places - box.left) * 2).astype(int)
         pixels = np.repeat(levels, np.maximum(np.diff(edges), 1), axis=1)
-        parts.append(_image(pixels, box.left, top, box.width, height, class_="map"))
+        parts.append(image(pixels, box.left, top, box.width, height, class_="map"))
     parts.append(
         tag("rect", x=box.left, y=top, width=box.width, height=height, class_="border")
     )
@@ -108,7 +118,9 @@ def heat_map(
         for flag in flags
     ]
     parts.append(x_axis(box, x, x_label))
-    parts.append(_color_bar(low, high, what, WIDTH, is_vector))
+    parts.append(text(LEFT, 12, what, class_="label"))
+    ends = number(10.0**low), number(10.0**high)
+    parts.append(color_bar(*ends, WIDTH, is_vector=is_vector))
     if cells.bad.any():
         parts.append(_bad_strip(cells, places, top))
     entries: list[tuple[str, str]] = []
@@ -185,25 +197,23 @@ def _bad_strip(cells: Cells, places: Floats, top: float) -> Markup:
     )
 
 
-def _color_bar(
-    low: float, high: float, what: str, width: float, is_vector: bool
-) -> Markup:
+def color_bar(low: str, high: str, width: float, *, is_vector: bool = False) -> Markup:
+    """The colours of a map, between what its ends are called."""
     left, length, thick = width - 190.0, 110.0, 9.0
     ramp = np.arange(FIRST, 256, dtype=np.uint8)[np.newaxis]
-    bar: Child = _image(ramp, left, 4.0, length, thick)
+    bar: Child = image(ramp, left, 4.0, length, thick)
     if is_vector:
         steps = np.linspace(FIRST, 255, STEPS).astype(np.uint8)[np.newaxis]
-        bar = _paths(steps, np.linspace(left, left + length, STEPS + 1), 4.0, thick)
+        bar = paths(steps, np.linspace(left, left + length, STEPS + 1), 4.0, thick)
     return tag(
         "g",
-        text(LEFT, 12, what, class_="label"),
-        text(left - 6, 12, number(10.0**low), anchor="end"),
+        text(left - 6, 12, low, anchor="end"),
         bar,
-        text(left + 116, 12, number(10.0**high)),
+        text(left + 116, 12, high),
     )
 
 
-def _image(
+def image(
     levels: NDArray[np.uint8],
     x: float,
     y: float,
@@ -211,6 +221,7 @@ def _image(
     height: float,
     class_: str | None = None,
 ) -> Markup:
+    """Entries of the palette as an image of that size."""
     return tag(
         "image",
         href=png(levels),
@@ -223,7 +234,7 @@ def _image(
     )
 
 
-def _paths(
+def paths(
     levels: NDArray[np.uint8], places: Floats, top: float, row: float
 ) -> list[Markup]:
     """The cells as one path a colour, neighbours of a colour as one piece."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from tdbg.drawing.colors import NOT_FINITE, SERIES, TONES
+from tdbg.drawing.colors import NOT_FINITE, PHASES, SERIES, TONES
 from tdbg.drawing.markup import Child, Markup, join, tag
 
 __all__ = ["MOST_BYTES", "facts", "listing", "snippet", "toned", "unstyled"]
@@ -60,6 +60,15 @@ _ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     "line.flag": {"stroke-width": "1.2", "stroke-dasharray": "4 3"},
     "text.flag": {"font-weight": "600"},
     "flagged": {"fill": "currentColor"},
+    "peak": {"fill": "none", "stroke": "currentColor", "stroke-opacity": ".75"},
+    "onband": {
+        "fill": "#fff",
+        "stroke": "#000",
+        "stroke-opacity": ".45",
+        "stroke-width": "2",
+        "paint-order": "stroke",
+    },
+    **{f"ph{i}": {"fill": color} for i, color in enumerate(PHASES)},
     **{f"s{i}": {"stroke": color} for i, color in enumerate(SERIES)},
     **{f"f{i}": {"fill": color} for i, color in enumerate(SERIES)},
     **{name: {"fill": color} for name, color in TONES.items()},
@@ -67,8 +76,10 @@ _ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
 }
 _SWATCHES = {
     **{f"b{i}": color for i, color in enumerate(SERIES)},
+    **{f"ph{i}": color for i, color in enumerate(PHASES)},
     "bad": NOT_FINITE,
     "none": "none",
+    "peak": "currentColor",
     "mark": "currentColor",
 }
 

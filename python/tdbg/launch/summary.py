@@ -6,6 +6,7 @@ This module imports no framework, because the program may not have imported one.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shlex
 import sys
@@ -31,6 +32,8 @@ __all__ = [
     "why_of_jax",
     "why_of_keras",
 ]
+
+_log = logging.getLogger("tdbg")
 
 #: Why tdbg leaves a script alone.
 HAS_A_HOOK = "the script has its own hook, which continues"
@@ -116,7 +119,27 @@ def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
     if len(paths) > _MOST_NAMED:
         paths = [paths[0], shlex.quote(f"{_shown(runs[0].path)}-*")]
     lines[-1] += f"; next: tdbg check {' '.join(paths)}"
-    return lines
+    return lines + (_of_time(runs[0].path) if len(runs) == 1 else [])
+
+
+def _of_time(path: Path) -> list[str]:
+    """Return where the time of a run went, and what to change; nothing if unreadable.
+
+    Whoever judges the run says at the end of that what to change.
+    """
+    try:
+        from tdbg.view.time import lines_at_end
+
+        return lines_at_end(str(path), is_judged=_launch().get("is_judged") is True)
+    except Exception as error:  # The program has ended as it would without tdbg.
+        _log.debug("no line about time: %s", error)
+        return []
+
+
+def _launch() -> dict[str, Any]:
+    """Return the settings of the launch; none without one."""
+    settings: dict[str, Any] = json.loads(os.environ.get(LAUNCH_VARIABLE, "{}"))
+    return settings
 
 
 def why(facts: Facts) -> list[str]:
@@ -214,7 +237,7 @@ def explain_no_framework() -> None:
 
     It prints nothing if processes of the program have trained.
     """
-    settings = json.loads(os.environ[LAUNCH_VARIABLE])
+    settings = _launch()
     if family.appeared(Path(settings["out_dir"]), settings["existing"]):
         return
     error = _error()

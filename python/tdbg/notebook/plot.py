@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from tdbg.config.messages import short
 from tdbg.config.quantities import reach
 from tdbg.drawing.colors import NOT_FINITE, SERIES
-from tdbg.drawing.markup import shortened, visible
 from tdbg.drawing.scales import scale_of
 from tdbg.errors import ConfigurationError, TensorUnavailable
 from tdbg.modes import ModeKeys
+from tdbg.notebook.axes import axes_of, text_of
+from tdbg.notebook.time_plots import TimePlots
 from tdbg.stats.histogram import Histogram
 from tdbg.stats.shared_bins import counts_in, note_of, shared_edges
 from tdbg.trial import Series
@@ -33,7 +34,6 @@ from tdbg.view import MAP_FIELDS, Histograms, is_number, layer_cells, series_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tdbg.trial import Trial
 
 __all__ = ["Plots"]
 
@@ -45,18 +45,14 @@ WORDS = {
     "abs_max": "largest |x|",
     "zero_share": "zeros (share of elements)",
 }
-LONGEST = 60
 # Above the axes, in their height: where what is not finite has its marks.
 STRIP, LINE_OF_SERIES = 1.02, "tdbg-series"
 MOST_LABELS = 40
 OVERLAP = 1.7
 
 
-class Plots:
+class Plots(TimePlots):
     """The plots of a trial; made by ``Trial.plot``."""
-
-    def __init__(self, trial: Trial) -> None:
-        self._trial = trial
 
     def series(
         self,
@@ -114,7 +110,7 @@ class Plots:
         if not len(found):
             msg = f"nothing of {short(name)} was recorded in these steps"
             raise TensorUnavailable(msg)
-        ax = _axes(ax)
+        ax = axes_of(ax)
         drawn = [line for line in ax.lines if line.get_gid() == LINE_OF_SERIES]
         if color is None:
             color = SERIES[len(drawn) % len(SERIES)]
@@ -122,12 +118,12 @@ class Plots:
             log = scale_of([found.low, found.high], 0, 1).is_log
         if log is not None:
             ax.set_yscale("log" if log else "linear")
-        _draw_series(ax, found, color, _text(name if label is None else label))
+        _draw_series(ax, found, color, text_of(name if label is None else label))
         ax.set_xlabel("step")
         if not drawn:
             what = "value" if is_number(self._trial, name) and field is None else ""
             words = what or WORDS[field or "rms"]
-            ax.set_ylabel(f"{words} of {_text(name)}")
+            ax.set_ylabel(f"{words} of {text_of(name)}")
         else:
             ax.set_ylabel(ax.get_ylabel().partition(" of ")[0])
         return ax
@@ -183,10 +179,10 @@ class Plots:
             rows=rows,
             columns=columns,
         )
-        ax = _axes(ax, height=min(9.0, 1.4 + 0.2 * len(cells.names)))
+        ax = axes_of(ax, height=min(9.0, 1.4 + 0.2 * len(cells.names)))
         what = WORDS[field]
         if isinstance(tensors, str):
-            what += f" of {_text(tensors)}"
+            what += f" of {text_of(tensors)}"
         norm, values = _norm(cells.values, field)
         at = cells.edges.astype(np.float64), np.arange(len(cells.names) + 1)
         mesh = ax.pcolormesh(
@@ -198,7 +194,7 @@ class Plots:
         ax.set_xlim(at[0][0], at[0][-1])
         every = -(-len(cells.names) // MOST_LABELS)
         shown = range(0, len(cells.names), every)
-        names = [_text(cells.names[i], 40) for i in shown]
+        names = [text_of(cells.names[i], 40) for i in shown]
         ax.set_yticks([i + 0.5 for i in shown], names)
         ax.tick_params(axis="y", length=0)
         ax.set_xlabel("step")
@@ -257,7 +253,7 @@ class Plots:
             for steps in stretches
         }
         edges = shared_edges(found.values())
-        ax = _axes(ax, height=1.4 + 0.42 * len(found))
+        ax = axes_of(ax, height=1.4 + 0.42 * len(found))
         places = np.repeat(edges, 2)[1:-1]
         _draw_ridges(ax, places, [counts_in(each, edges) for each in found.values()])
         for i, each in enumerate(found.values()):
@@ -279,32 +275,10 @@ class Plots:
         ax.set_ylim(len(found) - 0.7, -OVERLAP)
         ax.set_xlim(edges[0], edges[-1])
         ax.set_ylabel("step")
-        ax.set_xlabel(f"value of {_text(name)}")
+        ax.set_xlabel(f"value of {text_of(name)}")
         for side in ("left", "right", "top"):
             ax.spines[side].set_visible(False)
         return ax
-
-
-def _axes(ax: Axes | None, *, width: float = 7.0, height: float = 3.6) -> Axes:
-    """The axes to draw on: those given, or those of a figure that nobody else has.
-
-    Raises:
-        ConfigurationError: If matplotlib is not installed.
-    """
-    if ax is not None:
-        return ax
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        msg = f"plots need matplotlib ({error}): pip install 'tdbg[plot]'"
-        raise ConfigurationError(msg) from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure.add_subplot()
-
-
-def _text(text: str, longest: int = LONGEST) -> str:
-    """A name as matplotlib writes it: a dollar is none of its formulas."""
-    return shortened(visible(text), longest).replace("$", r"\$")
 
 
 def _draw_series(ax: Axes, series: Series, color: Any, label: str) -> None:

@@ -23,9 +23,17 @@ from tdbg.report.sections.distributions import distributions
 from tdbg.report.sections.findings import findings
 from tdbg.report.sections.layers import gradient_flow, layer_map
 from tdbg.report.sections.losses import losses
+from tdbg.report.sections.machine import (
+    cores_and_gpus,
+    data_loading,
+    memory,
+    programs,
+    ranks,
+)
 from tdbg.report.sections.overview import banner, facts
 from tdbg.report.sections.rules_ran import rules_ran
 from tdbg.report.sections.settings import reproduce, settings
+from tdbg.report.sections.time import time_spent
 from tdbg.report.sections.workers import workers
 from tdbg.report.subject import Subject
 from tdbg.report.trees.sections import of_predictions, of_trees
@@ -71,6 +79,7 @@ def write(
     path: str | os.PathLike[str],
     *,
     judged: Report | None = None,
+    profile: bool = False,
 ) -> Written:
     """Write the report of a run, finished or not.
 
@@ -83,6 +92,8 @@ def write(
         judged: What an engine has just reported.  By default it is what the run holds
             of who judged it; if nobody did, all rules judge it now, and nothing is
             written into the run.
+        profile: Whether the report is about time alone: where it went, and what to
+            change.
 
     Raises:
         StorageError: If the file cannot be written.
@@ -95,14 +106,15 @@ def write(
     _check_place(path)
     with trial.no_refresh():
         subject = _subject(trial, judged)
-        text = _render(subject)
+        text = _render_profile(subject) if profile else _render(subject)
     return _write(text, path, (subject.view.verdict,))
 
 
-def render(trial: Trial, *, judged: Report | None = None) -> str:
+def render(trial: Trial, *, judged: Report | None = None, profile: bool = False) -> str:
     """The text that ``write`` writes."""
     with trial.no_refresh():
-        return _render(_subject(trial, judged))
+        subject = _subject(trial, judged)
+        return _render_profile(subject) if profile else _render(subject)
 
 
 def write_comparison(
@@ -167,6 +179,7 @@ def _render(subject: Subject) -> str:
         ]
     sections += [
         workers(subject),
+        *_profile(subject),
         rules_ran(subject),
         settings(subject),
         # The last to be made: it tells what could not be read for the others.
@@ -175,6 +188,35 @@ def _render(subject: Subject) -> str:
     return page(
         subject.trial.name,
         "Report of a training",
+        banner(subject),
+        [each for each in sections if each is not None],
+    )
+
+
+def _profile(subject: Subject) -> list[Section | None]:
+    """The sections about time."""
+    return [
+        time_spent(subject),
+        data_loading(subject),
+        cores_and_gpus(subject),
+        memory(subject),
+        ranks(subject),
+        programs(subject),
+    ]
+
+
+def _render_profile(subject: Subject) -> str:
+    """The sections about time alone, and what they need beside them."""
+    sections = [
+        *_profile(subject),
+        findings(subject, of_time=True),
+        facts(subject),
+        rules_ran(subject),
+        reproduce(subject),
+    ]
+    return page(
+        subject.trial.name,
+        "Profile of a training",
         banner(subject),
         [each for each in sections if each is not None],
     )

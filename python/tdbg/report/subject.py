@@ -20,6 +20,7 @@ from tdbg.modes import ModeKeys
 from tdbg.run.json_values import mapping_of
 from tdbg.trial import SERIES_COLUMNS, Series, Trial
 from tdbg.view import Diagnosis, RunView, are_trees, loss_names, view_of
+from tdbg.view.time import TimeView, time_of
 
 __all__ = ["Subject"]
 
@@ -77,6 +78,11 @@ class Subject:
     def view(self) -> RunView:
         """How it is."""
         return view_of(self.trial, self.diagnosis)
+
+    @cached_property
+    def time(self) -> TimeView:
+        """Where its time went."""
+        return time_of(self.trial, self.diagnosis)
 
     @cached_property
     def are_trees(self) -> bool:

@@ -33,7 +33,7 @@ from tdbg.errors import ConfigurationError, QueryError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import load_json
 from tdbg.trial import DURATION_FIELD, Trial
-from tdbg.ui import comparison, control, documents, elements, series
+from tdbg.ui import comparison, control, documents, elements, series, times
 from tdbg.ui.control import estimate
 from tdbg.ui.judging import Judges, Judging
 from tdbg.ui.packing import MEDIA_TYPE
@@ -41,6 +41,7 @@ from tdbg.ui.page_files import respond
 from tdbg.ui.reads import GivesBack, ReaderGone, Reading, Turns
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.security import EVENTS, TOKEN_HEADER, Access, Guard
+from tdbg.view.time import TimeView
 
 __all__ = ["create_app"]
 
@@ -97,6 +98,8 @@ def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
         "/api/ranks": _Handler("GET", _ranks, is_heavy=True),
         "/api/curve": _Handler("GET", _curve),
         "/api/trees": _Handler("GET", _trees, is_heavy=True),
+        "/api/time": _Handler("GET", _time, is_heavy=True),
+        "/api/time_maps": _Handler("GET", _time_maps, is_heavy=True),
         "/api/rows": _Handler("GET", _rows),
         "/api/values": _Handler("GET", _values),
         "/api/histograms": _Handler("GET", _histograms, is_heavy=True),
@@ -313,6 +316,21 @@ def _tensors_of(trial: Trial) -> object:
 def _trees(asked: _Question) -> object:
     run = asked.run
     return run.kept("trees", lambda: documents.tree_sections(run.trial))
+
+
+def _time(asked: _Question) -> object:
+    run = asked.run
+    return run.kept("time", lambda: times.facts(run.trial, _time_view(run)))
+
+
+def _time_view(run: OpenRun) -> TimeView:
+    return run.kept("time view", lambda: times.view_of_time(run.trial))
+
+
+def _time_maps(asked: _Question) -> object:
+    run = asked.run
+    start, stop = asked.number("start"), asked.number("stop")
+    return times.maps(run.trial, _time_view(run), start, stop, asked.columns())
 
 
 def _envelope(asked: _Question) -> object:

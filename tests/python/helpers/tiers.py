@@ -27,6 +27,7 @@ SECOND = {
     "ui/test_live.py": "a browser",
     "ui/test_page.py": "a browser",
     "ui/test_states.py": "a browser",
+    "ui/test_time_page.py": "a browser",
     "ui/test_the_browser.py": "a browser",
     "ui/test_trees.py": "a browser",
     "ui/test_views.py": "a browser",

@@ -25,6 +25,7 @@ SECTIONS = [
     "Gradient flow",
     "Histograms",
     "Workers and time",
+    "Where the time went",
     "Rules that ran",
     "Settings",
     "How to reproduce",

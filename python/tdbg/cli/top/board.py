@@ -31,6 +31,7 @@ from tdbg.view import (
     loss_names,
     view_of,
 )
+from tdbg.view.time import PhaseBreakdown, step_breakdown
 
 __all__ = ["LossCurve", "WatchedRun", "folder_of"]
 
@@ -96,6 +97,8 @@ class WatchedRun:
         self._table = np.empty(0, np.void)
         self._next_look = 0.0
         self._times: deque[tuple[float, int]] = deque()
+        self._breakdown: PhaseBreakdown | None = None
+        self._next_time = 0.0
         self._envelopes: dict[tuple[object, ...], tuple[float, Envelope]] = {}
 
     @property
@@ -190,6 +193,19 @@ class WatchedRun:
                 if last is not None:
                     found.append(LossCurve(name + of_mode, envelope, last.value))
         return found
+
+    def breakdown(self) -> PhaseBreakdown | None:
+        """Where the time of training steps went; None if nobody measured that.
+
+        It is read again after twenty times as long as that took.
+        """
+        now = time.monotonic()
+        if self._trial is not None and now >= self._next_time:
+            with self._trial.no_refresh():
+                self._breakdown = step_breakdown(self._trial)
+            took = time.monotonic() - now
+            self._next_time = now + took + max(_LEAST_SECONDS, _SHARE * took)
+        return self._breakdown
 
     def mapped(self) -> list[str]:
         """The collections that a map can show."""

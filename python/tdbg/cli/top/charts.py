@@ -19,8 +19,10 @@ from rich.text import Text
 
 from tdbg.cli.output import number, plain, shortened
 from tdbg.cli.top.board import LossCurve
+from tdbg.drawing.colors import PHASES
 from tdbg.trial import Envelope
 from tdbg.view import loss_text
+from tdbg.view.time import PhaseBreakdown, duration_text, percent_text
 
 __all__ = [
     "NAME_WIDTH",
@@ -31,6 +33,7 @@ __all__ = [
     "loss_chart",
     "on_log_scale",
     "sparkline",
+    "time_bar",
 ]
 
 Floats = NDArray[np.float64]
@@ -58,6 +61,8 @@ _VIRIDIS = np.array(
 )
 # Dots of a braille character, from the top: of its left column, and of its right.
 _DOTS = np.array([[0x01, 0x02, 0x04, 0x40], [0x08, 0x10, 0x20, 0x80]])
+# A bar of phases is so wide at most, and names those of so large a share.
+_BAR_WIDTH, _LEAST_NAMED = 40, 0.03
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
@@ -210,6 +215,22 @@ def loss_chart(series: LossCurve, width: int, rows: int) -> list[Text]:
 def sparkline(series: LossCurve) -> Text:
     """A loss in one line, two columns to a character."""
     (line,), _, _ = _band_of(series, 1)
+    return line
+
+
+def time_bar(breakdown: PhaseBreakdown, width: int) -> Text:
+    """Where the time of a step goes: a bar of coloured characters, and names."""
+    line = Text.assemble(("time  ", "bold"))
+    room = min(_BAR_WIDTH, max(10, width // 4))
+    edges = np.cumsum([0.0, *(each.share for each in breakdown.phases)])
+    places = np.rint(room * edges / max(float(edges[-1]), 1e-9)).astype(int)
+    for each, cells in zip(breakdown.phases, np.diff(places).tolist(), strict=True):
+        line.append("█" * cells, Style(color=PHASES[each.phase]))
+    line.append(f"  a step {duration_text(breakdown.median_ns)}  ")
+    for each in sorted(breakdown.phases, key=lambda each: -each.share):
+        if each.share >= _LEAST_NAMED:
+            line.append("■ ", Style(color=PHASES[each.phase]))
+            line.append(f"{each.name} {percent_text(each.share)}  ")
     return line
 
 

@@ -22,6 +22,7 @@ from tdbg.cli.top.charts import (
     layer_map,
     loss_chart,
     sparkline,
+    time_bar,
 )
 from tdbg.config.quantities import plural
 from tdbg.run.findings import Finding, Severity
@@ -186,7 +187,7 @@ def _run_screen(run: WatchedRun, view: View, width: int, height: int) -> list[Te
     lines = [clipped(title, width), *_verdict(run, width)]
     if run.error or run.view is None:
         return lines
-    lines += _findings(run, view, width, max(2, height // 6))
+    lines += [*_time(run, width), *_findings(run, view, width, max(2, height // 6))]
     start = _start(run, view)
     maps = _maps(run, view, width, start)
     lines += [Text(), *_charts(run, maps[:1], width, height, start)]
@@ -231,6 +232,12 @@ def _verdict(run: WatchedRun, width: int) -> list[Text]:
     verdict = run.view.verdict
     hint = " Press c to check it." if verdict.tone == "unjudged" else ""
     return _wrapped(verdict.sentence + hint, width, _VERDICT_ROWS, indent=0)
+
+
+def _time(run: WatchedRun, width: int) -> list[Text]:
+    """A line of where the time of a step goes; none if nobody measured that."""
+    breakdown = run.breakdown()
+    return [] if breakdown is None else [clipped(time_bar(breakdown, width), width)]
 
 
 def _findings(run: WatchedRun, view: View, width: int, room: int) -> list[Text]:

@@ -18,6 +18,7 @@ from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, tag
 from tdbg.drawing.scales import number
 from tdbg.drawing.snippet import facts, listing, snippet, toned
+from tdbg.drawing.time_charts import breakdown_chart, phase_bands, usage_map
 from tdbg.errors import TdbgError
 from tdbg.modes import TRAINING
 from tdbg.notebook.cells.findings import findings_table
@@ -32,6 +33,7 @@ from tdbg.view import (
     series_of,
     view_of,
 )
+from tdbg.view.time import TimeView, time_of
 
 __all__ = ["histogram_html", "tensor_html", "trial_html"]
 
@@ -39,6 +41,7 @@ COLUMNS = 150
 MAP_ROWS, MAP_COLUMNS = 24, 48
 MOST_FINDINGS = 5
 MOST_LOSSES = 4
+MOST_BARS = 8
 QUANTILES = (0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0)
 DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 MOST_BINS = 64
@@ -49,12 +52,14 @@ def trial_html(trial: Trial) -> str:
     """A run: how it stands, what was found, its losses, its layers over the steps."""
     with trial.no_refresh():
         view = view_of(trial)
+        times = time_of(trial, view.diagnosis)
         return snippet(
             ["Run ", tag("code", trial.name)],
-            facts(_facts(trial, view)),
+            facts([*_facts(trial, view), *_time_facts(times)]),
             findings_table(view.diagnosis, MOST_FINDINGS),
             _if_readable(lambda: _losses(trial)),
             _if_readable(lambda: _layers(trial)),
+            *_time(times),
         )
 
 
@@ -117,6 +122,21 @@ def _steps(n: int, steps: list[int]) -> str:
     if not n:
         return "none yet"
     return f"{n:,} recorded, from {steps[0]:,} to {steps[-1]:,}"
+
+
+def _time_facts(times: TimeView) -> list[tuple[str, Child]]:
+    pairs = (each.partition(": ") for each in times.lines)
+    return [(name, text) for name, _, text in pairs]
+
+
+def _time(times: TimeView) -> list[Child]:
+    if not times.has_steps:
+        return []
+    return [
+        breakdown_chart(times.breakdowns[:MOST_BARS]),
+        phase_bands(times, MAP_COLUMNS),
+        usage_map(times, MAP_COLUMNS, is_vector=True),
+    ]
 
 
 def _losses(trial: Trial) -> Child:

@@ -30,11 +30,16 @@ FIELD_WORDS = {
 }
 
 
-def findings(subject: Subject) -> Section:
-    """All findings, the worst first; what is over, last."""
-    problems = subject.diagnosis.problems
+def findings(subject: Subject, *, of_time: bool = False) -> Section:
+    """All findings, the worst first; what is over, last.
+
+    Args:
+        subject: The run.
+        of_time: Only what rules found about time, the greatest gain first.
+    """
+    problems = subject.time.problems if of_time else subject.diagnosis.problems
     if not problems:
-        words = "No rule found anything."
+        words = f"No rule {'about time ' if of_time else ''}found anything."
         if not subject.diagnosis.statuses:
             words = (
                 "No rule has judged this run yet. To judge it, run `tdbg check RUN`."

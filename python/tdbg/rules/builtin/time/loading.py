@@ -1,16 +1,12 @@
 """What a bin shows of a data loader, and what another number of workers would give.
 
-With w workers a batch comes every fetch / w; the rest of a step takes as long as it
-does.  So a step takes max(rest, fetch / w), and fetch + rest without workers.  The
-model is that of a queue that never runs over; it was within 5 points of measured waits,
-and within 11 on a host without free cores.
+The model is that of ``tdbg.stats.loader_queue``.
 
 Thread safety: immutable values.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +17,9 @@ from tdbg.rules.builtin.time.breakdown import breakdown_of
 from tdbg.rules.profile import Bin, Rows
 from tdbg.rules.table import Floats
 from tdbg.run.profile_tables import Phase
+from tdbg.stats.loader_queue import best_workers, most_workers, predicted_step_ns
 
 __all__ = ["Loading", "allowed_cores", "loading_of"]
-
-# A wait of this share of a step is none.
-ENDED = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +59,14 @@ class Loading:
         """How many workers end the wait but for 3% of a step; None: not known."""
         if self.fetch_ns is None or self.rest_ns <= 0:
             return None
-        return max(1, math.ceil((1.0 - ENDED) * self.fetch_ns / self.rest_ns))
+        return best_workers(self.fetch_ns, self.rest_ns)
 
     def most_workers(self, cores: float) -> int:
         """Return how many workers can run at once on these cores.
 
         One core is left to the training itself.
         """
-        share = max(self.cpu_share or 0.0, 0.01)
-        return max(1, math.floor((cores - 1.0) / share))
+        return most_workers(cores, self.cpu_share or 0.0)
 
     def wait_share(self, workers: int) -> float:
         """Return the predicted share of a step that waits, with so many workers."""
@@ -82,10 +75,7 @@ class Loading:
 
     def predicted_step_ns(self, workers: int) -> float:
         """Return how long a step would take with so many workers."""
-        fetch = self.fetch_ns or 0.0
-        if workers == 0:
-            return fetch + self.rest_ns
-        return max(self.rest_ns, fetch / workers)
+        return predicted_step_ns(self.fetch_ns or 0.0, self.rest_ns, workers)
 
 
 def loading_of(each: Bin) -> Loading | None:

@@ -42,6 +42,16 @@ export const BAD = "#cc79a7";
 const SERIES_LIGHT = ["#0072b2", "#00a878", "#7a3fc1", "#3fb8e8", "#6b7a00", "#33394a", "#8a96a8"];
 const SERIES_DARK = ["#56a8ff", "#2fc48d", "#a98bf5", "#8fe3ff", "#b9c932", "#f2f4f8", "#8592a6"];
 
+/** Of the phases of a step, by their numbers: as those of reports, in drawing/colors.py. */
+const PHASES_LIGHT = (
+  "#b4bac4 #d2571a #c79a1e #5aa9e6 #1f5fbf #8e5bc7 #1f8f63 " +
+  "#c2559d #8b8000 #8c5a3c #79b8a4 #3a4254 #2f83cf"
+).split(" ");
+const PHASES_DARK = (
+  "#5a6270 #ff8a4c #e5bf55 #79c0ff #3f7ee0 #b28cf0 #3fbf8a " +
+  "#ef86c6 #c9bd2e #c08a68 #5fa893 #dfe4ee #58a6f0"
+).split(" ");
+
 // To make one costs the browser far more than to ask it.
 const systemTheme = matchMedia("(prefers-color-scheme: dark)");
 
@@ -67,6 +77,11 @@ export function isDark(): boolean {
 export function series(i: number): string {
   const colors = isDark() ? SERIES_DARK : SERIES_LIGHT;
   return colors[i % colors.length];
+}
+
+/** The colour of a phase of a step. */
+export function phaseColor(phase: number): string {
+  return (isDark() ? PHASES_DARK : PHASES_LIGHT)[phase] ?? themed("ink-soft");
 }
 
 let known = { host: document.documentElement, dark: false, colors: new Map<string, string>() };

@@ -5,7 +5,7 @@ import { type Link, onLink, onRing } from "./doorbell";
 /** All state of the page, as the address holds it. */
 export interface Route {
   run?: string;
-  screen?: "findings" | "tensor" | "compare";
+  screen?: "findings" | "tensor" | "time" | "compare";
   /** When runs are compared: what aligns them, which two are divided, and the smallest difference in per cent that counts. */
   by?: string;
   pair?: string;

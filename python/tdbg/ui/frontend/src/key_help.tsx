@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 const KEYS: [string, string][] = [
   ["g r", "all runs"],
   ["g o", "overview of the run"],
+  ["g t", "where the time goes"],
   ["g f", "findings"],
   ["/", "search"],
   ["← →", "move the step cursor, in charts and the map"],

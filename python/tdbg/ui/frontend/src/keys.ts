@@ -13,6 +13,7 @@ const PLACES: Record<string, Action> = {
   r: toRuns,
   l: toRuns,
   o: ({ run }) => run && go({ run }, { fresh: true }),
+  t: ({ run }) => run && go({ run, screen: "time" }, { fresh: true }),
   f: ({ run }) => run && go({ run, screen: "findings" }, { fresh: true }),
 };
 

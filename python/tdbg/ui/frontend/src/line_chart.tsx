@@ -34,6 +34,8 @@ interface Props {
   flags?: { from: number; to: number; color: string }[];
   /** Values beyond which something is wrong: lines across the chart, always on its axis. */
   limits?: Limit[];
+  /** A value that is always on the axis. */
+  least?: number;
   /** For how many steps a record stands: longer stretches without one are hatched. */
   interval?: number | null;
   /** Room for the values, where it is not that of all charts. */
@@ -138,7 +140,7 @@ export function LineChart(props: Props) {
           },
           y: {
             distr: log ? 3 : 1,
-            range: (_, low, high) => extent(low, high, log, latest.current.limits),
+            range: (_, low, high) => extent(low, high, log, latest.current),
           },
         },
         axes: [
@@ -327,8 +329,14 @@ function spaced(ticks: number[], height: number): (number | null)[] {
   return ticks.map((tick, i) => (i % every ? null : tick));
 }
 
-function extent(low: number, high: number, log: boolean, limits: Limit[] = []): [number, number] {
+function extent(
+  low: number,
+  high: number,
+  log: boolean,
+  { limits = [], least = low }: Props,
+): [number, number] {
   if (low === null || high === null || !Number.isFinite(low)) return log ? [0.1, 1] : [0, 1];
+  low = Math.min(low, least);
   for (const { value } of limits)
     if (!log || value > 0) {
       low = Math.min(low, value);

@@ -2,6 +2,7 @@
 import { render } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { Refused, takeToken, useToken } from "./api";
+import { Boundary } from "./boundary";
 import { CaptureButton, StopButton } from "./controls";
 import { start, watch } from "./doorbell";
 import { ago, count, number, percent, plain, shorten } from "./format";
@@ -18,10 +19,11 @@ import type { Run } from "./types";
 
 /** The screens of a run by the part "screen" of the address; some are loaded when asked for. */
 function useScreen(name: Route["screen"]): Answer<typeof RunScreen> {
-  const { data, ...rest } = useRare(name === "tensor");
+  const { data, ...rest } = useRare(name === "tensor" || name === "time");
   const screens: Record<string, typeof RunScreen | undefined> = {
     findings: FindingsScreen,
     tensor: data?.TensorScreen,
+    time: data?.TimeScreen,
   };
   return { ...rest, data: name && name in screens ? (screens[name] ?? null) : RunScreen };
 }
@@ -65,7 +67,13 @@ function AllRuns() {
   return (
     <>
       <TopBar />
-      {data ? <Runs list={data} /> : <Waiting error={error} />}
+      {data ? (
+        <Boundary>
+          <Runs list={data} />
+        </Boundary>
+      ) : (
+        <Waiting error={error} />
+      )}
     </>
   );
 }
@@ -83,7 +91,13 @@ function Compared() {
   return (
     <>
       <TopBar />
-      {rare ? <rare.CompareScreen /> : <Waiting error={error} />}
+      {rare ? (
+        <Boundary key={route.runs}>
+          <rare.CompareScreen />
+        </Boundary>
+      ) : (
+        <Waiting error={error} />
+      )}
     </>
   );
 }
@@ -118,7 +132,13 @@ function OneRun({ id }: { id: string }) {
       {run ? (
         <>
           <StateNotice run={run} />
-          {Screen ? <Screen run={run} version={version} /> : <Waiting error={unread} />}
+          {Screen ? (
+            <Boundary key={route.screen}>
+              <Screen run={run} version={version} />
+            </Boundary>
+          ) : (
+            <Waiting error={unread} />
+          )}
         </>
       ) : (
         !gone && <Waiting error={error} />
@@ -199,6 +219,12 @@ function TopBar({ run }: { run?: Run | null }) {
             <nav aria-label="Screens">
               <Link to={{ run: run.id }} class={route.screen ? "" : "current"}>
                 {shorten(run.name, 36)}
+              </Link>
+              <Link
+                to={{ run: run.id, screen: "time" }}
+                class={route.screen === "time" ? "current" : ""}
+              >
+                Time
               </Link>
               <Link
                 to={{ run: run.id, screen: "findings" }}

@@ -4,3 +4,4 @@ export { KeyHelp } from "./key_help";
 export { RankSelect, Ranks, StepTimes } from "./ranks";
 export { TensorScreen } from "./screens/tensor";
 export { Trees } from "./screens/trees";
+export { TimeScreen } from "./time/screen";

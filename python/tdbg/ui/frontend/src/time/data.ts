@@ -1,0 +1,204 @@
+/** What the screen TIME asks the server for: python/tdbg/ui/times.py. */
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { getArrays, getJson, type Numbers, type Packed } from "../api";
+import { epochOf } from "../doorbell";
+import type { Grid } from "../grid";
+import { type Answer, useAnswer } from "../hooks";
+import type { Range } from "../run_data";
+import type { Run } from "../types";
+
+export interface PhaseShare {
+  phase: string;
+  name: string;
+  share: number;
+  total_ns: number;
+  median_ns: number;
+  p95_ns: number;
+}
+
+export interface Breakdown {
+  title: string;
+  n_steps: number;
+  total_ns: number;
+  median_ns: number;
+  p95_ns: number;
+  phases: PhaseShare[];
+}
+
+export interface WhatIf {
+  workers: number[];
+  wait_shares: number[];
+  step_ns: number[];
+  best: number;
+  is_capped: boolean;
+}
+
+export interface Loader {
+  loader: number;
+  n_batches: number;
+  workers: number;
+  capacity: number;
+  depth: number | null;
+  wait_ns: (number | null)[];
+  fetch_ns: (number | null)[];
+  fetch_cpu_share: number | null;
+  what_if: WhatIf | null;
+  said: string;
+}
+
+export interface Facts {
+  /** Why there is nothing else; empty: there is. */
+  said: string;
+  sentence: string;
+  change: { rule: string; text: string } | null;
+  /** The rules of which findings are about time. */
+  rules: string[];
+  breakdowns: Breakdown[];
+  job: { name: string; seconds: number; share: number; is_productive: boolean }[];
+  goodput: number | null;
+  throughput: {
+    steps_per_s: number;
+    samples_per_s: number | null;
+    tokens_per_s: number | null;
+  } | null;
+  n_slow: number;
+  slow: { step: number; worker: number; duration_ns: number; phase: string; excess_ns: number }[];
+  loaders: Loader[];
+  lateness: {
+    source: "collectives" | "own work";
+    ranks: { worker: string; median_ns: number; last_share: number; own_ns: number | null }[];
+  } | null;
+  operators: {
+    device: string;
+    window: string;
+    total_ns: number;
+    listed: { name: string; calls: number; self_ns: number; share: number }[];
+    n_others: number;
+  }[];
+  lines: { phase: string; place: string; share: number; share_of_all: number; n: number }[];
+  machine: {
+    name: string;
+    node: string;
+    unit: string;
+    least: number;
+    p50: number;
+    p95: number;
+    p99: number;
+    greatest: number;
+  }[];
+  memory: {
+    name: string;
+    limit: number | null;
+    forecast: { slope: number; seconds: number; limit: number } | null;
+  }[];
+  energy: {
+    watt_hours: Record<string, number>;
+    total: number;
+    per_step: number | null;
+    per_sample: number | null;
+  } | null;
+}
+
+/** A profile grows once a second; its screen need not ask more often. */
+const SLOW_MS = 1000;
+/** Columns of the charts. */
+const COLUMNS = 600;
+
+/** A version that changes once a second at most; the last one always comes. */
+function useSlowly(version: number): number {
+  const [shown, setShown] = useState(version);
+  const last = useRef(0);
+  useEffect(() => {
+    const wait = Math.max(0, last.current + SLOW_MS - performance.now());
+    const timer = setTimeout(() => {
+      last.current = performance.now();
+      setShown(version);
+    }, wait);
+    return () => clearTimeout(timer);
+  }, [version]);
+  return shown;
+}
+
+export function useTimes(
+  run: Run,
+  range: Range,
+  version: number,
+): { facts: Answer<Facts>; maps: Answer<Packed> } {
+  const slow = useSlowly(version);
+  const facts = useAnswer<Facts>(`time ${run.id} ${epochOf(run.id)}`, slow, (signal) =>
+    getJson("time", { run: run.id }, signal),
+  );
+  const hasSteps = facts.data !== null && !facts.data.said && facts.data.sentence !== "";
+  const ends = `${range.from} ${range.follows ? "" : range.to}`;
+  const maps = useAnswer<Packed>(
+    hasSteps ? `time maps ${run.id} ${epochOf(run.id)} ${ends}` : "",
+    slow,
+    (signal) =>
+      getArrays(
+        "time_maps",
+        {
+          run: run.id,
+          start: range.from,
+          stop: range.follows ? undefined : range.to,
+          columns: COLUMNS,
+        },
+        signal,
+      ),
+  );
+  return { facts, maps };
+}
+
+/** A chart of low, high and mean, as other charts of the page have it. */
+export function gridOf(packed: Packed, name: string, label = name): Grid {
+  const { edges } = packed.arrays;
+  const values = (field: string) => packed.arrays[`${name}_${field}`] as Float32Array;
+  const mean = values("mean");
+  return {
+    names: [label],
+    start: edges[0],
+    width: edges[1] - edges[0],
+    columns: mean.length,
+    low: values("low"),
+    high: values("high"),
+    mean,
+    rows: packed.arrays[`${name}_rows`] as Uint32Array,
+    bad: new Uint32Array(mean.length),
+    end: edges[edges.length - 1],
+    sure: edges[edges.length - 1],
+  };
+}
+
+/** Rows of cells, NaN where there is none. */
+export function cellsOf(
+  packed: Packed,
+  names: string[],
+  mean: Numbers,
+  low: Numbers = mean,
+  high: Numbers = mean,
+): Grid {
+  const { edges } = packed.arrays;
+  const rows = new Uint32Array(mean.length);
+  mean.forEach((value, i) => {
+    rows[i] = Number.isNaN(value) ? 0 : 1;
+  });
+  return {
+    names,
+    start: edges[0],
+    width: edges[1] - edges[0],
+    columns: edges.length - 1,
+    low: low as Float32Array,
+    high: high as Float32Array,
+    mean: mean as Float32Array,
+    rows,
+    bad: new Uint32Array(mean.length),
+    end: edges[edges.length - 1],
+    sure: edges[edges.length - 1],
+  };
+}
+
+export function useGridOf(packed: Packed | null, name: string, label?: string): Grid | null {
+  return useMemo(
+    () => (packed?.arrays[`${name}_mean`] ? gridOf(packed, name, label) : null),
+    [packed, name, label],
+  );
+}

@@ -1,0 +1,300 @@
+"""Cores, GPUs, memory and energy over time; and what the machine did, in percentiles.
+
+Thread safety: pure functions over values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.config.quantities import reach
+from tdbg.run.profile_tables import NOT_MEASURED
+from tdbg.view.time.bins import BinColumns, Floats, Integers, covered
+
+__all__ = [
+    "Energy",
+    "Forecast",
+    "UsageMap",
+    "UsageRow",
+    "busy_shares",
+    "core_name",
+    "energy_of",
+    "forecast_of",
+    "growth",
+    "measured",
+    "usage_map",
+    "usage_row",
+]
+
+# More cores than rows share them.
+MOST_ROWS = 64
+NO_CORE = 255
+# A forecast is of so many medians of neighbouring samples.
+BLOCKS = 60
+LEAST_BLOCKS = 12
+# Mann-Kendall's z, and the rise in shares of the limit, from which memory grows.
+LEAST_Z, LEAST_RISE = 6.0, 0.01
+
+
+def measured(column: NDArray[Any]) -> Floats:
+    """Return a column as numbers, with NaN where nothing was measured."""
+    found = column.astype(np.float64)
+    if column.dtype.kind == "u" and column.dtype.itemsize == 8:
+        found[column == NOT_MEASURED] = np.nan
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UsageMap:
+    """How busy cores and GPUs were.
+
+    Attributes:
+        names: Name of each row.
+        columns: The shares, 0 to 1, by row and column; NaN where nothing was recorded.
+    """
+
+    names: tuple[str, ...]
+    columns: BinColumns
+
+    def selected(self, chosen: Sequence[int]) -> UsageMap:
+        """Return some of the rows, by their numbers."""
+        found = self.columns
+        low, high, mean = (each[chosen] for each in (found.low, found.high, found.mean))
+        names = tuple(self.names[i] for i in chosen)
+        return UsageMap(names, BinColumns(found.edges, low, high, mean, found.rows))
+
+
+def usage_map(
+    cores: Sequence[tuple[str, NDArray[np.void]]],
+    gpus: Sequence[tuple[str, NDArray[np.void]]],
+    edges: Integers,
+) -> UsageMap:
+    """Return how busy cores and GPUs were in columns of time; no sample is left out.
+
+    Args:
+        cores: Of each node its name, empty if there is one alone, and its rows of the
+            table ``core``.
+        gpus: Of each GPU its name and its rows of the table ``gpu``.
+        edges: Bounds of the columns, in ns of the monotonic clock.
+    """
+    parts, names = [], []
+    for node, rows in cores:
+        busy = busy_shares(rows)
+        groups = _groups(busy.shape[1], MOST_ROWS // max(1, len(cores)))
+        shares = np.stack([_mean(busy[:, g], axis=1) for g in groups], axis=1)
+        parts.append(covered(rows["time"], shares, edges))
+        names += [core_name(node, int(g[0]), int(g[-1])) for g in groups]
+    for name, rows in gpus:
+        shares = rows["busy"].astype(np.float64)[:, np.newaxis]
+        parts.append(covered(rows["time"], shares, edges))
+        names.append(name)
+    if not parts:
+        empty = np.empty((0, len(edges) - 1))
+        nothing = np.zeros(len(edges) - 1, np.int64)
+        return UsageMap((), BinColumns(edges, empty, empty, empty, nothing))
+    low, high, mean = (
+        np.concatenate([getattr(each, name) for each in parts])
+        for name in ("low", "high", "mean")
+    )
+    rows_in = np.max([each.rows for each in parts], axis=0)
+    return UsageMap(tuple(names), BinColumns(edges, low, high, mean, rows_in))
+
+
+def _groups(n: int, most: int) -> list[NDArray[np.int64]]:
+    return np.array_split(np.arange(n), min(n, max(1, most))) if n else []
+
+
+def busy_shares(rows: NDArray[np.void]) -> Floats:
+    """Return how busy cores were, of rows of the table ``core``.  Shape (n, cores)."""
+    busy = rows["busy"].astype(np.float64)
+    busy[rows["busy"] == NO_CORE] = np.nan
+    return np.asarray(busy / 200)
+
+
+def core_name(node: str, first: int, last: int | None = None) -> str:
+    """Return what a core is called, or neighbours that share a row.
+
+    Example:
+        >>> core_name("", 3), core_name("node 1", 0, 2)
+        ('core 3', 'node 1 core 0 to 2')
+    """
+    return f"{node} core {reach(first, first if last is None else last)}".strip()
+
+
+def _mean(values: Floats, axis: int) -> Floats:
+    known = np.isfinite(values)
+    n = known.sum(axis=axis)
+    total = np.where(known, values, 0.0).sum(axis=axis)
+    return np.where(n > 0, total / np.maximum(n, 1), np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """A metric of a machine over a run.
+
+    Attributes:
+        name: What was measured, with its unit.
+        least: The least value.
+        p50: The median.
+        p95: What 95 of 100 samples do not exceed.
+        p99: What 99 of 100 do not exceed.
+        greatest: The greatest value.
+        unit: "share", "bytes", "bytes/s" or "W".
+        node: Where it was measured; empty if there is one node alone.
+    """
+
+    name: str
+    least: float
+    p50: float
+    p95: float
+    p99: float
+    greatest: float
+    unit: str
+    node: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return asdict(self)
+
+
+def usage_row(name: str, values: Floats, unit: str, node: str = "") -> UsageRow | None:
+    """Return the percentiles of a metric; None if nothing was measured."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return None
+    least, p50, p95, p99, greatest = np.percentile(known, [0, 50, 95, 99, 100]).tolist()
+    return UsageRow(name, least, p50, p95, p99, greatest, unit, node)
+
+
+def growth(times: Integers, totals: Floats) -> Floats:
+    """Return how fast a total grows, a second, between each two samples."""
+    seconds = np.diff(times) / 1e9
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rate = np.diff(totals) / seconds
+    # A counter that fell was reset.
+    return np.where((seconds > 0) & (rate >= 0), rate, np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a memory that grows reaches its limit.
+
+    Attributes:
+        slope: Bytes a second.
+        now: Bytes at the end, by the line.
+        seconds: From there to the limit.
+        limit: The limit, in bytes.
+    """
+
+    slope: float
+    now: float
+    seconds: float
+    limit: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return asdict(self)
+
+
+def forecast_of(times: Integers, used: Floats, limit: float) -> Forecast | None:
+    """Return when memory reaches its limit, or None if it does not grow for certain.
+
+    The slope is Theil and Sen's over medians of neighbouring samples; it counts from
+    Mann and Kendall's z of 6 and a rise of 1 % of the limit on, and if the last third
+    grows at least half as fast: a cache that fills ends by itself.
+
+    Args:
+        times: When each sample was taken, in ns.
+        used: Bytes in use.
+        limit: The limit in bytes; NaN: there is none.
+    """
+    known = np.isfinite(used)
+    times, used = times[known], used[known]
+    if len(used) < LEAST_BLOCKS or not math.isfinite(limit):
+        return None
+    blocks = np.array_split(np.arange(len(used)), min(BLOCKS, len(used) // 2))
+    at = np.array([np.median(times[b]) for b in blocks]) / 1e9
+    value = np.array([np.median(used[b]) for b in blocks])
+    if len(blocks) < LEAST_BLOCKS:
+        return None
+    slope = _slope(at, value)
+    rise = slope * (at[-1] - at[0])
+    third = len(at) // 3
+    is_slowing = _slope(at[-third:], value[-third:]) < slope / 2
+    if _kendall(value) <= LEAST_Z or rise <= LEAST_RISE * limit or is_slowing:
+        return None
+    now = float(np.median(value - slope * at) + slope * times[-1] / 1e9)
+    return Forecast(slope, now, max(0.0, (limit - now) / slope), limit)
+
+
+def _slope(at: Floats, values: Floats) -> float:
+    first, second = np.triu_indices(len(at), 1)
+    return float(np.median((values[second] - values[first]) / (at[second] - at[first])))
+
+
+def _kendall(values: Floats) -> float:
+    n = len(values)
+    first, second = np.triu_indices(n, 1)
+    score = float(np.sign(values[second] - values[first]).sum())
+    return score / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """What a run used of energy, as far as the machine counts it.
+
+    Attributes:
+        watt_hours: By what counts it, such as "GPU 0" or "processors".
+        per_step: Watt-hours a training step; None: there are no steps.
+        per_sample: Watt-hours a sample; None: batches do not say how many they have.
+    """
+
+    watt_hours: Mapping[str, float]
+    per_step: float | None
+    per_sample: float | None
+
+    @property
+    def total(self) -> float:
+        """Watt-hours of everything that was counted."""
+        return sum(self.watt_hours.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return {
+            "watt_hours": dict(self.watt_hours),
+            "total": self.total,
+            "per_step": self.per_step,
+            "per_sample": self.per_sample,
+        }
+
+
+def energy_of(
+    counters: Mapping[str, Floats], n_steps: int, n_samples: float | None
+) -> Energy | None:
+    """Return the energy of a run, or None if nothing counts it.
+
+    Args:
+        counters: By what counts it: totals in joules, of each sample.
+        n_steps: Training steps.
+        n_samples: Samples of them; None: unknown.
+    """
+    used = {}
+    for name, totals in counters.items():
+        known = totals[np.isfinite(totals)]
+        if len(known) > 1:
+            # A counter that fell was reset.
+            used[name] = float(np.maximum(np.diff(known), 0.0).sum()) / 3600
+    if not used:
+        return None
+    total = sum(used.values())
+    return Energy(
+        used,
+        total / n_steps if n_steps else None,
+        total / n_samples if n_samples else None,
+    )

@@ -1,0 +1,369 @@
+"""Where the time of a run went, as every face shows it.
+
+Thread safety: a ``TimeView`` belongs to one thread; the trial's lock is held inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.modes import TRAINING, ModeKeys
+from tdbg.trial import Trial, create_trial
+from tdbg.view.problems import Diagnosis, Problem, diagnosis_of_run
+from tdbg.view.time.bins import BinColumns, Integers, binned, covered, even_edges
+from tdbg.view.time.breakdown import (
+    Bands,
+    PhaseBreakdown,
+    bands_of,
+    breakdown_of,
+    sentence_of,
+)
+from tdbg.view.time.course import (
+    JobPhase,
+    SlowStep,
+    Throughput,
+    job_phases,
+    slow_steps,
+    throughput_of,
+)
+from tdbg.view.time.loading import LoaderUse, loading_of
+from tdbg.view.time.machine import Machine
+from tdbg.view.time.programs import Line, Operators, lines_of, operators_of
+from tdbg.view.time.ranks import Lateness, lateness_of
+from tdbg.view.time.usage import Energy, UsageMap
+
+__all__ = [
+    "NO_PROFILE",
+    "Change",
+    "TimeView",
+    "lines_at_end",
+    "step_breakdown",
+    "time_of",
+]
+
+#: What is said of a run without a profile.
+NO_PROFILE = "This run has no profile: it was recorded without one."
+# A process that ends does not read more for a line or two.
+MOST_BYTES = 1 << 31
+Rows = NDArray[np.void]
+_MODES = {
+    ModeKeys.TRAIN: "training",
+    ModeKeys.EVAL: "evaluation",
+    ModeKeys.PREDICT: "prediction",
+    ModeKeys.GLOBAL: "steps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The change that would make a training faster by most.
+
+    Attributes:
+        rule: The rule that found it.
+        text: What to change, and what that gives.
+    """
+
+    rule: str
+    text: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return {"rule": self.rule, "text": self.text}
+
+
+def time_of(trial: Trial, diagnosis: Diagnosis | None = None) -> TimeView:
+    """Return where the time of a run went.
+
+    Args:
+        trial: The run.
+        diagnosis: What rules said about it; None: what the run holds.
+
+    Example:
+        print(time_of(tdbg.create_trial("runs/digits")).sentence)
+    """
+    return TimeView(trial, diagnosis_of_run(trial) if diagnosis is None else diagnosis)
+
+
+def lines_at_end(path: str, *, is_judged: bool = False) -> list[str]:
+    """Return what the end of a training says of its time, a line each.
+
+    Args:
+        path: The run.
+        is_judged: Whether rules still judge it: then these say what to change.
+
+    Raises:
+        TdbgError: If the run cannot be read.
+    """
+    trial = create_trial(path)
+    if trial.n_bytes > MOST_BYTES:
+        return []
+    with trial.no_refresh():
+        lines = time_of(trial).lines
+    return lines[:1] if is_judged else lines
+
+
+def step_breakdown(trial: Trial) -> PhaseBreakdown | None:
+    """Return where the time of training steps went; None if nobody measured that."""
+    return TimeView(trial, Diagnosis()).breakdown
+
+
+class TimeView:
+    """Where the time of a run went; what is asked for is worked out once.
+
+    Args:
+        trial: The run; REQUIRES: it takes in nothing new (``no_refresh``) meanwhile.
+        diagnosis: What rules said about it.
+    """
+
+    def __init__(self, trial: Trial, diagnosis: Diagnosis) -> None:
+        self._trial, self.diagnosis = trial, diagnosis
+        self._profile = trial.profile
+
+    # --- Steps --------------------------------------------------------------
+
+    @cached_property
+    def all_steps(self) -> Rows:
+        """The step rows of all modes and ranks, by time."""
+        rows = self._profile.steps()
+        return np.asarray(rows[np.argsort(rows["time"], kind="stable")])
+
+    @cached_property
+    def steps(self) -> Rows:
+        """The step rows of training."""
+        numbers = [mode.value for mode in TRAINING]
+        return np.asarray(self.all_steps[np.isin(self.all_steps["mode"], numbers)])
+
+    @cached_property
+    def places(self) -> Integers:
+        """The training step of each row of ``steps``."""
+        return self._placed(self.steps["global_step"])
+
+    def _placed(self, global_steps: Integers) -> Integers:
+        placed = self._trial.training_steps_at(global_steps.tolist())
+        return np.asarray(placed, np.int64)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the run has step rows of training."""
+        return len(self.steps) > 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run has no profile."""
+        return not len(self.all_steps) and self.machine.span is None
+
+    @cached_property
+    def breakdown(self) -> PhaseBreakdown | None:
+        """Where the time of training steps went; None without any."""
+        return breakdown_of(self.steps, "training") if self.has_steps else None
+
+    @cached_property
+    def breakdowns(self) -> tuple[PhaseBreakdown, ...]:
+        """A breakdown of each mode, and of each rank if there are several."""
+        found = []
+        for mode in np.unique(self.all_steps["mode"]).tolist():
+            rows = self.all_steps[self.all_steps["mode"] == mode]
+            found.append(breakdown_of(rows, _MODES[ModeKeys(mode)]))
+        workers = np.unique(self.steps["worker"]).tolist()
+        if len(workers) > 1:
+            names = self._trial.workers()
+            for each in workers:
+                rows = self.steps[self.steps["worker"] == each]
+                found.append(breakdown_of(rows, names[each]))
+        return tuple(found)
+
+    @property
+    def sentence(self) -> str:
+        """Where the time went, in words; empty without step rows."""
+        return "" if self.breakdown is None else sentence_of(self.breakdown)
+
+    @cached_property
+    def slow(self) -> tuple[int, tuple[SlowStep, ...]]:
+        """How many training steps were slow, and the slowest."""
+        return slow_steps(self.steps, self.places)
+
+    @cached_property
+    def throughput(self) -> Throughput | None:
+        """How much the training gets through; None without step rows."""
+        return throughput_of(self.steps) if self.has_steps else None
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first training step that has a row, and the last; (0, 0) without any."""
+        if not self.has_steps:
+            return 0, 0
+        return int(self.places.min()), int(self.places.max())
+
+    def bands(self, edges: Integers) -> Bands:
+        """Return the phases over columns of training steps."""
+        shown = None if self.breakdown is None else self.breakdown.phases
+        phases = None if shown is None else [each.phase for each in shown]
+        return bands_of(self.steps, self.places, edges, phases)
+
+    def edges(self, columns: int) -> Integers:
+        """Return at most so many columns over all training steps."""
+        first, last = self.span
+        return even_edges(first, last + 1, columns)
+
+    # --- Time ---------------------------------------------------------------
+
+    @cached_property
+    def _clock(self) -> tuple[Integers, Integers, int]:
+        """Training steps of the first rank, when each began, and the end of all."""
+        rows = self.steps[self.steps["worker"] == self.steps["worker"].min()]
+        places = self._placed(rows["global_step"])
+        order = np.argsort(places, kind="stable")
+        began = np.maximum.accumulate((rows["time"] - rows["duration_ns"])[order])
+        return places[order], began, int(rows["time"].max())
+
+    def times_at(self, edges: Integers) -> Integers:
+        """Return when training steps began, in ns of the monotonic clock.
+
+        Args:
+            edges: Steps, ascending; the one after the last began when that ended.
+        """
+        places, began, end = self._clock
+        return np.append(began, end)[np.searchsorted(places, edges)]
+
+    @cached_property
+    def job(self) -> tuple[JobPhase, ...]:
+        """The phases of the job; empty without step rows."""
+        if self.breakdown is None:
+            return ()
+        began = int((self.steps["time"] - self.steps["duration_ns"]).min())
+        ended = int(self.steps["time"].max())
+        first, last = self.machine.span or (began, ended)
+        clock = self._profile.clock
+        first = min(first, clock.of_wall(clock.start_ns))
+        before, after = max(0, began - first) / 1e9, max(0, last - ended) / 1e9
+        return job_phases(self.breakdown, before, (ended - began) / 1e9, after)
+
+    @property
+    def goodput(self) -> float:
+        """The share of the job in which the model computed; NaN without step rows."""
+        if not self.job:
+            return math.nan
+        return sum(each.share for each in self.job if each.is_productive)
+
+    # --- What else was measured ---------------------------------------------
+
+    @cached_property
+    def machine(self) -> Machine:
+        """The machines, as far as the profile has samples of them."""
+        return Machine(self._profile)
+
+    @cached_property
+    def energy(self) -> Energy | None:
+        """The energy of the run, or None if nothing counts it."""
+        samples = self.steps["samples"]
+        n_samples = float(samples[samples >= 0].sum())
+        n_steps = len(np.unique(self.steps["global_step"]))
+        return self.machine.energy(n_steps, n_samples or None)
+
+    def usage(self, edges: Integers) -> UsageMap:
+        """Return how busy cores and GPUs were over columns of training steps."""
+        return self.machine.usage(self.times_at(edges))
+
+    @cached_property
+    def loading(self) -> list[LoaderUse]:
+        """The data loaders."""
+        return loading_of(self.loader_rows, self.steps, self.machine.allowed_cores)
+
+    @cached_property
+    def loader_rows(self) -> Rows:
+        """The batches of the data loaders, by time."""
+        rows = self._profile.workers()
+        return np.asarray(rows[np.argsort(rows["time"], kind="stable")])
+
+    def depths(self) -> tuple[Integers, Integers]:
+        """Return training steps, and how many batches were ready when each began."""
+        rows = self.loader_rows
+        rows = rows[rows["depth"] >= 0]
+        if not self.has_steps:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        places, began, _ = self._clock
+        at = np.searchsorted(began, rows["time"], side="right") - 1
+        return places[np.maximum(at, 0)], rows["depth"].astype(np.int64)
+
+    def depth_in(self, edges: Integers) -> BinColumns:
+        """Return how many batches were ready, over columns of training steps."""
+        return binned(*self.depths(), edges)
+
+    def memory_in(self, edges: Integers) -> list[tuple[str, BinColumns]]:
+        """Return the bytes in use of each memory over columns of training steps."""
+        times = self.times_at(edges)
+        return [
+            (each.name, covered(each.times, each.used, times))
+            for each in self.machine.memories()
+        ]
+
+    @cached_property
+    def lateness(self) -> Lateness | None:
+        """How late each rank comes; None for one rank."""
+        rows = self._profile.collectives()
+        at = self._placed(rows["global_step"])
+        names = self._trial.workers()
+        return lateness_of(names, rows, self.steps, self.places, at)
+
+    @cached_property
+    def _changes(self) -> list[Mapping[str, Any]]:
+        return [each.data for each in self._trial.events("change")]
+
+    @cached_property
+    def operators(self) -> list[Operators]:
+        """The operators of the newest window, by device."""
+        return operators_of(self._changes)
+
+    @cached_property
+    def python_lines(self) -> tuple[Line, ...]:
+        """Python lines by phase."""
+        return lines_of(self._changes)
+
+    # --- What to change -----------------------------------------------------
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """The findings about time: those that go on first, then the gravest."""
+        found = [each for each in self.diagnosis.problems if _is_of_time(each)]
+        return sorted(found, key=_order)
+
+    @property
+    def change(self) -> Change | None:
+        """The most valuable change; None if no rule knows one."""
+        for each in self.problems:
+            if each.worst.advice and not each.is_over and not each.causes:
+                return Change(each.rule, each.worst.advice)
+        return None
+
+    @property
+    def lines(self) -> list[str]:
+        """Where the time went and what to change first; empty without steps.
+
+        Example:
+            where the time went: 62 % data wait, 21 % forward and 17 % the rest; a step
+            takes 33.4 ms
+        """
+        if not self.sentence:
+            return []
+        lines = [f"where the time went: {self.sentence}"]
+        if self.change is not None:
+            lines.append(f"what to change first: {self.change.text}")
+        return lines
+
+
+def _is_of_time(problem: Problem) -> bool:
+    stage = problem.worst.stage
+    return stage is not None and stage.is_of_time
+
+
+def _order(problem: Problem) -> tuple[bool, bool, int, float]:
+    """Causes first; of these the gravest, and then that which takes the most time."""
+    value = problem.worst.value or 0.0
+    return problem.is_over, bool(problem.causes), -problem.severity, -value

@@ -1,0 +1,106 @@
+"""What a report says of time: sections, findings, and what was not measured."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tdbg
+from profiles import LOADER_BOUND, Plan, profiled_run
+from report_runs import Page
+from run_builder import simple_run
+from tdbg import report
+from tdbg.view.time import NO_PROFILE
+
+SECTIONS = [
+    "Where the time went",
+    "Data loading",
+    "Cores and GPUs",
+    "Memory and energy",
+    "Ranks beside each other",
+    "Findings",
+    "The run",
+    "Rules that ran",
+    "How to reproduce",
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "run"
+    slow = {100: 900.0}
+    plans = [
+        Plan(
+            LOADER_BOUND, 800, 0, slow=slow, fetch_ms=160.0, lateness_ms=0.0, n_gpus=1
+        ),
+        Plan(LOADER_BOUND, 800, 1, lateness_ms=20.0, n_cores=0),
+    ]
+    profiled_run(path, plans)
+    return path
+
+
+@pytest.fixture(scope="module")
+def text(run: Path) -> str:
+    return report.render(tdbg.create_trial(run), profile=True)
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+def test_a_profile_has_the_sections_about_time_alone(page: Page) -> None:
+    assert page.titles == SECTIONS
+
+
+def test_the_whole_report_has_them_too(run: Path) -> None:
+    titles = Page(report.render(tdbg.create_trial(run))).titles
+    assert set(SECTIONS) <= set(titles)
+    assert "Losses and rates" in titles
+
+
+def test_a_profile_is_small_and_has_no_script(text: str, page: Page) -> None:
+    assert len(text) < 500_000
+    assert page.root.all("script") == []
+    assert re.findall(r'(?:src|href)="(?!#|data:image/png)', text) == []
+
+
+def test_the_first_sentence_says_where_the_time_went(page: Page) -> None:
+    said = [each.text for each in page.root.all("p", "sentence")]
+    assert any(re.match("6[67] % data wait, ", each) for each in said)
+
+
+def test_a_slow_step_is_named_with_its_phase(text: str) -> None:
+    assert "900 ms more in other code" in text
+
+
+def test_cores_and_gpus_are_one_picture_in_which_what_was_not_recorded_is_hatched(
+    page: Page,
+) -> None:
+    images = [each.attributes["href"] for each in page.root.all("image")]
+    assert all(each.startswith("data:image/png;base64,") for each in images)
+    assert "not recorded" in page.root.text
+
+
+def test_the_rank_that_the_others_wait_for_comes_first(text: str) -> None:
+    assert re.search(r"<th[^>]*>worker_1</th><td[^>]*>20 ms</td>", text)
+
+
+def test_energy_that_nothing_counts_is_said_and_not_guessed(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "run", [Plan()])
+    text = report.render(tdbg.create_trial(tmp_path / "run"), profile=True)
+    assert "Energy: nothing on this machine counts it" in text
+
+
+def test_a_run_without_a_profile_says_so_in_one_line(tmp_path: Path) -> None:
+    simple_run(tmp_path / "run")
+    page = Page(report.render(tdbg.create_trial(tmp_path / "run"), profile=True))
+    assert page.titles[0] == "Where the time went"
+    assert "Data loading" not in page.titles
+    assert NO_PROFILE in page.root.text
+
+
+def test_the_same_run_gives_the_same_bytes(run: Path, text: str) -> None:
+    assert report.render(tdbg.create_trial(run), profile=True) == text
