@@ -18,8 +18,10 @@ from tdbg.errors import StorageError
 
 #: A compressed file that unfolds to more is refused.
 LARGEST: Final = 2 << 30
-# Microseconds since the epoch stay below for 292,000 years; NaN and inf do not.
+# NaN and inf are not below it.
 _LARGEST_NUMBER = 2.0**63
+#: Seconds since the epoch of the last time that a calendar has: of the year 9999.
+LAST_SECOND: Final = 253_402_300_799
 _MOST_FLAWS = 20
 _BLOCK = 1 << 20
 

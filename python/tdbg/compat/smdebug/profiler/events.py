@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.compat.smdebug.profiler.damage import (
+    LAST_SECOND,
     Damage,
     Flaws,
     elements,
@@ -106,7 +107,8 @@ class SystemProfilerEventParser:
         if not isinstance(event, dict):
             msg = "it is no JSON object"
             raise ValueError(msg)
-        name = event.get("Name")
+        name, at = event.get("Name"), number(event, "Timestamp")
+        _check_time(at, at)
         self._events.append(
             ProfilerSystemEvent(
                 word(event, "Type"),
@@ -114,7 +116,7 @@ class SystemProfilerEventParser:
                 word(event, "Dimension"),
                 number(event, "Value"),
                 word(event, "NodeId"),
-                number(event, "Timestamp"),
+                at,
             )
         )
 
@@ -148,6 +150,17 @@ class SystemProfilerEventParser:
 
 class ProfilerSystemEvents(SystemProfilerEventParser):
     """Reads files of metrics of the system."""
+
+
+def _check_time(start: float, end: float) -> None:
+    """Check that an interval, in seconds since the epoch, is one of a calendar.
+
+    Raises:
+        ValueError: If it is not, or ends before it begins.
+    """
+    if not 0 <= start <= end <= LAST_SECOND:
+        msg = f"it lasts from {start:g} to {end:g} s since 1970"
+        raise ValueError(msg)
 
 
 class ThreadInfo:
@@ -364,9 +377,6 @@ class TraceEventParser:
         if not begun:
             return  # It began before the first file.
         start, opened = begun.pop()
-        if end < start:
-            msg = f"{opened.get('name')!r:.40} ends before it begins"
-            raise ValueError(msg)
         opened = {"tid": event.get("tid", 0), **opened}
         self._add(opened, start, end - start, args, node)
 
@@ -378,6 +388,7 @@ class TraceEventParser:
         args: dict[str, Any] | None,
         node: str,
     ) -> None:
+        _check_time(start / 1e6, (start + duration) / 1e6)
         phase_pid = event.get("pid")
         group = self._group(phase_pid)
         thread = event.get("tid", 0)
