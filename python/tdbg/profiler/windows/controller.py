@@ -312,7 +312,9 @@ class Windows:
         start_ns = time.monotonic_ns()
         due.id = f"{due.id}-{step}" if due.window.every is not None else due.id
         due = replace(due, window=started.window)
-        global_step = self._session.machine.next_training()[1]
+        machine = self._session.machine
+        following = machine.next_training()[1]
+        global_step = following if machine.training is None else following - 1
         spent_ns = start_ns - begin_ns
         self._open = _Open(
             due, started, step, global_step, start_ns, step_ns, spent_ns, _most_memory()

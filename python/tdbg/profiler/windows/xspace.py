@@ -1,7 +1,7 @@
-"""Operators of JAX and TensorFlow: both profilers end with an ``XSpace`` message.
+"""Operators of JAX and TensorFlow, whose profilers end with a serialized message.
 
-Its few fields are read here, because the libraries that know the message are heavy or
-not installed, and Protocol Buffers refuse the texts in it that are no UTF-8.
+That of JAX is an ``XSpace``, that of TensorFlow a ``Trace``.  Their few fields are read
+here, because the libraries that know the messages are heavy or not installed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ from tdbg.config.profiler import WindowConfig
 from tdbg.profiler.windows.calls import largest, nest
 from tdbg.profiler.windows.engine import Clock, OperatorCall, Unavailable, WindowResult
 
-__all__ = ["JaxOperators", "TensorFlowOperators", "XEvent", "read_xspace"]
+__all__ = [
+    "JaxOperators",
+    "TensorFlowOperators",
+    "XEvent",
+    "read_trace",
+    "read_xspace",
+]
 
 _REFUSED = ("shapes", "stacks", "memory")
 # Times below this are since the start of the session, not since 1970.
@@ -85,6 +91,33 @@ def _plane(content: Any) -> Iterator[XEvent]:
             )
 
 
+def read_trace(content: bytes) -> Iterator[XEvent]:
+    """Read the events of a serialized ``Trace``, whose times are since its start.
+
+    Raises:
+        ValueError: If it is cut.
+    """
+    devices: dict[int, str] = {}
+    events = []
+    for field, value in _fields(memoryview(content)):
+        if field == 1:
+            entry = dict(_fields(value))
+            device = dict(_fields(entry.get(2, b"")))
+            devices[entry.get(1, 0)] = _text(device.get(1, b""))
+        elif field == 4:
+            events.append(value)
+    for event in events:
+        values: dict[int, Any] = {1: 0, 2: 0, 3: b"", 9: 0, 10: 0}
+        values.update(_fields(event))
+        yield XEvent(
+            devices.get(values[1], ""),
+            values[2],
+            _text(values[3]),
+            values[9] // 1000,
+            values[10] // 1000,
+        )
+
+
 def _fields(content: Any) -> Iterator[tuple[int, Any]]:
     """Return the fields of a message: numbers as such, all others as bytes."""
     position, end = 0, len(content)
@@ -127,10 +160,11 @@ def _text(content: Any) -> str:
     return bytes(content).decode("utf-8", "replace")
 
 
-class _XSpaceOperators:
-    """Takes a window with a profiler whose sessions end with an ``XSpace``."""
+class _MessageOperators:
+    """Takes a window with a profiler whose sessions end with a message."""
 
     name = ""
+    _read: Callable[[bytes], Iterator[XEvent]] = staticmethod(read_xspace)
 
     def __init__(self, window: WindowConfig) -> None:
         self._window = window
@@ -165,7 +199,7 @@ class _XSpaceOperators:
 
     def _add_up(self, content: bytes, clock: Clock) -> WindowResult:
         by_device: dict[str, list[XEvent]] = {}
-        for event in read_xspace(content):
+        for event in self._read(content):
             is_host = event.plane.startswith("/host:")
             if event.name and (is_host or event.plane.startswith("/device:")):
                 device = "cpu" if is_host else _device_of(event.plane)
@@ -234,7 +268,7 @@ def _device_of(plane: str) -> str:
     return "cuda" if kind == "gpu" else kind
 
 
-class JaxOperators(_XSpaceOperators):
+class JaxOperators(_MessageOperators):
     """Takes a window with the profiler of JAX."""
 
     name = "JAX"
@@ -247,10 +281,11 @@ class JaxOperators(_XSpaceOperators):
         return core.ProfilerSession(options)
 
 
-class TensorFlowOperators(_XSpaceOperators):
+class TensorFlowOperators(_MessageOperators):
     """Takes a window with the profiler of TensorFlow."""
 
     name = "TensorFlow"
+    _read = staticmethod(read_trace)
 
     def _make_session(self) -> Any:
         core = importlib.import_module(
