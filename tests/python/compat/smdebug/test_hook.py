@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+import tdbg
 import tdbg.compat.smdebug.pytorch as smd
 from tdbg.compat.smdebug.core.hook import BaseHook
 from tdbg.compat.smdebug.core.singleton_utils import set_hook as set_core_hook
@@ -309,6 +311,27 @@ def test_what_is_saved_at_a_step_can_be_asked(run_dir: Path) -> None:
     with pytest.raises(ValueError, match="set_mode"):
         hook.set_mode("EVAL")
     hook.close()
+
+
+def test_trace_events_are_spans_of_the_run(run_dir: Path) -> None:
+    hook = smd.Hook(run_dir)
+    model = mlp()
+    hook.register_module(model)
+    model(torch.zeros(1, 64))
+    now = time.time()
+    hook.record_trace_events(now, "DataIterator", "load", duration=0.25, pid=1)
+    hook.record_trace_events(now, op_name="alone")
+    hook.record_trace_events(now, "DataIterator", "mark", phase="i")
+    hook.record_trace_events("when", "bad", "time")  # type: ignore[arg-type]
+    hook.close()
+    profile = tdbg.create_trial(run_dir).profile
+    spans = profile.spans()
+    assert sorted(spans["name"]) == ["DataIterator/load", "alone"]
+    (span,) = spans[spans["name"] == "DataIterator/load"]
+    assert span["duration_ns"] == 250_000_000
+    began = profile.wall_ns(span["start_ns"]) / 1e9
+    assert began == pytest.approx(now, abs=5)
+    assert hook.counters()["internal_errors"] == 1
 
 
 def test_what_belongs_to_the_profiler_is_accepted(run_dir: Path) -> None:

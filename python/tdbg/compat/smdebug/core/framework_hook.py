@@ -6,6 +6,8 @@ docs/migrating-from-smdebug.md lists the differences.
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Never, Protocol, Self, TypeVar
 
@@ -252,6 +254,45 @@ class SmdebugHook(FrameworkHook, base.CallbackHook):
         if isinstance(value, np.ndarray | list | tuple) and np.size(value) == 1:
             value = np.asarray(value).item()
         super().save_scalar(name, value, timestamp=timestamp)
+
+    def record_trace_events(
+        self,
+        timestamp: float,
+        training_phase: str = "",
+        op_name: str = "",
+        phase: str = "X",
+        duration: float = 1,
+        **kwargs: Any,
+    ) -> None:
+        """Record an interval as a span of the run's profile; never raises.
+
+        Args:
+            timestamp: When it began, in seconds since 1970.
+            training_phase: What it belongs to; the span is ``training_phase/op_name``.
+            op_name: What happened.
+            phase: "X", an interval; others are ignored.
+            duration: Its length in seconds.
+            **kwargs: Ignored.
+        """
+        del kwargs
+        if phase == "X":
+            name = "/".join(filter(None, (str(training_phase), str(op_name))))
+            self._session.run(self._write_span, name, timestamp, duration)
+
+    def _write_span(self, name: str, timestamp: float, duration: float) -> None:
+        session = self._session
+        if not name or session.writes_as is None:
+            return
+        writer: Any = session.writer
+        number = writer.define(name, int(Role.SPAN))
+        ago_ns = time.time_ns() - int(timestamp * 1e9)
+        writer.span(
+            session.latest_step(ModeKeys.TRAIN)[0],
+            number,
+            time.monotonic_ns() - ago_ns,
+            max(int(duration * 1e9), 0),
+            thread=threading.get_native_id(),
+        )
 
     # ---- state -----------------------------------------------------------------
 

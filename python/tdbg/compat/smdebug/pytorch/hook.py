@@ -130,18 +130,6 @@ class Hook(SmdebugHook, TorchHook):
         """Record a tensor in these collections, which are made if they do not exist."""
         super().save_tensor(tensor_name, tensor_value, collections_to_write)
 
-    def record_trace_events(
-        self,
-        timestamp: float,
-        training_phase: str = "",
-        op_name: str = "",
-        phase: str = "X",
-        duration: float = 1,
-        **kwargs: Any,
-    ) -> None:
-        """Do nothing, as smdebug does without a profiler."""
-        del timestamp, training_phase, op_name, phase, duration, kwargs
-
     def should_save_dataloader_metrics(self, metrics_name: str) -> bool:
         """False, as in smdebug without a profiler."""
         del metrics_name
