@@ -50,11 +50,24 @@ from tdbg.rules.builtin.time.cpu_throttled import CpuThrottled as CpuThrottled
 from tdbg.rules.builtin.time.data_loader_bound import DataLoaderBound as DataLoaderBound
 from tdbg.rules.builtin.time.dataloader import Dataloader as Dataloader
 from tdbg.rules.builtin.time.evaluation_share import EvaluationShare as EvaluationShare
+from tdbg.rules.builtin.time.exposed_communication import (
+    ExposedCommunication as ExposedCommunication,
+)
 from tdbg.rules.builtin.time.gc_pauses import GcPauses as GcPauses
 from tdbg.rules.builtin.time.idle_between_steps import (
     IdleBetweenSteps as IdleBetweenSteps,
 )
 from tdbg.rules.builtin.time.io_bottleneck import IOBottleneck as IOBottleneck
+from tdbg.rules.builtin.time.low_gpu_utilization import (
+    LowGPUUtilization as LowGPUUtilization,
+)
+from tdbg.rules.builtin.time.low_gpu_utilization import UnusedDevice as UnusedDevice
+from tdbg.rules.builtin.time.max_initialization_time import (
+    MaxInitializationTime as MaxInitializationTime,
+)
+from tdbg.rules.builtin.time.memory_leak import GPUMemoryIncrease as GPUMemoryIncrease
+from tdbg.rules.builtin.time.memory_leak import MemoryLeak as MemoryLeak
+from tdbg.rules.builtin.time.memory_pressure import MemoryPressure as MemoryPressure
 from tdbg.rules.builtin.time.recompilation_storm import (
     RecompilationStorm as RecompilationStorm,
 )
@@ -62,6 +75,8 @@ from tdbg.rules.builtin.time.step_outlier import StepOutlier as StepOutlier
 from tdbg.rules.builtin.time.step_time_regression import (
     StepTimeRegression as StepTimeRegression,
 )
+from tdbg.rules.builtin.time.straggler import Straggler as Straggler
+from tdbg.rules.builtin.time.worker_imbalance import WorkerImbalance as WorkerImbalance
 from tdbg.rules.builtin.trees.feature_importance import (
     FeatureImportance as FeatureImportance,
 )

@@ -50,7 +50,7 @@ class Bin:
             step of training without a checkpoint or an evaluation in it or just before
             it, and not the first of an epoch.
         n_workers: How many workers the training has.
-        run_seconds: Time from the start of the run to the end of the bin.
+        start_seconds: Time from the start of the run to that of the bin.
         machine: What is known of the machine: the content of the event ``machine``.
         loaders: The settings of each data loader, by worker and its number there.
         events: Changes that the training reported in the bin, by what they are:
@@ -70,7 +70,7 @@ class Bin:
     is_warm: NDArray[np.bool_]
     is_judged: NDArray[np.bool_]
     n_workers: int
-    run_seconds: float
+    start_seconds: float
     machine: Mapping[str, Any]
     loaders: Mapping[tuple[int, int], Mapping[str, Any]]
     events: Mapping[str, Sequence[Mapping[str, Any]]]

@@ -33,6 +33,15 @@ NOT_EVALUATED = "the training has no validation (no steps of mode EVAL)"
 NO_CLASSES = "the losses compare numbers, not classes"
 #: Why what is asked of time is not asked.
 NO_PROFILE = "the run has no profile"
+#: With less, the beginning apart, nothing can last.
+FEWEST_BINS = 5
+TOO_SHORT = "the training is too short to judge its time"
+# Why a profile has no rows of a table, where that is no matter of settings.
+_ABSENT = {
+    "loader": "tdbg saw no data loader",
+    "gpu": "tdbg saw no GPU",
+    "collective": "ranks do not communicate",
+}
 #: Why what is asked of trees is not asked.
 NO_TREES = "this training has no boosted trees"
 #: Why what is asked of layers, or of their optimizer, is not asked of trees.
@@ -55,6 +64,7 @@ class TrainingFacts:
             (``tdbg.config.Kind``), as far as tdbg knows them.
         profile: The tables of its profile that have rows.
         n_workers: How many workers it has.
+        n_bins: How many bins of 10 s its profile has.
     """
 
     modes: frozenset[ModeKeys] = frozenset()
@@ -63,6 +73,7 @@ class TrainingFacts:
     kinds: frozenset[str] = frozenset()
     profile: frozenset[str] = frozenset()
     n_workers: int = 1
+    n_bins: int = 0
 
     @classmethod
     def of(
@@ -74,6 +85,7 @@ class TrainingFacts:
         has_trees: bool,
         profile: Iterable[str] = (),
         n_workers: int = 1,
+        n_bins: int = 0,
     ) -> TrainingFacts:
         """Return the facts of a training.
 
@@ -84,6 +96,7 @@ class TrainingFacts:
             has_trees: Whether it grows boosted trees.
             profile: The tables of its profile that have rows.
             n_workers: How many workers it has.
+            n_bins: How many bins of 10 s its profile has.
         """
         infos, names = tuple(model_infos), tuple(units)
         kinds = {kind for info in infos for kind in _kinds(info, names)}
@@ -94,6 +107,7 @@ class TrainingFacts:
             kinds=frozenset(kinds),
             profile=frozenset(profile),
             n_workers=n_workers,
+            n_bins=n_bins,
         )
 
     @property
@@ -123,8 +137,9 @@ class TrainingFacts:
             'this training has no boosted trees'
         """
         every = tuple(needs)
-        if any(need.profile for need in every) and "step" not in self.profile:
-            return NO_PROFILE
+        tables = frozenset[str]().union(*(need.profile for need in every))
+        if tables:
+            return self._lacks_of_profile(tables)
         collections = frozenset().union(*(need.collections for need in every))
         if collections and collections <= TREES:
             return "" if self.has_trees else NO_TREES
@@ -135,6 +150,15 @@ class TrainingFacts:
         if is_of_modules and self.model_infos and not asked & self.kinds:
             return f"tdbg saw no {' or '.join(sorted(asked))} in the model"
         return ""
+
+    def _lacks_of_profile(self, tables: frozenset[str]) -> str:
+        """Return why the profile cannot tell what is asked; "": it may."""
+        if "step" not in self.profile:
+            return NO_PROFILE
+        if self.n_bins < FEWEST_BINS:
+            return TOO_SHORT
+        absent = (_ABSENT.get(table, "") for table in sorted(tables - self.profile))
+        return next(filter(None, absent), "")
 
 
 def _kinds(info: ModelInfo, units: Iterable[str]) -> set[str]:

@@ -88,6 +88,10 @@ class Stage(enum.IntEnum):
     """The training waits for its data loader."""
     HOST = 15
     """Code of the host besides loading takes the time: a fact of its own."""
+    COMMUNICATION = 16
+    """Ranks wait for each other."""
+    USE = 17
+    """Devices are not used well."""
     PACE = 18
     """Some steps take longer than others."""
 

@@ -233,6 +233,21 @@ def test_numbers_far_below_zero_are_refused_by_name(name: str, parameter: str) -
 OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "AllZero": [{"threshold": 0.0}, {"collections": "outputs"}],
     "CheckpointStall": [{"threshold": 0.0}, {"longest": 0.0}],
+    "ExposedCommunication": [{"threshold": 0.0}],
+    "GPUMemoryIncrease": [{"increase": 0.0}, {"error_minutes": 31.0}],
+    "LowGPUUtilization": [
+        {"busy": 0.0},
+        {"mean_busy": 101.0},
+        {"dips": 0.0},
+        {"threshold_p95": -1.0},
+        {"window": 1001},
+    ],
+    "MaxInitializationTime": [{"threshold": 0.0}],
+    "MemoryLeak": [{"minutes": 0.0}, {"error_minutes": 31.0}],
+    "MemoryPressure": [{"stalled": 0.0}, {"major_faults": 0.0}],
+    "Straggler": [{"threshold": 0.0}, {"last": 101.0}],
+    "UnusedDevice": [{"minutes": 0.0}, {"minutes": 2.5}],
+    "WorkerImbalance": [{"factor": 1.0}, {"batches": 0}],
     "ClassImbalance": [
         {"threshold_imbalance": 1.0},
         {"threshold_misprediction": 1.5},

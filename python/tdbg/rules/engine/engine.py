@@ -282,7 +282,14 @@ class Engine:
     def finish(self) -> Report:
         """Set the final statuses, end all processes, close the writer; report."""
         collections = cache(self._trial.collections)
-        facts = cache(lambda: facts_of(self._trial, collections(), self._profile.seen))
+        facts = cache(
+            lambda: facts_of(
+                self._trial,
+                collections(),
+                self._profile.seen,
+                self._profile.n_bins,
+            )
+        )
         for runner, is_blind in zip(self._local, self._feed.blind(), strict=True):
             silence = describe_missing(
                 runner.rule,

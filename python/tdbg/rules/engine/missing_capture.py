@@ -71,7 +71,10 @@ class Silence(NamedTuple):
 
 
 def facts_of(
-    trial: Trial, collections: Mapping[str, Collection], profile: Iterable[str]
+    trial: Trial,
+    collections: Mapping[str, Collection],
+    profile: Iterable[str],
+    n_bins: int,
 ) -> TrainingFacts:
     """Return what a training consists of.
 
@@ -79,6 +82,7 @@ def facts_of(
         trial: The run.
         collections: Its collections.
         profile: The tables of its profile that have rows.
+        n_bins: How many bins of it were judged.
     """
     infos, prefix = trial.model_info(), PREFIXES[Role.UNIT_SUMMARY]
     units = (each for each in trial.tensor_names() if each.startswith(prefix))
@@ -90,6 +94,7 @@ def facts_of(
         has_trees=is_of_trees,
         profile=profile,
         n_workers=len(trial.workers()),
+        n_bins=n_bins,
     )
 
 

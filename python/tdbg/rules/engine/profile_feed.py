@@ -202,6 +202,11 @@ class ProfileFeed:
         self._last_step = (-1, ModeKeys.GLOBAL)
 
     @property
+    def n_bins(self) -> int:
+        """How many bins were read so far."""
+        return self._next
+
+    @property
     def readers(self) -> tuple[int, ...]:
         """The rules that read the profile, by index."""
         return tuple(self._tables)
@@ -329,7 +334,7 @@ class ProfileFeed:
                     machine=facts.machine,
                     loaders=facts.loaders,
                     events=facts.between(begin, finish),
-                    run_seconds=(finish - self._start_of(0)) / 1e9,
+                    start_seconds=float(self._trial.profile.seconds(begin)),
                     tables={
                         name: _overlapping(name, rows, begin, finish)
                         for name, rows in tables.items()

@@ -18,7 +18,15 @@ from run_builder import RunBuilder
 from tdbg.config import Needs
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
-from tdbg.rules import Engine, Evaluation, Rule, Window, check, default_rules
+from tdbg.rules import (
+    CpuThrottled,
+    Engine,
+    Evaluation,
+    Rule,
+    Window,
+    check,
+    default_rules,
+)
 from tdbg.rules.engine import profile_feed
 from tdbg.rules.profile import BIN_NS
 from tdbg.rules.rule import Rule as BaseRule
@@ -202,18 +210,26 @@ def test_a_run_without_a_profile_says_so() -> None:
     run.step(0, {"w.weight": [1.0]})
     report = check(run, [Seeing(), *of_time()], record=False)
     assert {status.message for status in report.statuses} == {
-        "does not apply: the run has no profile"
+        "does not apply: the run has no profile",
+        "does not apply: the training has one worker",
     }
     assert not any(status.applies for status in report.statuses)
+
+
+def test_a_short_training_is_not_asked_where_its_time_goes() -> None:
+    made = ProfiledTraining(FakeRun())
+    made.steps(30, {"forward": 0.1})
+    report = check(made.run, [CpuThrottled()], record=False)
+    assert report.statuses[0].message == (
+        "does not apply: the training is too short to judge its time"
+    )
 
 
 def test_what_the_profile_lacks_is_named() -> None:
     made = ProfiledTraining(FakeRun())
     made.steps(60, {"forward": 0.1})
     report = check(made.run, [Seeing()], record=False)
-    assert report.statuses[0].message == (
-        "nothing to judge: the profile has no loader and system rows"
-    )
+    assert report.statuses[0].message == ("does not apply: tdbg saw no data loader")
 
 
 def test_a_table_that_no_profile_has_is_refused() -> None:
@@ -239,3 +255,13 @@ def test_the_profile_of_a_run_on_disk_is_judged(tmp_path: Path) -> None:
     report = check(tmp_path / "run", "DataLoaderBound", record=False)
     (finding,) = report.findings
     assert "4 workers instead of 1" in finding.advice
+
+
+def test_samples_that_nobody_took_are_missing_data() -> None:
+    made = ProfiledTraining(FakeRun())
+    made.steps(60, {"forward": 0.1})
+    report = check(made.run, [CpuThrottled()], record=False)
+    assert report.statuses[0].applies
+    assert report.statuses[0].message == (
+        "nothing to judge: the profile has no process and system rows"
+    )

@@ -51,6 +51,11 @@ class CpuThrottled(TimeRule):
         check_number(self, "periods", above=0.0, most=100.0)
         check_number(self, "time", above=0.0)
 
+    @property
+    def first_verdict(self) -> str:
+        """Return that there must be a limit."""
+        return "a container with a processor limit, whose throttling the kernel counts"
+
     def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
         """Judge the counters of the control group."""
         each = profile.bins[i]

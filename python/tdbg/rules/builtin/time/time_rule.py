@@ -64,7 +64,12 @@ def shorter(gain: float) -> str:
 
 
 def check_optional(
-    rule: Rule, parameter: str, *, least: float = -math.inf, above: float = -math.inf
+    rule: Rule,
+    parameter: str,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
 ) -> None:
     """Check that a parameter is None or a number within bounds.
 
@@ -72,7 +77,7 @@ def check_optional(
         ConfigurationError: If it is not.
     """
     if getattr(rule, parameter) is not None:
-        check_number(rule, parameter, least=least, above=above)
+        check_number(rule, parameter, least=least, most=most, above=above)
 
 
 class TimeRule(Rule):

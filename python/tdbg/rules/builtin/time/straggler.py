@@ -1,0 +1,114 @@
+"""Straggler: a rank for which all others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tdbg.config.quantities import number, percent
+from tdbg.rules.builtin.time.ranks import Ranks, ranks_of
+from tdbg.rules.builtin.time.step_outlier import PHASE_WORDS
+from tdbg.rules.builtin.time.time_rule import Sign, TimeRule, gain_severity, shorter
+from tdbg.rules.profile import ProfileWindow
+from tdbg.rules.registry import register
+from tdbg.rules.rule import check_number
+from tdbg.rules.training_facts import TrainingFacts
+from tdbg.rules.window import Description
+from tdbg.run.findings import Stage
+from tdbg.run.profile_tables import Phase
+
+__all__ = ["ONE_WORKER", "Straggler"]
+
+#: Why what is asked of ranks is not asked.
+ONE_WORKER = "the training has one worker"
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Straggler(TimeRule):
+    """Report a rank for which all others wait.
+
+    Its own work, the step without communication, takes longer than that of the others,
+    and in most steps it is the last.  It is the rank that waits least itself.
+
+    Args:
+        threshold: How much longer than the median of ranks its work takes, in percent.
+        last: Share of the steps in which it is the last, in percent.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    stage = Stage.COMMUNICATION
+
+    threshold: float = 10.0
+    last: float = 80.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold", above=0.0)
+        check_number(self, "last", above=0.0, most=100.0)
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that there is one worker, if so."""
+        if training.n_workers < 2:
+            return ONE_WORKER
+        return TimeRule.inapplicable(self, training)
+
+    @property
+    def first_verdict(self) -> str:
+        """Return that communication must have been measured."""
+        return "10 s of steps that all ranks have in common, with communication"
+
+    def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
+        """Judge each rank by its own work."""
+        ranks = ranks_of(profile.bins[i])
+        if ranks is None or not ranks.phases[Phase.COMMUNICATION].any():
+            return {}
+        found = {}
+        for at, worker in enumerate(ranks.workers):
+            others = [k for k in range(len(ranks.workers)) if k != at]
+            usual = float(np.median(ranks.own[others]))
+            late = float(ranks.own[at]) - usual
+            gain = late / ranks.step_ns
+            is_slow = late > usual * self.threshold / 100
+            is_last = 100 * ranks.last_share(at) >= self.last
+            severity = gain_severity(gain) if is_slow and is_last else None
+            found[f"worker {worker}"] = Sign(
+                severity=severity,
+                describe=_describer(self, ranks, at, usual, gain),
+            )
+        return found
+
+
+def _describer(
+    rule: Straggler, ranks: Ranks, at: int, usual: float, gain: float
+) -> Callable[[], Description]:
+    def describe() -> Description:
+        others = [k for k in range(len(ranks.workers)) if k != at]
+        own = float(ranks.own[at])
+        phase = ranks.differing_phase(at, others)
+        uneven = ""
+        if ranks.samples[at] > 1.05 * float(np.median(ranks.samples[others])) > 0:
+            uneven = (
+                f" Its batches hold {number(ranks.samples[at])} samples, those of the "
+                f"others {number(float(np.median(ranks.samples[others])))}."
+            )
+        return Description(
+            message=(
+                f"All ranks wait for rank {ranks.workers[at]}: its own work in a step "
+                f"takes {number(own / 1e6)} ms, that of the others "
+                f"{number(usual / 1e6)} ms, and it is the last in "
+                f"{percent(100 * ranks.last_share(at))} of the steps.{uneven}"
+            ),
+            value=100 * (own / usual - 1),
+            threshold=rule.threshold,
+            advice=(
+                f"Most of the difference is {PHASE_WORDS[phase]}. Compare its host and "
+                "device with the others (clocks, temperature, other programs), and "
+                f"give all ranks equal batches. That gives up to {shorter(gain)}."
+            ),
+        )
+
+    return describe

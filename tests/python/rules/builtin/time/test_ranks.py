@@ -1,0 +1,90 @@
+"""Rules about ranks and workers: who is slow, and for whom the others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profile_fake import ProfiledTraining
+from rules_fake import FakeRun, judge
+from tdbg.rules import (
+    ExposedCommunication,
+    Rule,
+    Straggler,
+    WorkerImbalance,
+    check,
+)
+from tdbg.run.findings import Finding
+
+STEP = 0.1
+
+
+def ranks(own: Sequence[float], *, exposed: float = 0.0) -> ProfiledTraining:
+    """Synchronous steps of ranks with own work of so many seconds each."""
+    made = ProfiledTraining(FakeRun(), n_workers=len(own))
+    slowest = max(own)
+    for _ in range(int(90 / (slowest + exposed))):
+        at, number = made.now, made.n_steps
+        for rank, seconds in enumerate(own):
+            made.now, made.n_steps = at, number
+            phases = {"forward": seconds, "communication": slowest - seconds + exposed}
+            made.steps(slowest + exposed - 0.001, phases, worker=rank, scatter=0.0)
+    return made
+
+
+def found(made: ProfiledTraining, rule: Rule) -> list[Finding]:
+    return [each for each in judge(made.run, rule) if each.phase == "begin"]
+
+
+def test_the_rank_for_which_all_wait_is_named() -> None:
+    (finding,) = found(ranks([0.1, 0.13, 0.1]), Straggler())
+    assert finding.tensor == "worker 1"
+    assert "takes 130 ms, that of the others 100 ms" in finding.message
+    assert "it is the last in 100% of the steps" in finding.message
+    assert "Most of the difference is the forward pass" in finding.advice
+    assert "23% shorter steps" in finding.advice
+
+
+def test_equal_ranks_are_fine() -> None:
+    assert found(ranks([0.1, 0.101, 0.1]), Straggler()) == []
+
+
+def test_ranks_without_measured_communication_cannot_be_judged() -> None:
+    made = ranks([0.1, 0.1])
+    report = check(made.run, [Straggler()], record=False)
+    assert report.statuses[0].message == (
+        "nothing to judge: the rule needs 10 s of steps that all ranks have in common, "
+        "with communication"
+    )
+
+
+def test_communication_that_nothing_hides_is_found_if_no_rank_is_slow() -> None:
+    (finding,) = found(ranks([0.1, 0.1], exposed=0.1), ExposedCommunication())
+    assert "for 50% of the time of a step" in finding.message
+    assert found(ranks([0.1, 0.15], exposed=0.1), ExposedCommunication()) == []
+    assert found(ranks([0.1, 0.1], exposed=0.01), ExposedCommunication()) == []
+
+
+def test_one_worker_has_nobody_to_wait_for() -> None:
+    made = ProfiledTraining(FakeRun())
+    made.steps(90, {"forward": 0.1})
+    report = check(made.run, [Straggler(), ExposedCommunication()], record=False)
+    assert {each.message for each in report.statuses} == {
+        "does not apply: the training has one worker"
+    }
+
+
+def fetched(slow: float, wait: float) -> ProfiledTraining:
+    made = ProfiledTraining(FakeRun())
+    made.steps(90, {"data_wait": wait, "forward": 0.05}, loader={"workers": 3})
+    for row in made.profile._rows["loader"]:
+        row["fetch_ns"] = int((slow if row["loader_worker"] == 1 else 0.1) * 1e9)
+    return made
+
+
+def test_a_worker_that_is_slower_than_the_others_is_named() -> None:
+    (finding,) = found(fetched(0.3, 0.05), WorkerImbalance())
+    assert "Worker 1 of the data loader is slow" in finding.message
+    assert "take 300 ms, those of the other workers 100 ms" in finding.message
+    assert found(fetched(0.15, 0.05), WorkerImbalance()) == []
+    # Nobody waits for it.
+    assert found(fetched(0.3, 0.0), WorkerImbalance()) == []
