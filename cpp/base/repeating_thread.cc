@@ -78,10 +78,4 @@ RepeatingThread::~RepeatingThread() {
                            [this] { return state_->has_ended; });
 }
 
-void RepeatingThread::SetInterval(std::chrono::nanoseconds interval) {
-  if (ForkDepth() != fork_depth_) return;
-  const std::lock_guard lock(state_->mutex);
-  state_->interval = interval;
-}
-
 }  // namespace tdbg

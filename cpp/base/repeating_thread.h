@@ -29,9 +29,6 @@ class RepeatingThread {
   RepeatingThread(const RepeatingThread&) = delete;
   RepeatingThread& operator=(const RepeatingThread&) = delete;
 
-  // Changes the interval, from the next call on.
-  void SetInterval(std::chrono::nanoseconds interval);
-
  private:
   struct State;
 

@@ -26,20 +26,18 @@ bool IsSignalFree(int signal) {
 }
 
 SignalTimer::SignalTimer(int signal, std::chrono::nanoseconds interval)
-    : n_sent_(std::make_shared<std::atomic<std::uint64_t>>(0)),
-      is_taken_(std::make_shared<std::atomic<bool>>(false)),
+    : state_(std::make_shared<State>()),
       thread_("tdbg-python", interval,
-              [signal, handler = SignalHandler(signal), n_sent = n_sent_,
-               is_taken = is_taken_] {
+              [signal, handler = SignalHandler(signal), state = state_] {
                 if (handler == nullptr || SignalHandler(signal) != handler) {
-                  is_taken->store(true);
+                  state->is_taken.store(true);
                   return;
                 }
+                if (state->is_under_way.exchange(true)) return;
                 const pid_t process = ::getpid();
                 // The number of the main thread is that of the process.
-                if (::syscall(SYS_tgkill, process, process, signal) == 0) {
-                  n_sent->fetch_add(1);
-                }
+                ::syscall(SYS_tgkill, process, process, signal);
+                state->n_sent.fetch_add(1);
               }) {}
 
 }  // namespace tdbg

@@ -1,7 +1,11 @@
 // Sends a signal to the main thread of this process at an interval, as long as
 // the handler of the signal is the one that was there at the beginning.
 //
-// Thread safety: none; one owner.
+// The handler reports that it has run; until then no further signal is sent.
+// So a call that takes long is interrupted once, and somebody who takes the
+// signal over gets one.
+//
+// Thread safety: the owner's thread; Handled() may be called from a handler.
 
 #pragma once
 
@@ -19,17 +23,21 @@ class SignalTimer {
   // REQUIRES: `signal` is handled by a function.
   SignalTimer(int signal, std::chrono::nanoseconds interval);
 
+  // The latest signal was handled.
+  void Handled() { state_->is_under_way.store(false); }
   // Signals sent so far.
-  [[nodiscard]] std::uint64_t n_sent() const { return *n_sent_; }
+  [[nodiscard]] std::uint64_t n_sent() const { return state_->n_sent; }
   // Whether somebody else has taken the signal, so that none is sent any more.
-  [[nodiscard]] bool is_taken() const { return *is_taken_; }
-  void SetInterval(std::chrono::nanoseconds interval) {
-    thread_.SetInterval(interval);
-  }
+  [[nodiscard]] bool is_taken() const { return state_->is_taken; }
 
  private:
-  std::shared_ptr<std::atomic<std::uint64_t>> n_sent_;
-  std::shared_ptr<std::atomic<bool>> is_taken_;
+  struct State {
+    std::atomic<std::uint64_t> n_sent = 0;
+    std::atomic<bool> is_taken = false;
+    std::atomic<bool> is_under_way = false;
+  };
+
+  std::shared_ptr<State> state_;
   RepeatingThread thread_;
 };
 

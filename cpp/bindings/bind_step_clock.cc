@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -59,7 +60,7 @@ void Collects(StepClock& clock, const char* phase, const py::object& /*info*/) {
 }  // namespace
 
 void RegisterStepClock(py::module_& module) {
-  py::class_<StepClock>(module, "StepClock")
+  py::class_<StepClock, std::shared_ptr<StepClock>>(module, "StepClock")
       .def(py::init<>())
       .def("start", &StepClock::Start)
       .def("stop", &StepClock::Stop)

@@ -5,6 +5,8 @@ No module of its own: cpp/bindings/bind_signals.cc.
 
 from __future__ import annotations
 
+from tdbg._core_steps import StepClock
+
 class DumpListener:
     """Answers questions where this process is; docs/format.md, "Stacks"."""
 
@@ -16,6 +18,7 @@ class DumpListener:
         signal: int,
         dump_fd: int,
         interval: float = 1.0,
+        clock: StepClock | None = None,
     ) -> None: ...
     @property
     def n_answered(self) -> int: ...
@@ -24,7 +27,8 @@ class SignalTimer:
     """Sends a signal to the main thread at an interval in seconds."""
 
     def __init__(self, signal: int, interval: float) -> None: ...
-    def set_interval(self, interval: float) -> None: ...
+    def handled(self) -> None:
+        """Say in the handler that it runs; no signal is sent before."""
     @property
     def n_sent(self) -> int: ...
     @property

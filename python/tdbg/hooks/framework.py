@@ -9,7 +9,8 @@ docs/adding-a-framework.md shows a complete framework.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tdbg.capture.hook_base import HookBase
 from tdbg.capture.policy import Policy
@@ -17,12 +18,14 @@ from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.run_export import RunExport
 from tdbg.capture.session import Session
 from tdbg.config import HookConfig, ProfilerConfig
-from tdbg.profiler import Profiler
+from tdbg.profiler import Profiler, measured
 
 if TYPE_CHECKING:
     from tdbg.config.options import SessionOptions
 
 __all__ = ["FrameworkHook", "make_policy"]
+
+_Batch = TypeVar("_Batch")
 
 
 class FrameworkHook(HookBase):
@@ -72,6 +75,28 @@ class FrameworkHook(HookBase):
 
     def _start_profiler(self, session: Session, settings: ProfilerConfig) -> None:
         self._profiler = Profiler(session, settings)
+
+    def loader(self, batches: Iterable[_Batch]) -> Iterable[_Batch]:
+        """Measure how long your training waits for each batch of an iterable.
+
+        tdbg measures PyTorch's ``DataLoader`` by itself. For loaders of others, of
+        your own, and for generators::
+
+            for batch in hook.loader(my_loader):
+                train(batch)
+
+        Args:
+            batches: Any iterable. What you get back has its attributes and its length,
+                and can be iterated over as often as it.
+
+        Returns:
+            The iterable itself where nothing is to be measured: it is a ``DataLoader``,
+            or the hook has no profiler.
+
+        Raises:
+            ConfigurationError: If it cannot be iterated over.
+        """
+        return measured(self._session, batches)
 
     def _remember(self) -> None:
         if self._process_hook is not None:

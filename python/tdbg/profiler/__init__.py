@@ -5,6 +5,21 @@ It stands on ``capture``, whose session writes its tables (``run/profile_tables.
 
 from __future__ import annotations
 
+from tdbg.profiler.any_loader import measured
+from tdbg.profiler.collectives import Collectives
+from tdbg.profiler.loaders import Loaders, worker_processes
 from tdbg.profiler.profiler import Profiler
+from tdbg.profiler.python_sampler import PythonSampler
+from tdbg.profiler.stacks import StackAnswers
+from tdbg.profiler.step_rows import StepRows
 
-__all__ = ["Profiler"]
+__all__ = [
+    "Collectives",
+    "Loaders",
+    "Profiler",
+    "PythonSampler",
+    "StackAnswers",
+    "StepRows",
+    "measured",
+    "worker_processes",
+]

@@ -17,6 +17,10 @@ class ProfilerSettings(Protocol):
     def enabled(self) -> bool:
         """Whether anything is observed."""
 
+    @property
+    def python_interval(self) -> float | None:
+        """Seconds between two samples of the Python stack; None: there are none."""
+
 
 class ProfilerPart(Protocol):
     """One thing that is observed.

@@ -19,7 +19,14 @@ from typing import Any
 from tdbg.capture.session import Session
 from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError
-from tdbg.profiler import stacks, step_rows, windows
+from tdbg.profiler import (
+    collectives,
+    loaders,
+    python_sampler,
+    stacks,
+    step_rows,
+    windows,
+)
 from tdbg.profiler.part import ProfilerPart, ProfilerSettings, Start
 from tdbg.run.profile_requests import PROFILE, SETTINGS, ProfileRequest
 from tdbg.run.requests import Request
@@ -31,7 +38,14 @@ __all__ = ["OF_EVERY_RANK", "PARTS", "Profiler", "ProfilerPart", "ProfilerSettin
 OF_EVERY_RANK: frozenset[Start] = frozenset({stacks.start})
 """The parts that ranks have, too, which write no run."""
 
-PARTS: Sequence[Start] = (stacks.start, step_rows.start, windows.start)
+PARTS: Sequence[Start] = (
+    stacks.start,
+    step_rows.start,
+    loaders.start,
+    collectives.start,
+    python_sampler.start,
+    windows.start,
+)
 """The parts, in the order in which they start; they are closed in reverse."""
 
 

@@ -31,6 +31,7 @@ from tdbg.run.stacks import (
 )
 
 if TYPE_CHECKING:
+    from tdbg._core import StepClock
     from tdbg.capture.session import Session
     from tdbg.profiler.part import ProfilerSettings
 
@@ -76,9 +77,12 @@ class StackAnswers:
     Args:
         site: As whom.
         interval: Seconds between two looks for a question.
+        clock: Knows the phase and the step; None: nothing does.
     """
 
-    def __init__(self, site: StackSite, interval: float = 1.0) -> None:
+    def __init__(
+        self, site: StackSite, interval: float = 1.0, clock: StepClock | None = None
+    ) -> None:
         dump = _dump_of_process()
         pid = os.getpid()
         identity = {
@@ -94,13 +98,15 @@ class StackAnswers:
             "started_ns": time.time_ns(),
         }
         host = boot_id()[:8] or socket.gethostname()[:32]
-        self._listener: Any = import_module("tdbg._core").DumpListener(
+        core = import_module("tdbg._core")
+        self._listener: Any = core.DumpListener(
             str(Path(site.run) / "ctl" / FOLDER),
             f"{site.kind}-{site.rank}-{host}-{pid}",
             json.dumps(identity),
             dump.number,
             -1 if dump.file is None else dump.file.fileno(),
             interval,
+            clock if isinstance(clock, core.StepClock) else None,
         )
 
     def close(self) -> None:
@@ -116,7 +122,8 @@ def start(session: Session, settings: ProfilerSettings) -> StackAnswers | None: 
     """Answer for a rank."""
     if session.place is None:
         return None
-    return StackAnswers(StackSite(str(session.place.run), session.place.rank))
+    site = StackSite(str(session.place.run), session.place.rank)
+    return StackAnswers(site, clock=session.clock)
 
 
 _lock = threading.Lock()

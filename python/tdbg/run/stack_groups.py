@@ -125,14 +125,21 @@ def _group(members: list[ProcessStack]) -> StackGroup:
     if first.state != "answered":
         place = _NO_ANSWER[first.state][is_plural]
         return StackGroup(tuple(members), "", place, ())
-    frames = _without_own(first)
+    whole = _of_its_own(first)
+    frames = _without_tdbg(first, whole)
     waits_for = _waits_for(first, frames)
-    return StackGroup(
-        tuple(members),
-        waits_for,
-        _place(frames, waits_for, first.phase, is_plural=is_plural),
-        first.main_frames,
-    )
+    place = _place(frames, waits_for, first.phase, is_plural=is_plural)
+    return StackGroup(tuple(members), waits_for, place, whole)
+
+
+def _of_its_own(process: ProcessStack) -> tuple[Frame, ...]:
+    """Leave out calls that a forked worker has from the process that forked it."""
+    frames = process.main_frames
+    if process.kind == "worker":
+        for i, frame in enumerate(frames):
+            if _FETCH.search(frame.file) and frame.function == "_worker_loop":
+                return frames[: i + 1]
+    return frames
 
 
 _NO_ANSWER = {
@@ -157,12 +164,12 @@ _NO_ANSWER = {
 }
 
 
-def _without_own(process: ProcessStack) -> tuple[Frame, ...]:
+def _without_tdbg(
+    process: ProcessStack, frames: tuple[Frame, ...]
+) -> tuple[Frame, ...]:
     """Leave out the calls of tdbg itself."""
     own = process.own_folder
-    if not own:
-        return process.main_frames
-    return tuple(x for x in process.main_frames if not x.file.startswith(own))
+    return tuple(x for x in frames if not own or not x.file.startswith(own))
 
 
 def _waits_for(process: ProcessStack, frames: tuple[Frame, ...]) -> str:
@@ -192,6 +199,8 @@ def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 def _place(
     frames: tuple[Frame, ...], waits_for: str, phase: Phase | None, *, is_plural: bool
 ) -> str:
+    if waits_for == "work":
+        return "wait for work" if is_plural else "waits for work"
     inside = _inside(frames)
     own = frames[len(inside) :]
     at = ""
@@ -205,7 +214,6 @@ def _place(
     what = {
         "ranks": " for other ranks",
         "batch": " for a batch of the data loader",
-        "work": " for work",
         "": "",
     }[waits_for]
     within = f" in {called}" if called and own and waits_for in {"", "ranks"} else ""

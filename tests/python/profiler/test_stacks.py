@@ -319,6 +319,13 @@ def test_a_rank_that_waits_for_a_batch_is_named_with_its_workers() -> None:
         "Rank 0 waits for a batch of the data loader at train.py:30 (train); "
         "worker 1 of rank 0 is at data.py:9 (__getitem__)."
     )
+    groups = group_stacks([waits, busy, idle])
+    assert groups[-1].sentence == "worker 0 of rank 0 waits for work"
+    # Of a forked worker, the calls of the process that forked it are left out.
+    forked = process(
+        0, *busy.main_frames, ("/me/train.py", 30, "train"), kind="worker", worker=2
+    )
+    assert group_stacks([forked])[0].frames == busy.main_frames
 
 
 def test_the_phase_is_said_where_the_calls_do_not_tell() -> None:

@@ -1,0 +1,150 @@
+"""``hook.loader``: any iterable of batches, measured as a data loader is.
+
+Thread safety: as the iterable.
+
+Errors: those of the iterable, and none of tdbg.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from tdbg.capture.session import Session
+from tdbg.config.messages import short
+from tdbg.errors import ConfigurationError
+from tdbg.profiler import loaders
+from tdbg.profiler.fetches import UNKNOWN
+from tdbg.profiler.loader_rows import LoaderRows, size_of
+
+__all__ = ["measured"]
+
+_T = TypeVar("_T")
+
+
+def measured(session: Session, batches: Iterable[_T]) -> Iterable[_T]:
+    """Return what yields the same batches and measures how long each one takes.
+
+    Args:
+        session: Writes the rows.
+        batches: Any iterable; what tdbg measures already (PyTorch's DataLoader) is
+            returned as it is.
+
+    Raises:
+        ConfigurationError: If it cannot be iterated over.
+    """
+    given: object = batches
+    if not isinstance(given, Iterable) and not hasattr(type(given), "__getitem__"):
+        msg = f"hook.loader needs an iterable of batches, not {short(given)}"
+        raise ConfigurationError(msg)
+    rows = loaders.rows_of(session)
+    if rows is None or _is_measured(batches):
+        return batches
+    number = loaders.new_number()
+    kind = f"{type(batches).__module__}.{type(batches).__qualname__}"
+    rows.describe(number, {"kind": kind, "batches": _length(batches)})
+    if isinstance(batches, Iterator):
+        return _Batches(rows, number, 0, batches)
+    has_length = hasattr(type(batches), "__len__")
+    return (_SizedLoader if has_length else _Loader)(rows, number, batches)
+
+
+def _is_measured(batches: object) -> bool:
+    module = sys.modules.get("torch.utils.data")
+    return module is not None and isinstance(batches, module.DataLoader)
+
+
+def _length(batches: Any) -> int | None:
+    try:
+        return len(batches)
+    except Exception:
+        return None
+
+
+class _Loader(Generic[_T]):
+    """An iterable whose batches are measured; its attributes are the iterable's."""
+
+    _own = frozenset({"_batches", "_rows", "_number", "_epoch"})
+
+    def __init__(self, rows: LoaderRows, number: int, batches: Iterable[_T]) -> None:
+        self._rows = rows
+        self._number = number
+        self._epoch = -1
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[_T]:
+        self._epoch += 1
+        self._rows.waits()
+        try:
+            batches = iter(self._batches)
+        finally:
+            self._rows.goes_on()
+        return _Batches(self._rows, self._number, self._epoch, batches)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._own:  # Of a copy that is only being made.
+            raise AttributeError(name)
+        return getattr(self._batches, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._own:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._batches, name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._batches[key]  # type: ignore[index]
+
+    def __reduce__(self) -> Any:
+        return _itself, (self._batches,)
+
+
+class _SizedLoader(_Loader[_T]):
+    """One that has a length."""
+
+    def __len__(self) -> int:
+        return len(self._batches)  # type: ignore[arg-type]
+
+
+def _itself(batches: _T) -> _T:
+    """Return the iterable: a copy of a measured one is not measured."""
+    return batches
+
+
+class _Batches(Iterator[_T]):
+    """An iterator whose batches are measured; its attributes are the iterator's."""
+
+    def __init__(
+        self, rows: LoaderRows, number: int, epoch: int, batches: Iterator[_T]
+    ) -> None:
+        self._rows = rows
+        self._number = number
+        self._epoch = epoch
+        self._batches = batches
+
+    def __next__(self) -> _T:
+        rows = self._rows
+        session = rows.session
+        if session is None or session.is_closed or loaders.is_inside():
+            return next(self._batches)
+        rows.waits()
+        began = time.monotonic_ns()
+        try:
+            with loaders.inside():
+                batch = next(self._batches)
+        finally:
+            ended = time.monotonic_ns()
+            rows.goes_on()
+        samples, n_bytes = size_of(batch)
+        worker, depth = -1, -1  # Not known of a loader that is not PyTorch's.
+        where = self._number, worker, os.getpid(), self._epoch, depth, 0, 0
+        rows.add((ended, *where, samples, ended - began, *UNKNOWN, n_bytes))
+        return batch
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_batches":
+            raise AttributeError(name)
+        return getattr(self._batches, name)

@@ -1,0 +1,527 @@
+"""Measures PyTorch's DataLoader: how long the training waits, and what a batch costs.
+
+The iterators' own methods are replaced, once for a process, so that whatever uses a
+DataLoader (Lightning, accelerate, transformers) is measured.  What the workers do is
+measured inside them (``MeasuredWorker``).
+
+Thread safety: any thread may iterate over a loader.
+
+Errors: none reach the program.  Where PyTorch has changed, nothing is replaced, and an
+event says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from multiprocessing import util
+from types import ModuleType
+from typing import Any
+
+from tdbg.capture.session import Session
+from tdbg.profiler.fetches import UNKNOWN, Fetch, FetchMemory, WorkerFetches
+from tdbg.profiler.loader_rows import LoaderRows, size_of
+from tdbg.profiler.part import ProfilerSettings
+from tdbg.profiler.patches import LibraryPatches
+from tdbg.profiler.stacks import StackAnswers, StackSite
+from tdbg.run.schema import EventKind
+
+__all__ = [
+    "Loaders",
+    "MeasuredWorker",
+    "inside",
+    "is_inside",
+    "new_number",
+    "rows_of",
+    "start",
+    "worker_processes",
+]
+
+_MODULE = "torch.utils.data.dataloader"
+_STATE = "_tdbg_iteration"
+# Sessions that measure; replaced as a whole, so that reading needs no lock.
+_active: tuple[LoaderRows, ...] = ()
+_patches = LibraryPatches()
+_lock = threading.RLock()
+_inside = threading.local()
+
+
+class Loaders:
+    """Measures the loaders of a process for a session.
+
+    Args:
+        session: Writes the rows.
+
+    Raises:
+        ValueError: If PyTorch is not as it is expected to be.
+    """
+
+    def __init__(self, session: Session) -> None:
+        global _active  # noqa: PLW0603 - a process has one DataLoader class
+        self.rows = LoaderRows(session)
+        with _lock:
+            module = sys.modules.get(_MODULE)
+            if module is not None and not _patches.are_in_place:
+                _install(module)
+            _active = (*_active, self.rows)
+
+    def close(self) -> None:
+        """Measure no longer, and put PyTorch's methods back."""
+        self.rows.write()
+        self.forget()
+
+    def forget(self) -> None:
+        """Measure no longer."""
+        global _active  # noqa: PLW0603
+        with _lock:
+            _active = tuple(rows for rows in _active if rows is not self.rows)
+            if not _active:
+                _patches.undo()
+
+
+def start(session: Session, _: ProfilerSettings) -> Loaders | None:
+    """Measure the loaders of a session."""
+    try:
+        return Loaders(session)
+    except (AttributeError, TypeError, ValueError) as error:
+        content = {"what": "profiler", "part": "loaders", "off": str(error)[:500]}
+        session.write_event(EventKind.CHANGE, content)
+        return None
+
+
+def rows_of(session: Session) -> LoaderRows | None:
+    """Return the rows of a session; None: its loaders are not measured."""
+    return next((rows for rows in _active if rows.session is session), None)
+
+
+def new_number() -> int:
+    """Return the number of a further loader of this process."""
+    return _numbers.new()
+
+
+def is_inside() -> bool:
+    """Whether a loader fetches a batch on this thread.
+
+    A loader inside of another one is part of what the outer one costs.
+    """
+    return getattr(_inside, "depth", 0) > 0
+
+
+@contextlib.contextmanager
+def inside() -> Iterator[None]:
+    """A loader fetches a batch on this thread."""
+    _inside.depth = 1
+    try:
+        yield
+    finally:
+        _inside.depth = 0
+
+
+def _become_inert() -> None:
+    """Measure nothing in a forked child."""
+    global _active, _lock  # noqa: PLW0603
+    _active = ()
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_become_inert)
+
+
+# ---- loaders and their iterators --------------------------------------------------
+
+
+class _LoaderNumbers:
+    """Numbers loaders in the order in which they are first iterated over."""
+
+    def __init__(self) -> None:
+        self._numbers: weakref.WeakKeyDictionary[Any, list[int]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._next = 0
+
+    def new(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def next_epoch(self, loader: Any) -> tuple[int, int]:
+        """Return the number of a loader and of its epoch that begins."""
+        found = self._numbers.get(loader)
+        if found is None:
+            found = self._numbers[loader] = [self.new(), -1]
+        found[1] += 1
+        return found[0], found[1]
+
+
+_numbers = _LoaderNumbers()
+
+
+class _Iteration:
+    """What tdbg knows of an iterator of a DataLoader.
+
+    Attributes:
+        loader: Number of the loader.
+        epoch: Number of the epoch in the loader.
+        worker: The one that fetched the newest batch; -1: this process.
+    """
+
+    def __init__(
+        self, iterator: Any, loader: int, epoch: int, memory: FetchMemory | None = None
+    ) -> None:
+        self.loader = loader
+        self.epoch = epoch
+        self.first_epoch = epoch
+        self.worker = -1
+        self.memory = memory
+        self.n_workers: int = iterator._num_workers
+        self.capacity: int = self.n_workers * int(
+            getattr(iterator, "_prefetch_factor", None) or 0
+        )
+        self.is_collated: bool = iterator._auto_collation
+        self.n_taken = [0] * self.n_workers
+        self.pids: list[int] = [each.pid for each in getattr(iterator, "_workers", ())]
+        self.queue = getattr(iterator, "_data_queue", None)
+
+    def begin_epoch(self) -> None:
+        self.epoch += 1
+        self.n_taken = [0] * self.n_workers
+
+    def ready(self, iterator: Any) -> int:
+        """Return how many batches wait for the training; -1: unknown."""
+        if self.queue is None:
+            return -1
+        try:
+            arrived = len(iterator._task_info) - iterator._tasks_outstanding
+            ready: int = self.queue.qsize() + arrived
+        except (AttributeError, NotImplementedError, OSError, TypeError):
+            return -1
+        return max(0, ready)
+
+    def take(self, worker: int) -> None:
+        """Note that the next batch is a worker's."""
+        self.worker = worker
+        self.n_taken[worker] += 1
+
+    def row(
+        self, began_ns: int, ended_ns: int, cpu_ns: int, depth: int, batch: Any
+    ) -> tuple[int, ...]:
+        """Return the row of a batch; *cpu_ns* is of a loader without workers."""
+        worker, wait = self.worker, ended_ns - began_ns
+        fetch: Fetch = UNKNOWN
+        if self.n_workers == 0:
+            pid, fetch = os.getpid(), Fetch(wait, cpu_ns)
+        else:
+            pid = self.pids[worker] if 0 <= worker < len(self.pids) else 0
+            if self.memory is not None and worker >= 0:
+                number = self.n_taken[worker] - 1
+                epoch = self.epoch - self.first_epoch
+                fetch = self.memory.read(worker, epoch, number)
+        samples, n_bytes = size_of(batch)
+        return (
+            ended_ns,
+            self.loader,
+            worker,
+            pid,
+            self.epoch,
+            depth,
+            self.capacity,
+            self.n_workers,
+            samples if self.is_collated else -1,
+            wait,
+            *fetch,
+            n_bytes,
+        )
+
+
+def _iteration_of(iterator: Any) -> _Iteration:
+    """Return what is known; of an iterator that is older than the hook, little."""
+    state: _Iteration | None = iterator.__dict__.get(_STATE)
+    if state is None:
+        state = _Iteration(iterator, _numbers.new(), 0)
+        setattr(iterator, _STATE, state)
+    return state
+
+
+_living: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def worker_processes() -> dict[int, int]:
+    """Return the loader workers of this process: their numbers by their pids.
+
+    Any thread may call it; workers that have ended may be among them for a while.
+    """
+    found: dict[int, int] = {}
+    with contextlib.suppress(RuntimeError):  # Another thread begins an epoch.
+        for iterator in list(_living):
+            state = iterator.__dict__.get(_STATE)
+            if state is not None and not getattr(iterator, "_shutdown", False):
+                found.update({pid: i for i, pid in enumerate(state.pids)})
+    return found
+
+
+# ---- what is replaced -------------------------------------------------------------
+
+
+def _install(module: ModuleType) -> None:
+    """Replace the methods of the iterators, or none of them.
+
+    Raises:
+        AttributeError, TypeError, ValueError: If they are not what is expected.
+    """
+    base = module._BaseDataLoaderIter
+    single = module._SingleProcessDataLoaderIter
+    several = module._MultiProcessingDataLoaderIter
+    for owner, name, parameters in (
+        (base, "__next__", ["self"]),
+        (single, "__init__", ["self", "loader"]),
+        (several, "__init__", ["self", "loader"]),
+        (several, "_reset", ["self", "loader", "first_iter"]),
+    ):
+        found = list(inspect.signature(owner.__dict__[name]).parameters)
+        if found != parameters:
+            msg = f"{owner.__name__}.{name} takes {found}, not {parameters}"
+            raise ValueError(msg)
+    if len(inspect.signature(several.__dict__["_process_data"]).parameters) != 3:
+        msg = "_MultiProcessingDataLoaderIter._process_data takes other arguments"
+        raise ValueError(msg)
+    _patches.put(base, "__next__", _measured_next)
+    _patches.put(single, "__init__", _measured_init)
+    _patches.put(several, "__init__", _measured_init)
+    _patches.put(several, "_reset", _measured_reset)
+    _patches.put(several, "_process_data", _measured_process)
+
+
+@contextlib.contextmanager
+def _waiting(observers: tuple[LoaderRows, ...]) -> Iterator[None]:
+    for rows in observers:
+        rows.waits()
+    try:
+        yield
+    finally:
+        for rows in observers:
+            rows.goes_on()
+
+
+def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
+    now, cpu = time.monotonic_ns, time.thread_time_ns
+
+    def __next__(self: Any) -> Any:  # noqa: N807
+        observers = _active
+        if not observers or is_inside():
+            return original(self)
+        state = _iteration_of(self)
+        depth = state.ready(self)
+        _inside.depth = 1
+        for rows in observers:
+            rows.waits()
+        is_alone = state.n_workers == 0
+        began, cpu_ns = now(), -cpu() if is_alone else -1
+        try:
+            batch = original(self)
+        finally:
+            ended = now()
+            _inside.depth = 0
+            for rows in observers:
+                rows.goes_on()
+        if is_alone:
+            cpu_ns += cpu()
+        row = state.row(began, ended, cpu_ns, depth, batch)
+        for rows in observers:
+            rows.add(row)
+        return batch
+
+    return __next__
+
+
+def _measured_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(self: Any, loader: Any) -> None:  # noqa: N807
+        observers = _active
+        if not observers:
+            original(self, loader)
+            return
+        began = time.monotonic_ns()
+        number, epoch = _numbers.next_epoch(loader)
+        with _waiting(observers), _workers_of(loader, number) as memory:
+            original(self, loader)
+        _begin(self, _Iteration(self, number, epoch, memory))
+        for rows in observers:
+            rows.describe(number, _facts(loader))
+            rows.started(number, epoch, began)
+
+    return __init__
+
+
+def _begin(iterator: Any, state: _Iteration) -> None:
+    setattr(iterator, _STATE, state)
+    if state.pids:
+        _living.add(iterator)
+    if state.memory is not None:
+        weakref.finalize(iterator, state.memory.unlink)
+
+
+@contextlib.contextmanager
+def _workers_of(loader: Any, number: int) -> Iterator[FetchMemory | None]:
+    """Let the workers that are started here measure what they do."""
+    n_workers: int = loader.num_workers
+    if n_workers == 0:
+        yield None
+        return
+    memory = None
+    with contextlib.suppress(OSError):
+        memory = FetchMemory(n_workers, loader.prefetch_factor or 2)
+    session = _active[0].session if _active else None
+    place = None if session is None else session.place
+    site = None
+    if place is not None:
+        site = StackSite(str(place.run), place.rank, "worker", -1, number, os.getpid())
+    init = loader.worker_init_fn
+    path, n_slots = (memory.path, memory.n_slots) if memory else (None, 0)
+    # A loader refuses changes once it is made; this one is taken back at once.
+    object.__setattr__(
+        loader, "worker_init_fn", MeasuredWorker(init, site, path, n_slots)
+    )
+    try:
+        yield memory
+    except BaseException:
+        if memory is not None:
+            memory.unlink()
+        raise
+    finally:
+        object.__setattr__(loader, "worker_init_fn", init)
+
+
+def _measured_reset(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+        observers = _active
+        state = self.__dict__.get(_STATE)
+        if first_iter or state is None or not observers:
+            original(self, loader, first_iter)
+            return
+        began = time.monotonic_ns()
+        _numbers.next_epoch(loader)
+        state.begin_epoch()
+        with _waiting(observers):
+            original(self, loader, first_iter)
+        for rows in observers:
+            rows.started(state.loader, state.epoch, began)
+
+    return _reset
+
+
+def _measured_process(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _process_data(self: Any, data: Any, worker: int) -> Any:
+        state = self.__dict__.get(_STATE)
+        if state is not None:
+            state.take(worker)
+        return original(self, data, worker)
+
+    return _process_data
+
+
+def _facts(loader: Any) -> dict[str, Any]:
+    dataset = loader.dataset
+    context = getattr(loader, "multiprocessing_context", None)
+    method = getattr(context, "get_start_method", None)
+    length = None
+    with contextlib.suppress(Exception):
+        length = len(loader)
+    return {
+        "kind": "torch.utils.data.DataLoader",
+        "workers": loader.num_workers,
+        "prefetch_factor": loader.prefetch_factor,
+        "pin_memory": bool(loader.pin_memory),
+        "persistent": bool(loader.persistent_workers),
+        "dataset": f"{type(dataset).__module__}.{type(dataset).__qualname__}",
+        "is_iterable": loader._dataset_kind != 0,
+        "batch_size": loader.batch_size,
+        "drop_last": bool(loader.drop_last),
+        "batches": length,
+        "start_method": method() if method is not None else None,
+    }
+
+
+# ---- in the workers ---------------------------------------------------------------
+
+_Fetch = Callable[[Any], Any]
+
+
+class MeasuredWorker:
+    """Stands for a loader's ``worker_init_fn``, and can be sent to a worker.
+
+    It needs nothing of the parent, so it works with workers that are forked, spawned
+    or served by a fork server.  A worker that cannot be measured works as ever.
+
+    Args:
+        init: The function that the program has given; None: none.
+        site: Where the worker answers; None: nowhere.
+        path: The file that its fetches are noted in; None: they are not.
+        n_slots: As ``FetchMemory`` has it.
+    """
+
+    def __init__(
+        self,
+        init: Callable[[int], object] | None,
+        site: StackSite | None,
+        path: str | None,
+        n_slots: int,
+    ) -> None:
+        self._init = init
+        self._site = site
+        self._path = path
+        self._n_slots = n_slots
+
+    def __call__(self, worker: int) -> None:
+        """Prepare the worker, then do what the program asks for."""
+        with contextlib.suppress(Exception):
+            self._answer(worker)
+        with contextlib.suppress(Exception):
+            self._measure(worker)
+        if self._init is not None:
+            self._init(worker)
+
+    def _answer(self, worker: int) -> None:
+        if self._site is not None:
+            answers = StackAnswers(self._site._replace(worker=worker))
+            # Before the queues are flushed, which may take as long as it likes.
+            util.Finalize(None, answers.close, exitpriority=100)
+
+    def _measure(self, worker: int) -> None:
+        if self._path is None:
+            return
+        fetches = WorkerFetches(self._path, worker, self._n_slots)
+        kind = sys.modules[_MODULE]._DatasetKind
+        create = kind.create_fetcher
+
+        def create_fetcher(*arguments: Any, **named: Any) -> Any:
+            fetcher = create(*arguments, **named)
+            # Others are of loaders that the data set uses itself.
+            if sys._getframe(1).f_code.co_name == "_worker_loop":
+                with contextlib.suppress(Exception):
+                    fetches.begin_epoch()
+                    fetcher.fetch = _measured(fetcher.fetch, fetches)
+            return fetcher
+
+        kind.create_fetcher = staticmethod(create_fetcher)
+
+
+def _measured(fetch: _Fetch, fetches: WorkerFetches) -> _Fetch:
+    wall, cpu, write = time.monotonic_ns, time.thread_time_ns, fetches.write
+
+    def measured(index: Any) -> Any:
+        began, began_cpu = wall(), cpu()
+        try:
+            data = fetch(index)
+        except StopIteration:  # The end of an iterable data set is no batch.
+            raise
+        except BaseException:
+            write(wall() - began, cpu() - began_cpu)
+            raise
+        write(wall() - began, cpu() - began_cpu)
+        return data
+
+    return measured
