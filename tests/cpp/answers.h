@@ -126,6 +126,16 @@ void PutTables(Tables& t, AnswerText* out) {
   }
 }
 
+inline void PutSamples(const SamplesPlace& place, const Bytes& payload,
+                       AnswerText* out) {
+  out->Put(place.definition);
+  out->Put(place.first_time);
+  out->Put(place.last_time);
+  out->Put(place.n_rows);
+  out->Put(std::string(reinterpret_cast<const char*>(payload.data()),
+                       payload.size()));
+}
+
 inline std::string TextOfRows(const std::vector<ColumnRow>& rows) {
   return {reinterpret_cast<const char*>(rows.data()),
           rows.size() * sizeof(ColumnRow)};
@@ -147,6 +157,11 @@ inline Answers AnswersOf(RunReader& reader) {
   AnswerText text;
   PutTables(reader, &text);
   Answers answers;
+  const std::vector<std::uint32_t> ids = AllDefinitions(reader);
+  constexpr TimeRange kAllTimes{kAllSteps.first, kAllSteps.last};
+  for (const SamplesPlace& place : reader.FindSamples(kAllTimes, ids, 0)) {
+    PutSamples(place, reader.ReadSamples(place), &text);
+  }
   answers.tables = text.Take();
   answers.tables += TextOfRows(reader.Rows(0, reader.n_rows()));
   for (const std::uint32_t id : AllDefinitions(reader)) {
@@ -206,6 +221,10 @@ struct MemoryShard {
         text.Put(row.flags);
         text.Put(std::bit_cast<std::array<std::uint64_t, 12>>(row.summary));
       }
+    }
+    for (const SamplesPlace& place : tables.samples) {
+      const auto payload = reader.ReadSamples(place);
+      PutSamples(place, payload.ok() ? payload.value() : Bytes(), &text);
     }
     Answers answers;
     answers.tables = text.Take();

@@ -28,6 +28,28 @@ inline Bytes Noise(std::size_t n) {
   return bytes;
 }
 
+// A table of a profile: a time, and a byte for each of three cores.
+inline Definition SomeTable(std::uint32_t id) {
+  Definition table = SomeDefinition(id, "profile/core", DType::kNumpy, {});
+  table.role = TensorRole::kTable;
+  table.item_size = 11;
+  table.dtype_text = "time:<i8,busy:|u1*3";
+  return table;
+}
+
+// Rows of it, from a time on.
+inline Bytes SomeSamples(std::uint32_t definition, std::int64_t time, int n) {
+  Bytes rows;
+  ByteWriter w(&rows);
+  for (int i = 0; i < n; ++i) {
+    w.Put(time + 10 * i);
+    for (const unsigned busy : {7U, 8U, 255U}) {
+      w.Put(static_cast<std::uint8_t>(busy));
+    }
+  }
+  return EncodeSamples(definition, 11, rows);
+}
+
 // Rows as a later version may write them: two fields less, one more that this
 // build does not know, and bytes after the fields.
 inline Bytes LongerRows(std::uint32_t definition) {
@@ -134,6 +156,9 @@ inline ShardBuilder CompleteShard(std::uint32_t shard_number = 1) {
   histogram.keys = {3, 0x3f80, 0xc000};
   histogram.counts = {1, 190, 1};
   b.Add(RecordType::kHistogram, 1, EncodeHistogram(histogram), 1);
+  b.AddDefinition(SomeTable(7));
+  b.Add(RecordType::kSamples, kNoStep, SomeSamples(7, 500, 3), 7);
+  b.Add(RecordType::kSamples, kNoStep, SomeSamples(7, 525, 2), 7);
   Gap gap;
   gap.first_step = 0;
   gap.last_step = 1;

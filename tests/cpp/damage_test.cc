@@ -61,7 +61,7 @@ TDBG_TEST(TheCompleteShardReadsWithoutProblems) {
   MemoryShard memory(shard.bytes(), shard.header(), false);
   EXPECT_TRUE(memory.reader.state() == ShardState::kSealed);
   EXPECT_EQ(memory.problems().size(), 0U);
-  EXPECT_EQ(memory.definitions().size(), 6U);
+  EXPECT_EQ(memory.definitions().size(), 7U);
   EXPECT_EQ(memory.tables.n_rows, 4U);
   EXPECT_EQ(memory.tensors().size(), 6U);
   EXPECT_EQ(memory.scalars().size(), 2U);
@@ -70,6 +70,7 @@ TDBG_TEST(TheCompleteShardReadsWithoutProblems) {
   EXPECT_EQ(memory.spans().size(), 1U);
   EXPECT_EQ(memory.gaps().size(), 1U);
   EXPECT_EQ(memory.histograms().size(), 1U);
+  EXPECT_EQ(memory.tables.samples.size(), 2U);
   const Answers answers = memory.Ask();
   for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(answers.values[i]);
   // The codec of a later version costs its tensor, and says why.
@@ -334,7 +335,7 @@ TDBG_TEST(ARecordThatIsRepeatedCountsOnce) {
     MemoryShard memory(bytes, shard.header(), true);
     Answers answers = memory.Ask();
     EXPECT_GE(memory.problems().size(), 1U);
-    EXPECT_EQ(memory.definitions().size(), 6U);
+    EXPECT_EQ(memory.definitions().size(), 7U);
     EXPECT_EQ(memory.steps().size(), 2U);
     EXPECT_EQ(memory.scalars().size(), 2U);
     EXPECT_EQ(memory.tables.n_rows, 4U);

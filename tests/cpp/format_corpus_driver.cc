@@ -139,6 +139,38 @@ void Indexed(const std::string& root) {
   }
 }
 
+// Tables of a profile: two, in two shards, the second still growing.
+void Samples(const std::string& root) {
+  std::uint64_t next = 1;
+  for (const std::uint32_t number : {1U, 2U}) {
+    FileHeader header = SomeHeader(number);
+    header.first_sequence = next;
+    ShardBuilder shard(header);
+    Definition disk = SomeTable(2);
+    disk.name = "profile/disk/sda";
+    disk.item_size = 16;
+    disk.dtype_text = "time:<i8,reads:<u8";
+    shard.AddDefinition(SomeTable(1));
+    shard.AddDefinition(disk);
+    for (int i = 0; i < 3; ++i) {
+      const std::int64_t time = 1000 * number + 100 * i;
+      shard.Add(RecordType::kSamples, kNoStep, SomeSamples(1, time, 2 + i), 1);
+      Bytes rows(32);
+      Store(rows.data(), time + 5);
+      Store(rows.data() + 16, time - 5);
+      shard.Add(RecordType::kSamples, kNoStep, EncodeSamples(2, 16, rows), 2);
+    }
+    // As a later tdbg may write it: rows that are longer.
+    const Bytes longer = EncodeSamples(2, 24, Bytes(48, std::byte{3}));
+    shard.Add(RecordType::kSamples, kNoStep, longer, 2);
+    if (number == 1) shard.Seal(EndReason::kRotated);
+    next = shard.next_sequence();
+    const std::string name = "samples/train-0-1/00000" + std::to_string(number);
+    Write(root, name + ".tds", shard.bytes());
+    if (number == 1) Write(root, name + ".tdi", shard.Index());
+  }
+}
+
 void WriteAll(const std::string& root) {
   Write(root, "records/train-3-2/000001.tds", CompleteShard().bytes());
   Write(root, "element_types/train-0-1/000001.tds", ElementTypes().bytes());
@@ -146,6 +178,7 @@ void WriteAll(const std::string& root) {
   Damaged(root);
   TwoShards(root);
   Indexed(root);
+  Samples(root);
 }
 
 }  // namespace

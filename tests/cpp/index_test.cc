@@ -86,12 +86,22 @@ TDBG_TEST(TheFileHoldsEveryTableOfTheShard) {
       std::span(shard.bytes()).subspan(shard.bytes().size() - kEndBytes));
   EXPECT_EQ(end.value().index_crc, footer.value().directory_crc);
   EXPECT_EQ(TableOf<DefinitionPlace>(index, SectionKind::kDefinitions).size(),
-            6U);
+            7U);
   EXPECT_EQ(TableOf<StepEntry>(index, SectionKind::kSteps).size(), 2U);
   EXPECT_EQ(TableOf<TensorEntry>(index, SectionKind::kTensors).size(), 6U);
   EXPECT_EQ(TableOf<ScalarEntry>(index, SectionKind::kScalars).size(), 2U);
   EXPECT_EQ(TableOf<RowsPlace>(index, SectionKind::kRowsPlaces).size(), 2U);
   EXPECT_EQ(TableOf<ColumnRow>(index, SectionKind::kColumns).size(), 4U);
+  const auto samples = TableOf<SamplesPlace>(index, SectionKind::kSamples);
+  EXPECT_EQ(samples.size(), 2U);
+  EXPECT_EQ(samples[0].first_time, 500);
+  EXPECT_EQ(samples[0].last_time, 520);
+  EXPECT_EQ(samples[1].n_rows, 2U);
+  for (const Section& section : SectionsOf(index)) {
+    if (section.kind != SectionKind::kSamples) continue;
+    EXPECT_EQ(section.first_step, 500);
+    EXPECT_EQ(section.last_step, 535);
+  }
   const auto postings =
       TableOf<std::uint32_t>(index, SectionKind::kTensorPostings);
   EXPECT_TRUE(postings == (std::vector<std::uint32_t>{0, 4, 1, 5, 2, 3}));

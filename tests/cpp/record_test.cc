@@ -294,6 +294,55 @@ TDBG_TEST(HistogramsComeBack) {
   EXPECT_FALSE(DecodeHistogram(EncodeHistogram(twice)).ok());
 }
 
+TDBG_TEST(SamplesComeBack) {
+  for (const std::size_t n : {0U, 1U, 3U}) {
+    Bytes rows;
+    ByteWriter w(&rows);
+    for (std::size_t i = 0; i < n; ++i) {
+      w.Put(std::int64_t{20} - 10 * static_cast<std::int64_t>(i));
+      w.Put(std::uint32_t{7});
+    }
+    Bytes payload = EncodeSamples(3, 12, rows);
+    const auto head = DecodeSamplesHead(payload);
+    EXPECT_OK(head);
+    EXPECT_EQ(head.value().definition, 3U);
+    EXPECT_EQ(head.value().n_rows, n);
+    EXPECT_EQ(head.value().row_size, 12U);
+    const TimeRange times = TimesOf(head.value(), payload);
+    EXPECT_EQ(times.first, n == 3 ? 0 : n == 1 ? 20 : 0);
+    EXPECT_EQ(times.last, n == 0 ? -1 : 20);
+    CheckLengths(payload, payload.size(), DecodeSamplesHead);
+    payload[12] = std::byte{1};
+    EXPECT_TRUE(DecodeSamplesHead(payload).status().code() ==
+                StatusCode::kUnsupported);
+  }
+  for (const auto& [n, size] :
+       std::initializer_list<std::pair<std::uint32_t, std::uint32_t>>{
+           {1, 0},
+           {1, 7},
+           {11, 100},
+           {0xffffffff, 0xffffffff},
+           {1U << 31, 1U << 31}}) {
+    Bytes payload(16 + 1000);
+    Store(payload.data() + 4, n);
+    Store(payload.data() + 8, size);
+    EXPECT_TRUE(DecodeSamplesHead(payload).status().code() ==
+                StatusCode::kCorruption);
+  }
+}
+
+TDBG_TEST(ARowTakesWhatItsColumnsSay) {
+  EXPECT_EQ(RowSize("time:<i8"), 8U);
+  EXPECT_EQ(RowSize("time:<i8,a:<u2,b:|u1*192,c:<f4"), 206U);
+  for (const char* columns :
+       {"", "time", "time:<u8", "a:<i8", "time:<i8,", "time:<i8,:<i4",
+        "time:<i8,a:<i3", "time:<i8,a:|i8", "time:<i8,a:<i1", "time:<i8,a:<f2",
+        "time:<i8,a:|u1*", "time:<i8,a:|u1*x", "time:<i8,a:|u1*9999999999",
+        "time:<i8,a:|u1*0", "time:<i8,a:<f8*999999999", "time:<i8*2"}) {
+    EXPECT_EQ(RowSize(columns), 0U);
+  }
+}
+
 TDBG_TEST(RecordHeadersAreCheckedAgainstTheirLimits) {
   const auto decode = [](RecordHeader header) {
     Bytes bytes(64);

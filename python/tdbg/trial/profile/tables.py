@@ -28,7 +28,7 @@ from tdbg.run.profile_tables import (
 from tdbg.trial.shards import role_of
 from tdbg.trial.writers import WriterReader
 
-__all__ = ["ProfileTables", "TablePart", "fitted", "type_of"]
+__all__ = ["ProfileTables", "TablePart", "fitted", "joined", "type_of"]
 
 Rows = NDArray[np.void]
 
@@ -198,3 +198,11 @@ def _not_measured(column: np.dtype[Any]) -> Any:
     if column.kind == "u":
         return NOT_MEASURED >> (64 - 8 * column.itemsize)
     return -1
+
+
+def joined(parts: Sequence[Rows], table: np.dtype[Any]) -> Rows:
+    """All rows, by time; those of the same time in the order of their workers."""
+    rows = np.concatenate(parts) if parts else np.empty(0, table)
+    if len(rows) and (np.diff(rows["time"]) < 0).any():
+        rows = rows[np.argsort(rows["time"], kind="stable")]
+    return rows
