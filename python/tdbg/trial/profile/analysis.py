@@ -362,7 +362,7 @@ def _rates(
     profile: Tables, table: str, resource: str, columns: tuple[str, ...], scale: float,
     unit: str,
 ) -> Iterator[_Use]:  # fmt: skip
-    """What totals grew by, a second."""
+    """Growth of totals, a second."""
     for node, device, rows in _by_device(profile, table):
         total = np.sum([_float(rows[column]) for column in columns], axis=0)
         seconds = _seconds(rows)[1:]
