@@ -12,7 +12,14 @@ from rich.progress import Progress
 from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, plain
 from tdbg.config.quantities import plural
-from tdbg.export import ExportReport, export_tensorboard, follow_tensorboard
+from tdbg.export import (
+    ExportReport,
+    TimelineReport,
+    export_chrome,
+    export_perfetto,
+    export_tensorboard,
+    follow_tensorboard,
+)
 
 __all__ = ["command"]
 
@@ -94,6 +101,96 @@ def _tensorboard(
         emit_json({} if report is None else report.to_json())
     elif report is not None:
         _print(report)
+
+
+def _timeline_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that the exports of a timeline share."""
+    for option in reversed(
+        (
+            options.run,
+            click.option(
+                "--out",
+                type=click.Path(dir_okay=False),
+                required=True,
+                help="The file; an earlier one is replaced.",
+            ),
+            click.option(
+                "--steps",
+                callback=_steps,
+                metavar="FIRST:LAST",
+                help="Only these global steps, both included; either may be left out.",
+            ),
+            options.regex,
+            click.option(
+                "--statistics",
+                multiple=True,
+                help="A statistic of tensors to draw, such as l2; repeatable.",
+            ),
+            options.as_json,
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def _steps(
+    ctx: click.Context, parameter: click.Parameter, value: str | None
+) -> tuple[int | None, int | None] | None:
+    if value is None:
+        return None
+    first, colon, last = value.partition(":")
+    try:
+        start = int(first) if first else None
+        end = start if not colon else int(last) if last else None
+    except ValueError:
+        msg = f"{value!r} is no range of steps: give FIRST:LAST, such as 100:200"
+        raise click.BadParameter(msg, ctx, parameter) from None
+    return start, end
+
+
+@command.command("perfetto")
+@_timeline_options
+def _perfetto(run: str, **chosen: Any) -> None:
+    """Write RUN's timeline as a Perfetto trace.
+
+    Drop the file into https://ui.perfetto.dev, which reads it in your browser.
+    """
+    _timeline(export_perfetto, run, **chosen)
+
+
+@command.command("chrome")
+@_timeline_options
+def _chrome(run: str, **chosen: Any) -> None:
+    """Write RUN's timeline as Chrome's JSON trace, of at most 200,000 events."""
+    _timeline(export_chrome, run, **chosen)
+
+
+def _timeline(
+    export: Callable[..., TimelineReport],
+    run: str,
+    out: str,
+    steps: tuple[int | None, int | None] | None,
+    regex: tuple[str, ...],
+    statistics: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    report = export(
+        run,
+        out,
+        steps=steps,
+        regex=list(regex) or None,
+        statistics=[name for text in statistics for name in text.split(",")],
+    )
+    if as_json:
+        emit_json(report.to_json())
+        return
+    what = f"{plural(report.slices, 'slice')} and {plural(report.counters, 'counter')}"
+    out_to = console()
+    out_to.print(plain(f"{what} of {report.run} in {report.out}"))
+    if lost := report.lost_records["text"]:
+        out_to.print(plain(lost))
+    if not report.complete:
+        out_to.print(plain("the training continues: export again to see the rest"))
 
 
 @contextmanager

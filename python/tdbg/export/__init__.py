@@ -9,12 +9,16 @@ from __future__ import annotations
 from tdbg.export.at_end import ExportAtEnd, export_at_end
 from tdbg.export.selection import ExportReport, Selection
 from tdbg.export.tensorboard import export_tensorboard, follow_tensorboard
+from tdbg.export.timeline import TimelineReport, export_chrome, export_perfetto
 
 __all__ = [
     "ExportAtEnd",
     "ExportReport",
     "Selection",
+    "TimelineReport",
     "export_at_end",
+    "export_chrome",
+    "export_perfetto",
     "export_tensorboard",
     "follow_tensorboard",
 ]

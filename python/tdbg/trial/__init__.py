@@ -9,7 +9,7 @@ from tdbg.trial.envelope import DURATION_FIELD, ENVELOPE_FIELDS, Envelope
 from tdbg.trial.losses import LossSeries
 from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
 from tdbg.trial.overview import TensorOverview
-from tdbg.trial.profile import Profile, RecordedWindow
+from tdbg.trial.profile import DeviceUse, Profile, RecordedWindow
 from tdbg.trial.reports import RunOverhead, ScalarSeries, n_trained, stop_reason
 from tdbg.trial.rivals import HiddenSteps, hidden_steps
 from tdbg.trial.selection import StepState, mode_key
@@ -30,6 +30,7 @@ __all__ = [
     "STEP_TABLE_DTYPE",
     "Attempt",
     "Call",
+    "DeviceUse",
     "Envelope",
     "EventRecord",
     "FileProblem",

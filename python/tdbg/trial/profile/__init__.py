@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tdbg.trial.profile.analysis import DeviceUse
 from tdbg.trial.profile.clock import RunClock
 from tdbg.trial.profile.profile import Profile
 from tdbg.trial.profile.tables import ProfileTables
 from tdbg.trial.profile.windows import RecordedWindow
 
-__all__ = ["Profile", "ProfileTables", "RecordedWindow", "RunClock"]
+__all__ = ["DeviceUse", "Profile", "ProfileTables", "RecordedWindow", "RunClock"]

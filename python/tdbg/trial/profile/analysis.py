@@ -25,8 +25,10 @@ __all__ = [
     "INTERVAL_DTYPE",
     "USAGE_DTYPE",
     "UTILIZATION_DTYPE",
+    "DeviceUse",
     "Ranges",
     "device_usage",
+    "device_uses",
     "job_statistics",
     "phase_intervals",
     "step_statistics",
@@ -111,8 +113,18 @@ class Tables(Protocol):
         """The rows of a table."""
 
 
-class _Use(NamedTuple):
-    """How much a device was used: a value for each sample, and how long it counts."""
+class DeviceUse(NamedTuple):
+    """How much a device was used: a value for each sample.
+
+    Attributes:
+        resource: cpu, gpu, memory, gpu_memory, i/o or network.
+        node: Number of the host.
+        device: Its name; empty: the host as a whole.
+        unit: "share" (0 to 1) or "bytes/s".
+        time: When each sample was taken, on the run's clock in ns.  Shape (n,).
+        seconds: How long each counts: since the one before.  Shape (n,).
+        values: How much; NaN: not measured.  Shape (n,).
+    """
 
     resource: str
     node: int
@@ -257,7 +269,7 @@ def utilization(
     else:
         phases = [*JOB_PHASES[::2], *MODES] if by else [""]
     found = []
-    for use in _uses(profile):
+    for use in device_uses(profile):
         if resource not in (None, use.resource):
             continue
         for name in phases:
@@ -274,7 +286,7 @@ def utilization(
     return np.array(found, UTILIZATION_DTYPE)
 
 
-def _within(use: _Use, intervals: Rows) -> NDArray[np.bool_]:
+def _within(use: DeviceUse, intervals: Rows) -> NDArray[np.bool_]:
     """Which samples lie in the intervals, with the middle of their time."""
     middles = use.time - (use.seconds * 5e8).astype(np.int64)
     if not len(intervals):
@@ -311,19 +323,20 @@ def device_usage(profile: Tables, device: str | None, ranges: Ranges | None) -> 
     return np.array(found, USAGE_DTYPE)
 
 
-def _uses(profile: Tables) -> Iterator[_Use]:
+def device_uses(profile: Tables) -> Iterator[DeviceUse]:
+    """Yield how much each device was used: ``Profile.device_uses``."""
     for node, rows in _by_node(profile, "system"):
         seconds = _seconds(rows)
         busy = rows["cpu_user"] + rows["cpu_system"] + rows["cpu_steal"]
         busy = np.where(np.isnan(rows["allowed_busy"]), busy, rows["allowed_busy"])
         of_host = node, "", "share", rows["time"], seconds
-        yield _Use("cpu", *of_host, busy.astype(np.float64))
+        yield DeviceUse("cpu", *of_host, busy.astype(np.float64))
         free, total = _float(rows["memory_available"]), _float(rows["memory_total"])
-        yield _Use("memory", *of_host, 1 - _share(free, total))
-        yield _Use("i/o", *of_host, rows["cpu_iowait"].astype(np.float64))
+        yield DeviceUse("memory", *of_host, 1 - _share(free, total))
+        yield DeviceUse("i/o", *of_host, rows["cpu_iowait"].astype(np.float64))
         used, limit = _float(rows["cgroup_memory"]), _float(rows["cgroup_limit"])
         of_group = node, "cgroup", "share", rows["time"], seconds
-        yield _Use("memory", *of_group, _share(used, limit))
+        yield DeviceUse("memory", *of_group, _share(used, limit))
     yield from _gpus(profile)
     yield from _gpu_memory(profile)
     yield from _rates(profile, "disk", "i/o", ("busy_ns",), 1e-9, "share")
@@ -331,29 +344,29 @@ def _uses(profile: Tables) -> Iterator[_Use]:
     yield from _rates(profile, "network", "network", names, 1.0, "bytes/s")
 
 
-def _cores(profile: Tables) -> Iterator[_Use]:
+def _cores(profile: Tables) -> Iterator[DeviceUse]:
     for node, rows in _by_node(profile, "core"):
         seconds = _seconds(rows)
         for core in range(rows["busy"].shape[1]):
             busy = rows["busy"][:, core]
             values = np.where(busy == 255, np.nan, busy / 200)
-            yield _Use(
+            yield DeviceUse(
                 "cpu", node, f"cpu{core}", "share", rows["time"], seconds, values
             )
 
 
-def _gpus(profile: Tables) -> Iterator[_Use]:
+def _gpus(profile: Tables) -> Iterator[DeviceUse]:
     for node, device, rows in _by_device(profile, "gpu"):
-        yield _Use(
+        yield DeviceUse(
             "gpu", node, device, "share", rows["time"], _seconds(rows),
             rows["busy"].astype(np.float64),
         )  # fmt: skip
 
 
-def _gpu_memory(profile: Tables) -> Iterator[_Use]:
+def _gpu_memory(profile: Tables) -> Iterator[DeviceUse]:
     for node, device, rows in _by_device(profile, "gpu"):
         share = _share(_float(rows["memory_used"]), _float(rows["memory_total"]))
-        yield _Use(
+        yield DeviceUse(
             "gpu_memory", node, device, "share", rows["time"], _seconds(rows), share
         )
 
@@ -361,14 +374,14 @@ def _gpu_memory(profile: Tables) -> Iterator[_Use]:
 def _rates(
     profile: Tables, table: str, resource: str, columns: tuple[str, ...], scale: float,
     unit: str,
-) -> Iterator[_Use]:  # fmt: skip
+) -> Iterator[DeviceUse]:  # fmt: skip
     """Growth of totals, a second."""
     for node, device, rows in _by_device(profile, table):
         total = np.sum([_float(rows[column]) for column in columns], axis=0)
         seconds = _seconds(rows)[1:]
         grown = np.where(np.diff(total) < 0, np.nan, np.diff(total))  # Booted anew.
         values = _share(grown * scale, seconds)
-        yield _Use(resource, node, device, unit, rows["time"][1:], seconds, values)
+        yield DeviceUse(resource, node, device, unit, rows["time"][1:], seconds, values)
 
 
 def _by_node(profile: Tables, table: str) -> Iterator[tuple[int, Rows]]:

@@ -330,6 +330,10 @@ class Profile(ProfileQueries):
         """
         return analysis.utilization(self, resource, by, phase)
 
+    def device_uses(self) -> list[analysis.DeviceUse]:
+        """Return how much each device was used over time, as ratios of its columns."""
+        return list(analysis.device_uses(self))
+
     def get_device_usage_stats(
         self,
         device: str | None = None,

@@ -1,0 +1,1 @@
+"""The timeline of a long run: how large it is, and how long it takes."""
