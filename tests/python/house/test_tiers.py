@@ -14,7 +14,7 @@ from tiers import SECOND, need_of
 
 #: What the extra ``test`` installs, by the names of its modules; and what is ours.
 INSTALLED = {
-    *("click", "google", "hypothesis", "ml_dtypes", "numpy", "pytest"),
+    *("click", "google", "hypothesis", "ml_dtypes", "numpy", "perfetto", "pytest"),
     *(
         "pytest_timeout",
         "re2",

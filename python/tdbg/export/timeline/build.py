@@ -202,12 +202,12 @@ class _Drawing:
         return Counter(_RUN, name, "", self._time_of(steps[chosen]), values[chosen])
 
     def _statistics(self) -> Iterator[Counter]:
-        wanted = tuple(self._options.statistics)
-        if not wanted:
+        requested = tuple(self._options.statistics)
+        if not requested:
             return
         names = self._trial.tensor_names(regex=self._options.regex)
         table = self._trial.statistics(names)
-        for name in wanted:
+        for name in requested:
             columns = statistic_column(table, name)
             for tensor, values in zip(table.names, columns, strict=True):
                 yield self._of_steps(
