@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tdbg.config.quantities import number, percent
-from tdbg.rules.builtin.time.breakdown import breakdown_of
 from tdbg.rules.builtin.time.lines import in_words, top_line
-from tdbg.rules.builtin.time.loading import loading_of
+from tdbg.rules.builtin.time.loading import loading_of, wait_share
 from tdbg.rules.builtin.time.machine_use import mean, processes_of, system_rows
 from tdbg.rules.builtin.time.time_rule import (
     TRAINING,
@@ -61,10 +60,9 @@ class CPUBottleneck(TimeRule):
     def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
         """Judge the wait, the workers and the cores."""
         each = profile.bins[i]
-        breakdown, system = breakdown_of(each), system_rows(each)
-        if breakdown is None or system is None:
+        wait, system = wait_share(each), system_rows(each)
+        if wait is None or system is None:
             return {}
-        wait = breakdown.share(Phase.DATA_WAIT)
         cores, computing = mean(system, "allowed_busy"), _computing(each)
         if 100 * wait < self.wait_threshold:
             # Cores may be as busy as they like.

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tdbg.config.quantities import number, percent, plural
-from tdbg.rules.builtin.time.breakdown import Breakdown, breakdown_of
 from tdbg.rules.builtin.time.lines import in_words, top_line
-from tdbg.rules.builtin.time.loading import Loading, allowed_cores, loading_of
+from tdbg.rules.builtin.time.loading import (
+    Loading,
+    allowed_cores,
+    loading_of,
+    wait_share,
+)
 from tdbg.rules.builtin.time.time_rule import (
     TRAINING,
     Sign,
@@ -73,15 +77,14 @@ class DataLoaderBound(TimeRule):
 
     def _signs(self, profile: ProfileWindow, i: int) -> Iterator[tuple[str, Sign]]:
         each = profile.bins[i]
-        breakdown = breakdown_of(each)
-        if breakdown is not None:
-            yield TRAINING, self._of_steps(each, breakdown)
+        wait = wait_share(each)
+        if wait is not None:
+            yield TRAINING, self._of_steps(each, wait)
         share = _share_of_epochs(profile, i)
         if share is not None:
             yield EPOCHS, self._of_epochs(each, share)
 
-    def _of_steps(self, each: Bin, breakdown: Breakdown) -> Sign:
-        wait = breakdown.share(Phase.DATA_WAIT)
+    def _of_steps(self, each: Bin, wait: float) -> Sign:
         loading = loading_of(each)
         keeps_up = (
             loading is not None

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.quantities import number, percent
-from tdbg.rules.builtin.time.breakdown import breakdown_of
-from tdbg.rules.builtin.time.loading import loading_of
+from tdbg.rules.builtin.time.loading import loading_of, wait_share
 from tdbg.rules.builtin.time.machine_use import (
     ProcessUse,
     processes_of,
@@ -29,7 +28,7 @@ from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import Description
 from tdbg.run.findings import Stage
-from tdbg.run.profile_tables import Phase, ProcessKind
+from tdbg.run.profile_tables import ProcessKind
 
 __all__ = ["IOBottleneck"]
 
@@ -68,10 +67,9 @@ class IOBottleneck(TimeRule):
     def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
         """Judge the wait, the states of those who read, and the pressure on I/O."""
         each = profile.bins[i]
-        breakdown = breakdown_of(each)
-        if breakdown is None:
+        wait = wait_share(each)
+        if wait is None:
             return {}
-        wait = breakdown.share(Phase.DATA_WAIT)
         if 100 * wait < self.wait_threshold:
             return {TRAINING: Sign(severity=None, describe=_nothing)}
         readers = _readers(each)

@@ -19,7 +19,7 @@ from tdbg.rules.table import Floats
 from tdbg.run.profile_tables import Phase
 from tdbg.stats.loader_queue import best_workers, most_workers, predicted_step_ns
 
-__all__ = ["Loading", "allowed_cores", "loading_of"]
+__all__ = ["Loading", "allowed_cores", "loading_of", "wait_share"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +76,18 @@ class Loading:
     def predicted_step_ns(self, workers: int) -> float:
         """Return how long a step would take with so many workers."""
         return predicted_step_ns(self.fetch_ns or 0.0, self.rest_ns, workers)
+
+
+def wait_share(each: Bin) -> float | None:
+    """Return the share of usual steps' time that waits for data; None: unknown.
+
+    Where no loader is known and no wait was seen, nobody looked.
+    """
+    breakdown = breakdown_of(each)
+    if breakdown is None:
+        return None
+    share = breakdown.share(Phase.DATA_WAIT)
+    return share if share > 0 or len(each.tables["loader"]) else None
 
 
 def loading_of(each: Bin) -> Loading | None:

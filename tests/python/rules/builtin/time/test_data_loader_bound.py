@@ -8,7 +8,7 @@ import pytest
 
 from profile_fake import START, ProfiledTraining
 from rules_fake import FakeRun, judge
-from tdbg.rules import DataLoaderBound
+from tdbg.rules import DataLoaderBound, check
 from tdbg.run.findings import Finding, Severity
 
 
@@ -76,6 +76,13 @@ def test_a_loader_that_nobody_measured_is_judged_by_its_wait_alone() -> None:
     ProfiledTraining(run).steps(90, {"data_wait": 0.06, "forward": 0.02})
     (finding,) = found(run)
     assert "tdbg could not measure how long a fetch takes" in finding.advice
+
+
+def test_a_loader_that_nobody_saw_is_not_called_fine() -> None:
+    run = FakeRun()
+    ProfiledTraining(run).steps(90, {"other": 0.08, "forward": 0.02})
+    (status,) = check(run, [DataLoaderBound()], record=False).statuses
+    assert status.message == "does not apply: tdbg saw no data loader"
 
 
 def test_small_gains_are_silent_or_infos() -> None:
