@@ -53,7 +53,6 @@ def _of_steps(view: TimeView) -> dict[str, Any]:
     return {
         "sentence": view.sentence,
         "change": _or_none(view.change),
-        "rules": [each.rule for each in view.problems],
         "breakdowns": _all(view.breakdowns),
         "job": _all(view.job),
         "goodput": view.goodput if math.isfinite(view.goodput) else None,

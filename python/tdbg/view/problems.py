@@ -49,11 +49,18 @@ class Episode:
         """Rule, tensor and first global step, which tell it from others."""
         return self.newest.identity
 
+    @property
+    def is_of_time(self) -> bool:
+        """Whether it is about time, and not about a tensor."""
+        stage = self.newest.stage
+        return stage is not None and stage.is_of_time
+
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
         return {
             **self.newest.to_json(),
             "severity": self.worst.label,
+            "of_time": self.is_of_time,
             "noticed": self.noticed,
             "over": self.newest.is_over,
             "consequences": self.n_consequences,

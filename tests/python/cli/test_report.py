@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from profiles import LOADER_BOUND, Plan, profiled_run
 from report_runs import Page
 from run_builder import RunBuilder, simple_run
 
@@ -178,3 +179,28 @@ def test_run_judges_and_writes_the_report_of_each_training(tmp_path: Path) -> No
     assert "written to out.html" in done.stderr
     for name, rounds in (("out.html", 3), ("out-2.html", 4)):
         assert f"Trained for {rounds} rounds" in Page.of(tmp_path / name).verdict
+
+
+def test_a_profile_is_a_report_about_time_alone(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "bound", [Plan(LOADER_BOUND)])
+    result = tdbg(tmp_path, "report", "bound", "--profile")
+    assert result.returncode == 0, result.stderr
+    titles = Page((tmp_path / "bound-profile.html").read_text()).titles
+    assert titles[0] == "Where the time went"
+    assert "Losses and rates" not in titles
+
+
+def test_a_profile_of_two_runs_is_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        simple_run(tmp_path / name)
+    result = tdbg(tmp_path, "report", "a", "b", "--profile")
+    assert result.returncode == 2
+    assert "--profile covers one run, not 2" in result.stderr
+
+
+def test_show_says_where_the_time_went(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "bound", [Plan(LOADER_BOUND)])
+    with RunBuilder(tmp_path / "bound", rank=1, world_size=2) as run:
+        run.step(0, {"fc.weight": np.ones(3, np.float32)})
+    result = tdbg(tmp_path, "show", "bound")
+    assert "where the time went: 67 % data wait" in result.stdout

@@ -79,6 +79,7 @@ def test_a_script_is_captured_from_its_first_step(
     assert last.endswith("input some input")
     assert f"tdbg: writing the run to {run_dir}" in result.stderr
     assert result.stderr.count(f"next: tdbg check {shlex.quote(str(run_dir))}") == 1
+    assert "tdbg: where the time went: " in result.stderr
     trial = create_trial(run_dir)
     assert trial.workers() == ["worker_0"]
     assert len(trial.attempts()) == 1, "the loader's worker is left alone"

@@ -212,10 +212,14 @@ def test_findings_about_time_are_flags_on_the_axis_of_the_screen(
     profiled_run(run, [Plan(LOADER_BOUND, fetch_ms=160.0)])
     begun = finding("DataLoaderBound", "training", 40, Severity.WARNING)
     document = {**begun.to_json(), "advice": ADVICE, "stage": Stage.LOADING.label}
-    other = finding("DeadReLU", "relu", 10, Severity.WARNING)
+    other = finding("LossSpike", "loss", 10, Severity.WARNING)
     add_findings(run, Finding.from_json(document), other)
     with dashboard(run) as served, shown(browser, served, "run") as watched:
         page = watched.page
         expect(page.locator(".verdict")).to_contain_text(ADVICE)
         expect(page.locator(".flag")).to_have_count(1)
         expect(page.locator(".flag")).to_contain_text("DataLoaderBound")
+        page.get_by_role("link", name="Findings").click()
+        card = page.locator(".found", has_text="DataLoaderBound")
+        card.get_by_role("link", name="Show me").click()
+        expect(page.locator("canvas.bands")).to_be_visible()

@@ -331,7 +331,8 @@ class TimeView:
     @cached_property
     def problems(self) -> list[Problem]:
         """The findings about time: those that go on first, then the gravest."""
-        found = [each for each in self.diagnosis.problems if _is_of_time(each)]
+        problems = self.diagnosis.problems
+        found = [each for each in problems if each.episodes[0].is_of_time]
         return sorted(found, key=_order)
 
     @property
@@ -356,11 +357,6 @@ class TimeView:
         if self.change is not None:
             lines.append(f"what to change first: {self.change.text}")
         return lines
-
-
-def _is_of_time(problem: Problem) -> bool:
-    stage = problem.worst.stage
-    return stage is not None and stage.is_of_time
 
 
 def _order(problem: Problem) -> tuple[bool, bool, int, float]:

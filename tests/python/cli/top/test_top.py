@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from profiles import LOADER_BOUND, Plan, profiled_run
 from run_builder import RunBuilder, simple_run
 from tdbg.cli import _tdbg
 from tdbg.cli.top.board import WatchedRun
@@ -361,3 +362,22 @@ def test_a_real_training_is_stopped_from_a_real_terminal(
         assert terminal.process.wait(60) == 0
     finally:
         terminal.close()
+
+
+def test_a_line_says_where_the_time_of_a_step_goes(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "run", [Plan(LOADER_BOUND)])
+    run = looked(tmp_path / "run")
+    (line,) = (
+        each
+        for each in lines_of([run], View(is_open=True), 100, 30)
+        if each.startswith("time")
+    )
+    assert "█" in line
+    assert "a step 90" in line
+    assert "data wait 67 %" in line
+
+
+def test_a_run_without_a_profile_has_no_line_about_time(tmp_path: Path) -> None:
+    simple_run(tmp_path / "run")
+    lines = lines_of([looked(tmp_path / "run")], View(is_open=True), 100, 30)
+    assert not [line for line in lines if line.startswith("time")]

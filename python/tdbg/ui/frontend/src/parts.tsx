@@ -301,16 +301,20 @@ export function tensorsText(group: Group): string {
   return n === 1 ? "1 tensor" : `${count(n)} tensors`;
 }
 
-/** Where to look at a finding: its tensor, a fifth of its length around it. */
+/** Where to look at a finding: its tensor, or the time, a fifth of its length around it. */
 export function placeOf(run: string, finding: Finding, last: number | null): Route {
   const margin = Math.max(10, Math.round((finding.last_step - finding.first_step) * 0.2));
+  const steps = {
+    from: String(Math.max(0, finding.first_step - margin)),
+    to: String(Math.min(finding.last_step + margin, last ?? finding.last_step) + 1),
+    at: String(finding.first_step),
+  };
+  if (finding.of_time) return { run, screen: "time", ...steps };
   return {
     run,
     screen: "tensor",
     tensor: finding.tensor,
-    from: String(Math.max(0, finding.first_step - margin)),
-    to: String(Math.min(finding.last_step + margin, last ?? finding.last_step) + 1),
-    at: String(finding.first_step),
+    ...steps,
     field: fieldOf(finding) === "rms" ? undefined : fieldOf(finding),
   };
 }

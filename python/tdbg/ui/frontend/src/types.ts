@@ -95,6 +95,8 @@ export interface Finding {
   threshold: number | null;
   over: boolean;
   consequences: number;
+  /** Whether it is about time, and not about a tensor. */
+  of_time: boolean;
   evidence: { statistic: string; limit: number | null } | null;
   cause: { rule: string; tensor: string; first_step: number } | null;
 }

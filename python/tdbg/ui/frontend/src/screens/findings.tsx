@@ -139,15 +139,17 @@ function FoundGroup({ run, group, version }: { run: Run; group: Group; version: 
   const field = fieldOf(first);
   const isCurve = run.curves.includes(first.tensor);
   const grid = useGrid(
-    {
-      path: isCurve ? "curve" : "envelope",
-      run: run.id,
-      name: first.tensor,
-      ...(isCurve ? {} : { field }),
-      from,
-      to,
-      most: 400,
-    },
+    first.of_time
+      ? null
+      : {
+          path: isCurve ? "curve" : "envelope",
+          run: run.id,
+          name: first.tensor,
+          ...(isCurve ? {} : { field }),
+          from,
+          to,
+          most: 400,
+        },
     group.over ? 0 : version,
   );
   const lines = useMemo(
@@ -198,8 +200,10 @@ function FoundGroup({ run, group, version }: { run: Run; group: Group; version: 
           )}
         </div>
         <div class="side evidence">
-          <p class="soft">{isCurve ? shorten(first.tensor, 40) : FIELD_NAMES[field]}</p>
-          {!grid.error && (
+          {!first.of_time && (
+            <p class="soft">{isCurve ? shorten(first.tensor, 40) : FIELD_NAMES[field]}</p>
+          )}
+          {!grid.error && !first.of_time && (
             <LineChart
               lines={lines}
               title={`Evidence: ${plain(first.tensor)}`}

@@ -51,8 +51,6 @@ export interface Facts {
   said: string;
   sentence: string;
   change: { rule: string; text: string } | null;
-  /** The rules of which findings are about time. */
-  rules: string[];
   breakdowns: Breakdown[];
   job: { name: string; seconds: number; share: number; is_productive: boolean }[];
   goodput: number | null;

@@ -25,10 +25,7 @@ export function TimeScreen({ run, version }: { run: Run; version: number }) {
   const route = useRoute();
   const range = rangeOf(run, route);
   const { facts, maps } = useTimes(run, range, version);
-  const found = useMemo(
-    () => run.findings.filter((each) => facts.data?.rules.includes(each.rule)),
-    [run.findings, facts.data],
-  );
+  const found = useMemo(() => run.findings.filter((each) => each.of_time), [run.findings]);
   if (!facts.data)
     return (
       <main class="time empty">
