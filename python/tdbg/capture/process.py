@@ -24,6 +24,7 @@ from tdbg.capture.ranks import WriterIdentity
 __all__ = [
     "MAX_FAULTS",
     "Faults",
+    "after_close",
     "at_exit",
     "replace_sessions",
     "watch_process",
@@ -55,6 +56,7 @@ class OpenSession(Protocol):
 
 _sessions: weakref.WeakSet[OpenSession] = weakref.WeakSet()
 _callbacks: list[Callable[[], None]] = []
+_last_callbacks: list[Callable[[], None]] = []
 
 
 def watch_process(session: OpenSession) -> None:
@@ -68,6 +70,11 @@ def at_exit(callback: Callable[[], None]) -> None:
     In a child of ``multiprocessing``, too, which does not call what ``atexit`` has.
     """
     _callbacks.append(callback)
+
+
+def after_close(callback: Callable[[], None]) -> None:
+    """Call *callback* when this process exits and all sessions are closed."""
+    _last_callbacks.append(callback)
 
 
 def replace_sessions(run: bytes, rank: int, directory: Path) -> None:
@@ -103,10 +110,15 @@ def _warn_of_rival(session: OpenSession, directory: Path) -> None:
 
 
 def _end() -> None:
-    while _callbacks:
-        with contextlib.suppress(Exception):
-            _callbacks.pop(0)()
+    _call_all(_callbacks)
     _close_all()
+    _call_all(_last_callbacks)
+
+
+def _call_all(callbacks: list[Callable[[], None]]) -> None:
+    while callbacks:
+        with contextlib.suppress(Exception):
+            callbacks.pop(0)()
 
 
 def _close_all() -> None:

@@ -12,9 +12,11 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tdbg.capture.process import after_close
 from tdbg.config.quantities import plural
 from tdbg.errors import TrainingStopped
 from tdbg.launch import LAUNCH_VARIABLE, family
@@ -119,21 +121,28 @@ def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
     if len(paths) > _MOST_NAMED:
         paths = [paths[0], shlex.quote(f"{_shown(runs[0].path)}-*")]
     lines[-1] += f"; next: tdbg check {' '.join(paths)}"
-    return lines + (_of_time(runs[0].path) if len(runs) == 1 else [])
+    if len(runs) == 1:
+        # Its last steps are on disk when it is closed.
+        after_close(partial(_print_time, runs[0].path))
+    return lines
 
 
-def _of_time(path: Path) -> list[str]:
-    """Return where the time of a run went, and what to change; nothing if unreadable.
+def _print_time(path: Path) -> None:
+    """Print where the time of a run went, and what to change; nothing if unreadable.
 
     Whoever judges the run says at the end of that what to change.
     """
+    # After an interrupt any import would change how the interpreter ends.
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        return
     try:
         from tdbg.view.time import lines_at_end
 
-        return lines_at_end(str(path), is_judged=_launch().get("is_judged") is True)
+        lines = lines_at_end(str(path), is_judged=_launch().get("is_judged") is True)
     except Exception as error:  # The program has ended as it would without tdbg.
         _log.debug("no line about time: %s", error)
-        return []
+        return
+    sys.stderr.write("".join(f"tdbg: {line}\n" for line in lines))
 
 
 def _launch() -> dict[str, Any]:
