@@ -232,6 +232,15 @@ ATTACKS: dict[str, tuple[bytes, str, int, str]] = {
     "histogram_keys": (
         between(record(10, 2, struct.pack("<IHHHHIHH4xQQ", 1, 0, 0, 1, 0, 2, 5, 5,
                                           1, 1))), DAMAGE, 2, NONE),
+    "samples_number": (
+        between(record(13, 2, struct.pack("<4I", 1, 1 << 31, 1 << 31, 0) + bytes(64))),
+        DAMAGE, 2, NONE),
+    "samples_size": (
+        between(record(13, 2, struct.pack("<4I", 1, 2, 7, 0) + bytes(64))),
+        DAMAGE, 2, NONE),
+    "samples_flags": (
+        between(record(13, 2, struct.pack("<4I", 1, 2, 8, 1) + bytes(64))),
+        UNSUPPORTED, 2, NONE),
     "tensor_chunk_size_zero": (values(tensor(3, RAW, chunk_size=0)), DAMAGE, 2, NONE),
     "tensor_chunk_size_limit": (
         values(tensor(3, RAW, chunk_size=(16 << 20) + 1)), DAMAGE, 2, NONE),
