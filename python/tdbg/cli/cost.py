@@ -11,6 +11,7 @@ from tdbg.cost import Instance, Offer, read_prices
 from tdbg.errors import ConfigurationError
 from tdbg.trial import create_trial
 from tdbg.view.cost import RunCost, cost_view, money
+from tdbg.view.time import percent_text
 
 __all__ = ["command"]
 
@@ -80,7 +81,7 @@ def _print(run: str, cost: RunCost) -> None:
         if value is not None
     ]
     out.print(plain("; ".join(units)))
-    rows = [(p.name, f"{100 * p.share:.1f} %", money(p.cost)) for p in cost.parts]
+    rows = [(p.name, percent_text(p.share), money(p.cost)) for p in cost.parts]
     out.print(table(("part", "time", "cost"), rows, right=("time", "cost")))
     for hint in cost.hints:
         out.print(plain(hint[:1].upper() + hint[1:]))

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from tdbg.cost.advice import Offer, Range, hints_of, offers_of
 from tdbg.cost.prices import Instance, read_prices
-from tdbg.cost.usage import Usage, cost_of, saving_of
+from tdbg.cost.usage import STARTUP, Usage, cost_of, saving_of
 
 __all__ = [
+    "STARTUP",
     "Instance",
     "Offer",
     "Range",

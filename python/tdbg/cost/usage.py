@@ -30,9 +30,7 @@ DEVICE = frozenset(
     {"copy", "forward", "backward", "optimizer", "compute", "evaluation"}
 )
 #: What a training is there for; the rest of the time is overhead.
-PRODUCTIVE = frozenset(
-    {"copy", "forward", "backward", "optimizer", "compute", "communication"}
-)
+PRODUCTIVE = frozenset({"copy", "forward", "backward", "optimizer", "compute"})
 
 
 def cost_of(price_per_hour: float, seconds: float, nodes: int = 1) -> float:

@@ -5,6 +5,7 @@ Thread safety: functions over a trial; its lock is held inside.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,16 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.quantities import plural
-from tdbg.cost import Instance, Offer, Usage, cost_of, hints_of, offers_of
+from tdbg.cost import (
+    STARTUP,
+    Instance,
+    Offer,
+    Usage,
+    cost_of,
+    hints_of,
+    offers_of,
+)
 from tdbg.errors import QueryError
 from tdbg.modes import TRAINING
 from tdbg.run.profile_tables import NOT_MEASURED, PHASE_COLUMNS
 from tdbg.trial import Trial
+from tdbg.view.time import NAMES, percent_text
 
 __all__ = ["CostPart", "RunCost", "cost_view", "money", "usage_of"]
 
 _SECOND = 1e9
 _PERCENTILE = 95
+_NAMES = {phase.name.lower(): name for phase, name in NAMES.items()}
+_NAMES[STARTUP] = "start-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,8 @@ class RunCost:
             f"{money(self.total)} for {plural(round(usage.seconds), 'second')} on "
             f"{plural(usage.nodes, 'host')} at {money(self.price_per_hour)} an hour"
         )
-        return f"{text}; {100 * usage.productive:.3g} % of the time trained the model"
+        share = percent_text(usage.productive)
+        return f"{text}; the model was computed in {share} of the time"
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
@@ -96,7 +109,9 @@ def money(amount: float) -> str:
         >>> money(6.1568), money(0.000123456)
         ('6.16', '0.000123')
     """
-    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.3g}"
+    if amount >= 1 or amount <= 0:
+        return f"{amount:,.2f}"
+    return f"{amount:.{2 - math.floor(math.log10(amount))}f}"
 
 
 def cost_view(
@@ -135,7 +150,7 @@ def _parts(usage: Usage, total: float) -> Iterator[CostPart]:
     small = 0.0
     for name, share in sorted(usage.shares.items(), key=lambda item: -item[1]):
         if share >= 0.005:
-            yield CostPart(name.replace("_", " "), share, share * total)
+            yield CostPart(_NAMES[name], share, share * total)
         else:
             small += share
     if small > 0:
@@ -177,10 +192,10 @@ def usage_of(trial: Trial) -> Usage:
 
 def _shares(rows: NDArray[Any], seconds: float, in_steps: float) -> dict[str, float]:
     durations = float(rows["duration_ns"].sum())
-    found = {"startup": 1 - in_steps / seconds if seconds else 0.0}
+    found = {STARTUP: 1 - in_steps / seconds if seconds else 0.0}
     for phase, column in PHASE_COLUMNS.items():
         part = float(rows[column].sum()) / durations if durations else 0.0
-        found[phase.name.lower()] = part * (1 - found["startup"])
+        found[phase.name.lower()] = part * (1 - found[STARTUP])
     return found
 
 

@@ -75,7 +75,7 @@ def test_a_run_costs_its_price_by_part_of_its_time(run: Path) -> None:
     assert sum(parts.values()) == pytest.approx(1)
     assert found["offers"] == []
     text = call("cost", run, "--price", "3.6").output
-    assert "of the time trained the model" in text
+    assert "the model was computed in 4" in text
     assert "data wait" in text
 
 
