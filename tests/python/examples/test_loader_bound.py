@@ -1,9 +1,10 @@
-"""The example of a training that waits: what is advised is done, and the gain is met."""
+"""The example of a training that waits: the advised change gives what it promised."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -34,7 +35,7 @@ def test_a_rule_that_is_silent_fails_the_example(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(program, "train", lambda out, steps, workers: out)
-    monkeypatch.setattr(program, "advice_on", lambda run: None)
+    monkeypatch.setattr(program, "train", Mock())
+    monkeypatch.setattr(program, "advice_on", Mock(return_value=None))
     assert program.main([f"--out={tmp_path}"]) == 1
     assert "[NOT SO] DataLoaderBound says nothing" in capsys.readouterr().out
