@@ -27,7 +27,7 @@ Phase PhaseOf(int phase) {
 
 void AddBatch(StepClock& clock, const py::tuple& args,
               const py::object& kwargs) {
-  if (!clock.is_on()) return;
+  if (!clock.awaits_batch()) return;
   const python_capture::BatchSize size = python_capture::ReadBatchSize(
       args.ptr(), kwargs.is_none() ? nullptr : kwargs.ptr());
   clock.AddBatch(size.samples, size.tokens);
@@ -79,6 +79,10 @@ void RegisterStepClock(py::module_& module) {
             }
           },
           py::arg("phase") = -1)
+      .def("loss_begins",
+           [](StepClock& clock) { clock.Enter(clock.loss_phase()); })
+      .def("loss_ends",
+           [](StepClock& clock) { clock.Leave(clock.loss_phase()); })
       .def("tdbg_begins",
            [](StepClock& clock) {
              return clock.BeginInterruption(Phase::kCapture);

@@ -30,6 +30,11 @@ StepClock& ClockAt(PyObject* clocks, Py_ssize_t i) {
   return py::handle(PyTuple_GET_ITEM(clocks, i)).cast<StepClock&>();
 }
 
+// A function that is a forward by itself is a loss.
+Phase PhaseIn(const StepClock& clock, Phase phase) {
+  return phase == Phase::kForward ? clock.loss_phase() : phase;
+}
+
 PyObject* CallEither(PyObject* self, PyObject* const* args, std::size_t flags,
                      PyObject* names) {
   const CountedCall& call = Of(self);
@@ -39,9 +44,15 @@ PyObject* CallEither(PyObject* self, PyObject* const* args, std::size_t flags,
   PyObject* clocks = Py_NewRef(call.clocks);
   const Phase phase = call.phase;
   const Py_ssize_t n_clocks = PyTuple_GET_SIZE(clocks);
-  for (Py_ssize_t i = 0; i < n_clocks; ++i) ClockAt(clocks, i).Enter(phase);
+  for (Py_ssize_t i = 0; i < n_clocks; ++i) {
+    StepClock& clock = ClockAt(clocks, i);
+    clock.Enter(PhaseIn(clock, phase));
+  }
   PyObject* result = PyObject_Vectorcall(called, args, flags, names);
-  for (Py_ssize_t i = 0; i < n_clocks; ++i) ClockAt(clocks, i).Leave(phase);
+  for (Py_ssize_t i = 0; i < n_clocks; ++i) {
+    StepClock& clock = ClockAt(clocks, i);
+    clock.Leave(PhaseIn(clock, phase));
+  }
   Py_DECREF(clocks);
   Py_DECREF(called);
   return result;

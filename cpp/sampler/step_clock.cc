@@ -65,6 +65,9 @@ void StepClock::ShowPhase() {
 void StepClock::Enter(Phase phase) {
   if (is_repeating_ || !IsMine()) return;
   if (interruptions_.size == 0) Charge();
+  if (phase == Phase::kForward) is_evaluating_ = false;
+  awaits_batch_ |= phase == Phase::kForward || phase == Phase::kEvaluation ||
+                   phase == Phase::kCompute;
   phases_.Push(phase);
   ShowPhase();
 }
@@ -113,7 +116,8 @@ void StepClock::SpendIn(Phase from, std::int64_t ns) {
 }
 
 void StepClock::AddBatch(std::int64_t samples, std::int64_t tokens) {
-  if (is_repeating_ || !IsMine()) return;
+  if (!awaits_batch()) return;
+  awaits_batch_ = false;
   const bool evaluates = phases_.size > 0 &&
                          phases_.phases[phases_.size - 1] == Phase::kEvaluation;
   (evaluates ? evaluated_ : batch_).Add(samples, tokens);
@@ -137,6 +141,7 @@ void StepClock::EndStep() {
   times_ = marked_times_ = {};
   step_ns_ = marked_ns_ = row.time;
   phases_.size = 0;
+  is_evaluating_ = false;
   ShowPhase();
   n_steps_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -179,7 +184,7 @@ void StepClock::EndEvaluation() {
   const Batch batch = std::exchange(evaluated_, {});
   evaluation_.samples = batch.samples;
   evaluation_.tokens = batch.tokens;
-  has_evaluation_ = true;
+  has_evaluation_ = is_evaluating_ = true;
   marked_times_ = times_;
   marked_ns_ = evaluation_.time;
 }
@@ -195,6 +200,7 @@ void StepClock::KeepEvaluation(const Number& number) {
 
 void StepClock::ForgetEvaluation() {
   if (!std::exchange(has_evaluation_, false)) return;
+  is_evaluating_ = false;
   const std::int64_t ns =
       evaluation_.phase_ns[static_cast<std::size_t>(Phase::kEvaluation)];
   Time(Phase::kEvaluation) -= ns;

@@ -84,6 +84,12 @@ class StepClock {
   // Ends the innermost phase.
   void LeaveInnermost();
 
+  // What a loss is, which belongs to the forward before it: a forward, or an
+  // evaluation.
+  [[nodiscard]] Phase loss_phase() const {
+    return is_evaluating_ ? Phase::kEvaluation : Phase::kForward;
+  }
+
   // Begin and end what interrupts; return the time.  They must be paired.
   std::int64_t BeginInterruption(Phase phase);
   std::int64_t EndInterruption();
@@ -92,9 +98,12 @@ class StepClock {
   void Spend(std::int64_t ns);
   void SpendIn(Phase from, std::int64_t ns);
 
-  // Adds a batch to the step, or to the evaluation under way.  Negative:
-  // unknown.
+  // Adds the batch of the latest forward to the step, or to the evaluation;
+  // only the first one of each forward counts.  Negative: unknown.
   void AddBatch(std::int64_t samples, std::int64_t tokens);
+  [[nodiscard]] bool awaits_batch() const {
+    return awaits_batch_ && !is_repeating_ && IsMine();
+  }
 
   // Ends the step, whose number is not known yet.  No phase is under way then.
   void EndStep();
@@ -173,12 +182,15 @@ class StepClock {
   std::int64_t step_ns_ = 0;
   std::int64_t now_ns_ = 0;
   Batch batch_;
+  bool awaits_batch_ = false;
   // The same when the latest step of evaluation ended, or of training.
   PhaseTimes marked_times_{};
   std::int64_t marked_ns_ = 0;
   Batch evaluated_;
   StepRow evaluation_;
   bool has_evaluation_ = false;
+  // Whether the latest forward was one of evaluation.
+  bool is_evaluating_ = false;
   // Complete rows, then those without a number.
   std::vector<StepRow> rows_;
   std::vector<StepRow> unnumbered_;

@@ -28,6 +28,10 @@ class StepClock:
     def leave(self, phase: int = -1) -> None:
         """End the innermost phase of this kind with all inside it; -1: of any kind."""
 
+    def loss_begins(self) -> None:
+        """Begin a loss, which belongs to the forward before it."""
+
+    def loss_ends(self) -> None: ...
     def tdbg_begins(self) -> int:
         """Give the time to tdbg from now on; return it, monotonic, in ns."""
 
@@ -171,7 +175,7 @@ class CountedCall:
     """A function whose calls are followed, but in steps that are only counted.
 
     Calls *followed* in the place of *function*, or that if ``counter.is_quiet``.
-    Each call is a *phase* of these *clocks*.
+    Each call is a *phase* of these *clocks*; a loss, if that is the forward.
     """
 
     counter: StepCounter | None

@@ -504,7 +504,9 @@ class SessionSteps(SessionTensors):
         context: StepContext | None = step.context
         if context is None:
             return  # An interrupt came between its beginning and this.
-        spent_ns = self.meter.spent_ns
+        spent_ns, direct = self.meter.total_ns, self.recorder.direct
+        if direct is not None:  # As ``meter.spent_ns``, without a call.
+            spent_ns += direct.spent_ns
         if is_training:  # It goes on until now; of the others the last forward ends it.
             context.last_ns, context.last_spent_ns = self._now_ns, spent_ns
         self.step_writer.step_ended(step, self._now_ns, spent_ns, context)

@@ -50,6 +50,7 @@ class NoClock:
     def start(self, *_: Any) -> None:
         """Do nothing."""
 
+    loss_begins = loss_ends = start
     stop = enter = leave = collects = spend = spend_in = start
     add_batch = add_samples = step_passes = start
     end_evaluation = keep_evaluation = forget_evaluation = set_is_repeating = start

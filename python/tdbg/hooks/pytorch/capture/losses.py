@@ -64,7 +64,9 @@ class _After(_Before):
     def __call__(self, _: Any, __: Any, output: Any = None) -> None:
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, output)
-        elif not self.session.is_quiet:
+            return
+        self.session.clock.loss_ends()
+        if not self.session.is_quiet:
             self.session.run(self._take_at, sys._getframe(1), output)
 
     def _take_at(self, caller: types.FrameType, output: Any) -> None:
@@ -78,7 +80,17 @@ class _After(_Before):
             self.session.run(self._capture.outputs.take, answered)
 
 
-never_compiled(_Before.__call__, _After.__call__)
+class _Begins(Callback):
+    """Notes that a loss is being computed, which belongs to the forward."""
+
+    __slots__ = ()
+
+    def __call__(self, *_: Any) -> None:
+        if not (is_dynamo_compiling() or compiler._is_compiling_flag):
+            self.session.clock.loss_begins()
+
+
+never_compiled(_Before.__call__, _After.__call__, _Begins.__call__)
 
 
 class _Function:
@@ -90,12 +102,14 @@ class _Function:
 
     def __init__(self, capture: CapturedLoss, function: Callable[..., Any]) -> None:
         self._tdbg_before = _Before(capture.session, capture)
+        self._tdbg_begins = _Begins(capture.session)
         self._tdbg_after = _After(capture.session, capture)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function: Callable[..., Any] = self.__dict__["__wrapped__"]
         self._tdbg_before(None, args, kwargs)
+        self._tdbg_begins()
         result = function(*args, **kwargs)
         self._tdbg_after(None, args, result)
         return result
@@ -204,8 +218,9 @@ class CapturedLoss:
     def hook(self, module: nn.Module) -> None:
         """Capture at each call of a module."""
         self._module = weakref.ref(module)
+        begins = module.register_forward_pre_hook(_Begins(self.session))
         after = module.register_forward_hook(_After(self.session, self))
-        self._handles.append(after)
+        self._handles += [begins, after]
         self.refresh()
 
     @property

@@ -23,6 +23,7 @@ from tdbg.capture.counted_steps import StepEvent
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
+from tdbg.capture.step_clock import OPTIMIZER
 from tdbg.hooks.pytorch.capture.optimizer_hooks import StepBegins, StepEnds
 from tdbg.hooks.pytorch.capture.optimizer_step import OptimizerStep
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
@@ -219,6 +220,10 @@ class OptimizerWatch:
     def scaler_steps(self, scale: Any) -> None:
         """Note the scale of a scaler that steps an optimizer; None: it has ended."""
         self._loss_scale = scale
+        if scale is None:
+            self._session.clock.leave(OPTIMIZER)
+        else:
+            self._session.clock.enter(OPTIMIZER)
 
     def scaler_begins(self, _: Optimizer) -> None:
         """Note that a scaler is about to decide whether the optimizer steps."""

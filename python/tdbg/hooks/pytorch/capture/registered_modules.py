@@ -124,12 +124,14 @@ class Begin(Callback):
         self.module_capture = module_capture
         self.target = new_target(self)
 
-    def __call__(self, module: Any, *_: Any) -> None:
+    def __call__(self, module: Any, args: Any = (), kwargs: Any = None) -> None:
         """Begin the call of the root; leave a call while traced."""
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
-            self.session.run(self.module_capture.begin, module)
+            session = self.session
+            session.run(self.module_capture.begin, module)
+            session.clock.add_batch(args, kwargs)
 
     def called(self, *_: Any) -> None:
         """Handle a call from a compiled graph."""
@@ -240,7 +242,7 @@ class ModuleCapture:
             None if functions is None else functions.paths,
         )
         self._begin_handle = module.register_forward_pre_hook(
-            Begin(session, self), prepend=True
+            Begin(session, self), prepend=True, with_kwargs=True
         )
         self._end_handle: Any = None
         self.part: nn.Module | None = None

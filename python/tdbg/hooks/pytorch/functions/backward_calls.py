@@ -23,7 +23,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.compiler import is_dynamo_compiling
 
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
+from tdbg.hooks.pytorch.functions.timed_calls import time_call, untime_call
 from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
+from tdbg.run.profile_tables import Phase
 
 if TYPE_CHECKING:
     from tdbg._core import StepCounter
@@ -44,6 +46,7 @@ class BackwardRoots:
 
     Args:
         report: Called with the number, a tensor with its graph; its errors are lost.
+            None: passes are only timed (``timed_calls``).
         counter: The counter of a training, whose steps that are only counted are not
             reported; None: all are.  It works only if all watchers have the same one.
 
@@ -53,14 +56,15 @@ class BackwardRoots:
 
     def __init__(
         self,
-        report: Callable[[torch.Tensor], None],
+        report: Callable[[torch.Tensor], None] | None = None,
         counter: StepCounter | None = None,
     ) -> None:
         self.report = report
         self._counter = counter
         _wrap(torch.autograd, "backward", _backward)
         _watch((*_watchers, weakref.ref(self, _forget_watcher)))
-        _wrap(GradScaler, "scale", _scale)
+        if report is not None:
+            _wrap(GradScaler, "scale", _scale)
 
     @property
     def counter(self) -> StepCounter | None:
@@ -77,6 +81,9 @@ class BackwardRoots:
         _watch(tuple(each for each in _watchers if each() is not self))
         if not _watchers:
             _scaled.clear()
+            call = getattr(torch.autograd.backward, _CALL, None)
+            if call is not None:
+                untime_call(call)
             _unwrap(torch.autograd, "backward")
             _unwrap(GradScaler, "scale")
 
@@ -94,7 +101,8 @@ def _watch(watchers: tuple[weakref.ref[BackwardRoots], ...]) -> None:
     _watchers = watchers
     call = getattr(torch.autograd.backward, _CALL, None)
     if call is not None:
-        counters = {each.counter for each in (each() for each in watchers) if each}
+        living = [found for each in watchers if (found := each()) is not None]
+        counters = {each.counter for each in living}
         call.counter = counters.pop() if len(counters) == 1 else None
 
 
@@ -117,13 +125,14 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
                 for each in _watchers:
                     watcher = each()
                     try:
-                        if watcher is not None:
+                        if watcher is not None and watcher.report is not None:
                             watcher.report(root)
                     except Exception:
                         _log.debug("a backward pass was not seen", exc_info=True)
         return original(tensors, *args, **kwargs)
 
-    call = import_module("tdbg._core").CountedCall(original, followed)
+    make = import_module("tdbg._core").CountedCall
+    call = time_call(make(original, followed, int(Phase.BACKWARD)))
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:

@@ -41,7 +41,9 @@ from torch.compiler import is_dynamo_compiling
 from torch.jit import _builtins
 
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
+from tdbg.hooks.pytorch.functions.timed_calls import time_call, untime_call
 from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
+from tdbg.run.profile_tables import Phase
 
 if TYPE_CHECKING:
     from tdbg._core import CountedCall, StepCounter
@@ -135,6 +137,7 @@ class DivertedCode(NamedTuple):
     def remove(self) -> None:
         """Leave the function as it was."""
         self.lines.end()
+        untime_call(self.call)
         self.function.__code__ = self.codes[False]
         for attribute in ("__signature__", _DIVERTED):
             vars(self.function).pop(attribute, None)
@@ -186,9 +189,15 @@ class DivertedCodes:
 
 
 def code_of(
-    owner: types.ModuleType, name: str, listener: Listener
+    owner: types.ModuleType, name: str, listener: Listener, phase: Phase | None = None
 ) -> DivertedCode | None:
     """Return the code that can divert calls of a function written in Python.
+
+    Args:
+        owner: The module of the function.
+        name: The name there.
+        listener: Hears of its calls.
+        phase: The phase of a training that each call is; None: they are not timed.
 
     Returns:
         The code; None for any other function, and for one that is diverted already.
@@ -204,7 +213,9 @@ def code_of(
     )
     original.__kwdefaults__ = function.__kwdefaults__
     followed = _calling(original, name, listener)
-    call = import_module("tdbg._core").CountedCall(original, followed)
+    call = import_module("tdbg._core").CountedCall(original, followed, phase or 0)
+    if phase is not None:
+        time_call(call)
 
     def template(*args: Any, **kwargs: Any) -> Any:
         call: Any = "what is called"

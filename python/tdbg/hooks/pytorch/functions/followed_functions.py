@@ -30,6 +30,7 @@ from tdbg.hooks.pytorch.functions.diverted import (
     code_of,
     place_of,
 )
+from tdbg.run.profile_tables import Phase
 
 __all__ = ["LOSS_FUNCTIONS", "Follower", "followed"]
 
@@ -172,13 +173,13 @@ class _Followed:
     def follow_losses(self, calls: Follower) -> None:
         """Divert losses, and dropout."""
         self._followers.add(calls)
-        for names, listener, codes in (
-            (LOSS_FUNCTIONS, self._losses, self._loss_codes),
-            (_DROPOUT_FUNCTIONS, self._dropout, self._dropout_codes),
+        for names, listener, codes, phase in (
+            (LOSS_FUNCTIONS, self._losses, self._loss_codes, Phase.FORWARD),
+            (_DROPOUT_FUNCTIONS, self._dropout, self._dropout_codes, None),
         ):
             for name in names:
                 if self._is_new(functional, name):
-                    code = code_of(functional, name, listener)
+                    code = code_of(functional, name, listener, phase)
                     if code is not None:
                         codes.add(code)
 

@@ -24,6 +24,7 @@ from tdbg.hooks.pytorch.functions.diverted import (
     Listener,
     code_of,
 )
+from tdbg.run.profile_tables import Phase
 
 __all__ = ["GradientCall", "GradientCalls"]
 
@@ -77,7 +78,7 @@ class _Diverted(Listener):
         self._watchers.add(watcher)
         self.is_on = True
         if self._code is None:
-            self._code = code_of(torch.autograd, "grad", self)
+            self._code = code_of(torch.autograd, "grad", self, Phase.BACKWARD)
         if self._code is not None:
             self._code.function.__code__ = self._code.codes[True]
 
