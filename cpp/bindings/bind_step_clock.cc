@@ -97,6 +97,12 @@ void RegisterStepClock(py::module_& module) {
             clock.SpendIn(PhaseOf(phase), ns);
           },
           py::arg("phase"), py::arg("ns"))
+      .def(
+          "move",
+          [](StepClock& clock, int to, std::int64_t ns) {
+            clock.Move(PhaseOf(to), ns);
+          },
+          py::arg("to"), py::arg("ns"))
       .def("add_batch", &AddBatch, py::arg("args"),
            py::arg("kwargs") = py::none())
       .def("add_samples", &StepClock::AddBatch, py::arg("samples"),

@@ -115,6 +115,14 @@ void StepClock::SpendIn(Phase from, std::int64_t ns) {
   Time(Phase::kCapture) += moved;
 }
 
+void StepClock::Move(Phase to, std::int64_t ns) {
+  if (!IsMine()) return;
+  Charge();
+  const std::int64_t moved = std::clamp<std::int64_t>(ns, 0, Time(phase()));
+  Time(phase()) -= moved;
+  Time(to) += moved;
+}
+
 void StepClock::AddBatch(std::int64_t samples, std::int64_t tokens) {
   if (!awaits_batch()) return;
   awaits_batch_ = false;

@@ -97,6 +97,8 @@ class StepClock {
   // Gives time to tdbg that the present phase has taken, or `from`.
   void Spend(std::int64_t ns);
   void SpendIn(Phase from, std::int64_t ns);
+  // Gives time to `to` that the present phase has just taken.
+  void Move(Phase to, std::int64_t ns);
 
   // Adds the batch of the latest forward to the step, or to the evaluation;
   // only the first one of each forward counts.  Negative: unknown.

@@ -47,6 +47,9 @@ class StepClock:
     def spend_in(self, phase: int, ns: int) -> None:
         """Give time to tdbg that a phase has taken."""
 
+    def move(self, to: int, ns: int) -> None:
+        """Give time to a phase that the present one has just taken."""
+
     def add_batch(self, args: tuple[Any, ...], kwargs: Any = None) -> None:
         """Add the batch that the model is called with, by its first tensor."""
 

@@ -488,7 +488,10 @@ class SessionSteps(SessionTensors):
         step_plan = policy.step_plan(step.mode, step.mode_step)
         if step_plan.takes_activations:
             self.idle.set(False)
-        step.context = StepContext(step, step_plan, self._now_ns, self.meter.spent_ns)
+        spent_ns, direct = self.meter.total_ns, self.recorder.direct
+        if direct is not None:  # As ``meter.spent_ns``, without a call.
+            spent_ns += direct.spent_ns
+        step.context = StepContext(step, step_plan, self._now_ns, spent_ns)
         if self.listeners.border:
             call_all(self.listeners.border)
 

@@ -19,7 +19,15 @@ from tdbg.run.profile_tables import Phase
 if TYPE_CHECKING:
     from tdbg._core import StepClock
 
-__all__ = ["COMPUTE", "EVALUATION", "FORWARD", "FORWARD_OF", "OPTIMIZER", "make_clock"]
+__all__ = [
+    "COMPUTE",
+    "EVALUATION",
+    "FORWARD",
+    "FORWARD_OF",
+    "OPTIMIZER",
+    "STEP_OF",
+    "make_clock",
+]
 
 # Plain numbers: each step passes them to the core.
 FORWARD, EVALUATION = int(Phase.FORWARD), int(Phase.EVALUATION)
@@ -27,6 +35,8 @@ OPTIMIZER, COMPUTE = int(Phase.OPTIMIZER), int(Phase.COMPUTE)
 
 # What a forward is in each mode.
 FORWARD_OF = {mode: FORWARD if mode in TRAINING else EVALUATION for mode in ModeKeys}
+# What a step is that is compiled as a whole.
+STEP_OF = {mode: COMPUTE if mode in TRAINING else EVALUATION for mode in ModeKeys}
 
 
 class NoClock:
@@ -50,7 +60,7 @@ class NoClock:
     def start(self, *_: Any) -> None:
         """Do nothing."""
 
-    loss_begins = loss_ends = start
+    loss_begins = loss_ends = move = start
     stop = enter = leave = collects = spend = spend_in = start
     add_batch = add_samples = step_passes = start
     end_evaluation = keep_evaluation = forget_evaluation = set_is_repeating = start

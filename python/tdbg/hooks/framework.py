@@ -18,7 +18,7 @@ from tdbg.capture.process_hook import ProcessHook
 from tdbg.capture.run_export import RunExport
 from tdbg.capture.session import Session
 from tdbg.config import HookConfig, ProfilerConfig
-from tdbg.profiler import Profiler, measured
+from tdbg.profiler import NamedSpan, Profiler, Spans, measured
 
 if TYPE_CHECKING:
     from tdbg.config.options import SessionOptions
@@ -49,6 +49,7 @@ class FrameworkHook(HookBase):
 
     _process_hook: ClassVar[ProcessHook[Any] | None] = None
     _profiler: Profiler | None = None
+    _spans: Spans | None = None
 
     @classmethod
     def of_process(cls) -> ProcessHook[Self]:
@@ -72,6 +73,25 @@ class FrameworkHook(HookBase):
         from tdbg.export import export_at_end
 
         return export_at_end(config.out_dir, config.tensorboard_dir, options)
+
+    def span(self, name: str) -> NamedSpan:
+        """Return a named interval of your program, for the timeline.
+
+        It is a context manager, and a decorator of functions, also of ``async`` ones::
+
+            with hook.span("augment"):
+                batch = augment(batch)
+
+
+            @hook.span("log")
+            def log(metrics): ...
+
+        Raises:
+            ConfigurationError: If *name* is no text of 1 to 300 characters.
+        """
+        if self._spans is None:
+            self._spans = Spans(self._session)
+        return self._spans.span(name)
 
     def _start_profiler(self, session: Session, settings: ProfilerConfig) -> None:
         self._profiler = Profiler(session, settings)

@@ -20,7 +20,10 @@ from tdbg.capture.session import Session
 from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError
 from tdbg.profiler import (
+    checkpoints,
     collectives,
+    compilations,
+    gc_pauses,
     loaders,
     python_sampler,
     stacks,
@@ -44,6 +47,9 @@ PARTS: Sequence[Start] = (
     loaders.start,
     collectives.start,
     python_sampler.start,
+    gc_pauses.start,
+    compilations.start,
+    checkpoints.start,
     windows.start,
 )
 """The parts, in the order in which they start; they are closed in reverse."""

@@ -17,6 +17,7 @@ from torch import nn
 
 from tdbg import _core
 from tdbg.config import Collection
+from tdbg.config.collections import NO_TENSORS, Role
 from tdbg.pytorch import Hook, SaveConfig
 from tdbg.run.directory import writer_directories
 
@@ -140,8 +141,12 @@ class Recorded:
 
     @property
     def names(self) -> set[str]:
-        """Of everything defined."""
-        return set(self.by_name)
+        """Of every tensor and number that is defined."""
+        return {
+            name
+            for name, each in self.by_name.items()
+            if Role(each.role) not in NO_TENSORS
+        }
 
     def _name(self, row: np.void) -> str:
         return self.definitions[int(row["definition"])].name

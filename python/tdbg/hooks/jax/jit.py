@@ -23,6 +23,7 @@ import jax
 from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.schedule import StepPlan
+from tdbg.capture.step_clock import STEP_OF
 from tdbg.config.collections import Role
 from tdbg.hooks.compiled.step import CompiledFunction
 from tdbg.hooks.jax.argument_taps import ArgumentTaps
@@ -100,6 +101,8 @@ class JitStep(CompiledFunction[_Tapped]):
         mode = capture.mode() if self._mode is None else self._mode
         context = session.run(session.forward_begins, self._key, mode)
         execution: Execution | None = None
+        clock, phase = session.clock, STEP_OF[mode]
+        clock.enter(phase)
         try:
             if context is not None and context.takes and capture.is_due(context):
                 execution = self._prepare(context, args, kwargs)
@@ -110,6 +113,8 @@ class JitStep(CompiledFunction[_Tapped]):
         except BaseException:
             session.run(session.forward_lost)
             raise
+        finally:
+            clock.leave(phase)
         session.run(self._end, context, mode, outputs)
         if mode is TRAIN and execution is None:
             self._light = session.run(self._begin_light, outputs)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tdbg.capture.session import Session
+from tdbg.capture.step_clock import STEP_OF
 from tdbg.hooks.compiled.step import CompiledStep
 from tdbg.hooks.keras.backend import Answer, Backend
 from tdbg.hooks.keras.mode import KerasMode
@@ -209,12 +210,16 @@ class StepFunction(CompiledStep[_Tapped]):
         session, backend = self.session, self._backend
         start_ns = time.perf_counter_ns()
         before = session.run(self._watched.before_plain, mode, args)
+        clock, phase = session.clock, STEP_OF[mode]
+        clock.enter(phase)
         try:
             result = plain(*args)
         except Exception as error:
             if not backend.is_end(error):
                 session.run(self._fail, mode, args, start_ns)
             raise
+        finally:
+            clock.leave(phase)
         session.run(self._watched.after_plain, mode, result, before, start_ns, n_steps)
         if mode is TRAIN and n_steps == 1:
             self._light = session.run(self._watched.begin_light_steps)
@@ -232,11 +237,15 @@ class StepFunction(CompiledStep[_Tapped]):
         begun = session.run(watched.begin_tapped, mode, state)
         context, ends_step = begun or (None, True)
         del state
+        clock, phase = session.clock, STEP_OF[mode]
+        clock.enter(phase)
         try:
             answer = self._answer(args, batch)
         except BaseException:
             session.run(session.forward_lost)
             raise
+        finally:
+            clock.leave(phase)
         state = backend.state_after(watched.model, answer.result)
         session.run(watched.end, context, mode, answer, state, ends_step)
         return answer.result

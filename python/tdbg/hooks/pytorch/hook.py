@@ -20,6 +20,7 @@ from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
 from tdbg.config.kinds import Kind
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.pytorch.adapter import TorchAdapter
@@ -43,6 +44,8 @@ from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters
+from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
+from tdbg.hooks.pytorch.functions.timed_calls import add_clock, remove_clock
 from tdbg.hooks.pytorch.model.callbacks import leave_out_of_copies
 from tdbg.hooks.pytorch.model.kinds import loss_name
 from tdbg.hooks.pytorch.model.mode import TorchMode
@@ -65,6 +68,7 @@ class Hook(FrameworkHook):
 
     # Whether to capture functions that the model calls, like its modules.
     _follows_functions = True
+    _timed_backward: BackwardRoots | None = None
 
     def _make_adapter(self) -> TorchAdapter:
         self._torch = TorchAdapter()
@@ -375,6 +379,20 @@ class Hook(FrameworkHook):
         step_plan = self._session.next_plan(self._current_mode())
         for each in self._gradients:
             each.watch(step_plan)
+
+    def _start_profiler(self, session: Session, settings: ProfilerConfig) -> None:
+        super()._start_profiler(session, settings)
+        if session.clock.is_on:
+            add_clock(session.clock)
+            weakref.finalize(session, remove_clock, session.clock).atexit = False
+            self._timed_backward = BackwardRoots(counter=session.step_counter)
+            session.listen(close=self._stop_timing, rest=self._stop_timing)
+
+    def _stop_timing(self) -> None:
+        remove_clock(self._session.clock)
+        if self._timed_backward is not None:
+            self._timed_backward.remove()
+            self._timed_backward = None
 
     def _detach(self) -> None:
         self._session.run(self._model_info.conclude)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from tdbg.capture.light_steps import LightSteps, Numbers
 from tdbg.capture.recorder import StepContext
+from tdbg.capture.step_clock import STEP_OF
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
 from tdbg.hooks.compiled.step import CompiledFunction
@@ -99,10 +100,15 @@ class FunctionStep(CompiledFunction[Callable[..., Any]]):
         captured: Callable[..., Any] | None = None
         if level_of(context) == ALL:
             captured = self._tapped.of(steps.revision, self._compile)
-        if captured is None:
-            result, held = self._run_apart(*args, **kwargs), _Held()
-        else:
-            result, held = self._run_tapped(captured, args, kwargs)
+        clock, phase = session.clock, STEP_OF[mode]
+        clock.enter(phase)
+        try:
+            if captured is None:
+                result, held = self._run_apart(*args, **kwargs), _Held()
+            else:
+                result, held = self._run_tapped(captured, args, kwargs)
+        finally:
+            clock.leave(phase)
         session.run(self._end, context, mode, result, held, steppings)
         if captured is None and steppings:
             self._light = session.run(self._begin_light, steppings, result)

@@ -26,6 +26,7 @@ from tdbg.capture.policy import Policy
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.schedule import HISTOGRAM, ROWS, StepPlan
 from tdbg.capture.session import Session
+from tdbg.capture.step_clock import COMPUTE
 from tdbg.capture.steps import Counters
 from tdbg.config import HookConfig
 from tdbg.config.collections import CollectionKeys, Role
@@ -202,6 +203,7 @@ class TreeHook(FrameworkHook):
         if session.depth:
             session.forward_lost()
         self._context = session.forward_begins(_ROOT, TRAIN, has_obeyed=has_obeyed)
+        session.clock.enter(COMPUTE)  # A round has no parts that anybody can tell.
 
     def _round_was(
         self,
@@ -214,12 +216,15 @@ class TreeHook(FrameworkHook):
         It began when the last one was over.  Arguments and result are those of
         ``_round_ends``.
         """
+        clock = self._session.clock
+        clock.leave(COMPUTE)
         stops = self._round_begins()
         if not stops:
             if self._context is not None and self._ended_ns is not None:
                 self._context.start_ns = self._ended_ns
             stops = self._round_ends(model, scores, data_sets)
         self._ended_ns = time.perf_counter_ns()
+        clock.enter(COMPUTE)  # The next round.
         return stops
 
     def _round_ends(
@@ -249,6 +254,7 @@ class TreeHook(FrameworkHook):
     ) -> None:
         session, context = self._session, self._context
         self._context = None
+        session.clock.leave(COMPUTE)
         try:
             self._scores = scores()
             if model is not None:
@@ -328,6 +334,7 @@ class TreeHook(FrameworkHook):
 
     def _training_ends(self) -> None:
         """End a training: let readers see all of it."""
+        self._session.clock.leave(COMPUTE)
         self._session.run(self._model_info.conclude)
         self._session.run(self._session.steps_end)
         if self._session.is_live:

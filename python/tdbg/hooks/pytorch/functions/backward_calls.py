@@ -28,13 +28,13 @@ from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
 from tdbg.run.profile_tables import Phase
 
 if TYPE_CHECKING:
-    from tdbg._core import StepCounter
+    from tdbg._core import CountedCall, StepCounter
 
 __all__ = ["BackwardRoots", "unscaled"]
 
 _log = logging.getLogger("tdbg")
 
-_ORIGINAL, _CALL = "_tdbg_original", "_tdbg_call"
+_ORIGINAL, _CALLS = "_tdbg_original", "_tdbg_calls"
 # The watchers; while there are any, the functions are wrapped.
 _watchers: tuple[weakref.ref[BackwardRoots], ...] = ()
 # The latest result of a scaler, and the number before scaling.
@@ -81,9 +81,10 @@ class BackwardRoots:
         _watch(tuple(each for each in _watchers if each() is not self))
         if not _watchers:
             _scaled.clear()
-            call = getattr(torch.autograd.backward, _CALL, None)
-            if call is not None:
-                untime_call(call)
+            calls: _Calls | None = getattr(torch.autograd.backward, _CALLS, None)
+            if calls is not None:
+                untime_call(calls.plain)
+                untime_call(calls.followed)
             _unwrap(torch.autograd, "backward")
             _unwrap(GradScaler, "scale")
 
@@ -96,14 +97,32 @@ def unscaled(root: torch.Tensor) -> torch.Tensor:
     return root.detach()
 
 
+class _Calls:
+    """What is called in the place of a function.
+
+    Attributes:
+        plain: The function, timed.
+        followed: The same, reported.
+        now: One of both.
+    """
+
+    __slots__ = ("followed", "now", "plain")
+
+    def __init__(self, plain: CountedCall, followed: CountedCall) -> None:
+        self.plain, self.followed = plain, followed
+        self.now = plain
+
+
 def _watch(watchers: tuple[weakref.ref[BackwardRoots], ...]) -> None:
     global _watchers  # noqa: PLW0603
     _watchers = watchers
-    call = getattr(torch.autograd.backward, _CALL, None)
-    if call is not None:
+    calls: _Calls | None = getattr(torch.autograd.backward, _CALLS, None)
+    if calls is not None:
         living = [found for each in watchers if (found := each()) is not None]
         counters = {each.counter for each in living}
-        call.counter = counters.pop() if len(counters) == 1 else None
+        calls.followed.counter = counters.pop() if len(counters) == 1 else None
+        is_followed = any(each.report is not None for each in living)
+        calls.now = calls.followed if is_followed else calls.plain
 
 
 def _forget_watcher(gone: weakref.ref[BackwardRoots]) -> None:
@@ -132,13 +151,17 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(tensors, *args, **kwargs)
 
     make = import_module("tdbg._core").CountedCall
-    call = time_call(make(original, followed, int(Phase.BACKWARD)))
+    phase = int(Phase.BACKWARD)
+    calls = _Calls(
+        time_call(make(original, original, phase)),
+        time_call(make(original, followed, phase)),
+    )
 
     @functools.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        return call(*args, **kwargs)
+        return calls.now(*args, **kwargs)
 
-    setattr(backward, _CALL, call)
+    setattr(backward, _CALLS, calls)
     # Code behind a graph break calls it, and the compiler would compile it by itself.
     never_compiled(followed, backward)
     return backward

@@ -1,0 +1,120 @@
+"""Checkpoints: their time in the steps, and an event for each.
+
+The functions that save one are wrapped while any session is open, once their library is
+loaded.  A program that imported such a function by its name before is not seen.
+
+Thread safety: any thread may save.
+
+Errors: none but those of the functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from tdbg.capture.session import Session
+from tdbg.profiler.part import ProfilerPart, ProfilerSettings
+from tdbg.run.profile_tables import Phase
+from tdbg.run.schema import EventKind
+
+__all__ = ["Checkpoints", "start"]
+
+_CHECKPOINT = int(Phase.CHECKPOINT)
+#: The functions, by the module that has them.
+FUNCTIONS: Final = (
+    ("torch", "save"),
+    ("torch.distributed.checkpoint", "save"),
+    ("torch.distributed.checkpoint", "async_save"),
+    ("safetensors.torch", "save_file"),
+)
+_ORIGINAL = "_tdbg_saves"
+# Nobody is kept alive by these functions.
+_open: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
+
+
+def start(session: Session, settings: ProfilerSettings) -> ProfilerPart:  # noqa: ARG001
+    """Measure checkpoints until the part is closed."""
+    return Checkpoints(session)
+
+
+class Checkpoints:
+    """Measures the checkpoints of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._new: list[dict[str, Any]] = []
+        _open.add(self)
+        _wrap_all()
+        weakref.finalize(self, _unwrap_unused).atexit = False
+        session.listen(rows=self._write)
+
+    def begins(self) -> None:
+        """Note that a checkpoint begins."""
+        self._session.clock.enter(_CHECKPOINT)
+
+    def ends(self, name: str, start_ns: int) -> None:
+        """Note that it is saved, or has failed."""
+        self._session.clock.leave(_CHECKPOINT)
+        event = {
+            "what": "checkpoint",
+            "by": name,
+            "start_ns": start_ns,
+            "duration_ns": time.monotonic_ns() - start_ns,
+        }
+        self._new.append(event)
+
+    def _write(self) -> None:
+        if self in _open:
+            _wrap_all()
+        new, self._new = self._new, []
+        for event in new:
+            self._session.write_event(EventKind.CHANGE, event)
+
+    def close(self) -> None:
+        """Measure no longer, and write what is left."""
+        self.forked()
+        self._session.run(self._write)
+
+    def forked(self) -> None:
+        """Measure no longer: this is a child."""
+        _open.discard(self)
+        _unwrap_unused()
+
+
+def _wrap_all() -> None:
+    for module, name in FUNCTIONS:
+        owner = sys.modules.get(module)
+        function = getattr(owner, name, None)
+        if callable(function) and not hasattr(function, _ORIGINAL):
+            setattr(owner, name, _wrapped(function, f"{module}.{name}"))
+
+
+def _unwrap_unused() -> None:
+    if _open:
+        return
+    for module, name in FUNCTIONS:
+        owner = sys.modules.get(module)
+        original = getattr(getattr(owner, name, None), _ORIGINAL, None)
+        if original is not None:
+            setattr(owner, name, original)
+
+
+def _wrapped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        sessions, start_ns = list(_open), time.monotonic_ns()
+        for each in sessions:
+            each.begins()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            for each in sessions:
+                each.ends(name, start_ns)
+
+    setattr(save, _ORIGINAL, function)
+    return save
