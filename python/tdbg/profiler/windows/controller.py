@@ -394,14 +394,19 @@ class Windows:
         """End the window that is open, and refuse those that have not begun."""
         session = self._session
         opened, self._open = self._open, None
+        unmet = [due for due in self._due if due.window.every is None]
         if opened is not None:
             step = session.machine.training_number
-            is_open = session.machine.training is not None
-            self._end(opened, step + is_open, "the training has ended")
-        for due in self._due:
-            if not due.window.every:
-                reason = "the training ended before the window began"
-                self._tell(due, "refused", reason=reason)
+            step += session.machine.training is not None
+            if step > opened.step:
+                self._end(opened, step, "the training has ended")
+            else:  # It has begun where the last step has ended.
+                for engine in reversed(opened.started.engines):
+                    engine.stop()
+                unmet.append(opened.due)
+        for due in unmet:
+            reason = "the training ended before the window began"
+            self._tell(due, "refused", reason=reason)
         self._due.clear()
         self._arm()
         self._results.close(_CLOSING_SECONDS)

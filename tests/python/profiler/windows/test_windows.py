@@ -162,6 +162,15 @@ def test_a_window_that_is_never_reached_is_refused(run_dir: Path) -> None:
     assert training.told()[-1]["reason"] == "the training ended before the window began"
 
 
+def test_a_window_that_has_no_step_any_more_is_refused(run_dir: Path) -> None:
+    training = Training(run_dir, window(start_step=5, num_steps=2))
+    training.train(5)
+    training.close()
+    assert training.states() == ["accepted", "started", "refused"]
+    assert not training.told("operators")
+    assert not torch._C._autograd._profiler_enabled()
+
+
 def test_shapes_lines_memory_and_calls_are_told_on_request(run_dir: Path) -> None:
     config = window(
         start_step=2, num_steps=2, shapes=True, stacks=True, memory=True, spans=True
