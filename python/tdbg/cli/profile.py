@@ -232,7 +232,7 @@ def _print_state(state: str, request: Request | None, as_json: bool) -> None:
 
 def _print(answers: _Answers, top: int, wait: float, is_complete: bool) -> None:
     out = console()
-    several = len(answers.last) + len(answers.gone) > 1
+    several = len({*answers.last, *answers.gone}) > 1
     for worker in sorted(answers.last):
         data = answers.last[worker]
         head = f"{worker}: " if several else ""
