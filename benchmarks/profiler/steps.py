@@ -23,8 +23,10 @@ from torch.nn import functional
 import tdbg.pytorch as td
 
 
-def make_training(out: Path, *, profiler: bool) -> Callable[[int], None]:
-    """Return what makes steps of a small model, whose losses alone are captured."""
+def make_training(
+    out: Path, *, profiler: bool
+) -> tuple[td.Hook, Callable[[int], None]]:
+    """Return a hook, and what makes steps of a small model that it captures."""
     model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     hook = td.Hook(out, profiler=profiler)
@@ -37,7 +39,7 @@ def make_training(out: Path, *, profiler: bool) -> Callable[[int], None]:
             optimizer.step()
             optimizer.zero_grad()
 
-    return steps
+    return hook, steps
 
 
 def cost(training: Callable[[int], None], n: int) -> float:
@@ -55,13 +57,15 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        on = make_training(Path(folder) / "on", profiler=True)
-        off = make_training(Path(folder) / "off", profiler=False)
+        hook_on, on = make_training(Path(folder) / "on", profiler=True)
+        hook_off, off = make_training(Path(folder) / "off", profiler=False)
         for each in (on, off):
             each(given.steps)
         pairs = [
             (cost(on, given.steps), cost(off, given.steps)) for _ in range(given.turns)
         ]
+        hook_on.close()
+        hook_off.close()
     without = statistics.median(pair[1] for pair in pairs)
     more = statistics.median(pair[0] - pair[1] for pair in pairs)
     print(f"a step without the profiler: {without:.1f} us of processor time")
