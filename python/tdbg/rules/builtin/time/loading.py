@@ -21,6 +21,9 @@ from tdbg.stats.loader_queue import best_workers, most_workers, predicted_step_n
 
 __all__ = ["Loading", "allowed_cores", "loading_of", "wait_share"]
 
+# Below this share of the batches that may be ready, workers never pause.
+STARVED = 0.1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
@@ -125,10 +128,14 @@ def _loading(each: Bin) -> Loading | None:
     is_filled = (rows["depth"] >= 0) & (rows["capacity"] > 0)
     ready = rows["depth"][is_filled] / rows["capacity"][is_filled]
     known = [at for at in each.loaders if at[1] == number]
+    fetch_ns: float | None = None
     if is_measured:
-        fetch_ns: float | None = float(fetch.mean()) * per_step
-    else:
-        fetch_ns = None if workers else wait
+        fetch_ns = float(fetch.mean()) * per_step
+    elif not workers:
+        fetch_ns = wait
+    elif len(ready) and ready.mean() < STARVED:
+        # A queue that is always empty: the workers fetch all the time.
+        fetch_ns = workers * step
     return Loading(
         workers=workers,
         wait_ns=wait,

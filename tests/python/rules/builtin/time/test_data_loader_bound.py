@@ -78,6 +78,14 @@ def test_a_loader_that_nobody_measured_is_judged_by_its_wait_alone() -> None:
     assert "tdbg could not measure how long a fetch takes" in finding.advice
 
 
+def test_workers_that_never_pause_fetch_for_as_long_as_a_step_takes() -> None:
+    """Nobody measured the fetch: one worker that is always late takes a step for it."""
+    (finding,) = found(training(0.06, fetch=None, fetch_cpu_ns=-1))
+    assert "num_workers=4: 4 workers instead of 1" in finding.advice
+    (finding,) = found(training(0.06, fetch=None, workers=10, depth=3))
+    assert "tdbg could not measure how long a fetch takes" in finding.advice
+
+
 def test_a_loader_that_nobody_saw_is_not_called_fine() -> None:
     run = FakeRun()
     ProfiledTraining(run).steps(90, {"other": 0.08, "forward": 0.02})
