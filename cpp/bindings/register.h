@@ -22,6 +22,8 @@ void RegisterBatchCapture(pybind11::module_& module);
 void RegisterStepClock(pybind11::module_& module);
 // Steps that are only counted, and the hooks of them.
 void RegisterStepCounter(pybind11::module_& module);
+// What samples the machine; call it after RegisterCapture.
+void RegisterSystemSampler(pybind11::module_& module);
 // Taps of compiled programs, and what XLA calls of them.
 void RegisterTaps(pybind11::module_& module);
 void RegisterFfi(pybind11::module_& module);

@@ -33,17 +33,21 @@ void MachineBoard::SetNotMeasured(const std::string& what,
     MutexLock lock(mutex_);
     if (!not_measured_.emplace(what, reason).second || !is_written_) return;
   }
-  gate_->WriteEvent("{\"what\": \"sampler\", \"not_measured\": {" +
-                    JsonString(what) + ": " + JsonString(reason) + "}}");
+  gate_->WriteChange(
+      "{\"what\": \"profiler\", \"part\": \"system\", \"not_measured\": {" +
+      JsonString(what) + ": " + JsonString(reason) + "}}");
 }
 
-void MachineBoard::WriteMachine(MachineFacts facts, std::int64_t now_ns,
-                                bool is_last) {
+bool MachineBoard::IsMachineDue(std::int64_t now_ns, bool is_last) {
+  MutexLock lock(mutex_);
+  if (asked_at_ == 0) asked_at_ = now_ns;
+  const bool waits = !knows_gpus_ && now_ns < asked_at_ + kPatienceNs;
+  return !is_written_ && (is_last || !waits);
+}
+
+void MachineBoard::WriteMachine(MachineFacts facts) {
   {
     MutexLock lock(mutex_);
-    if (asked_at_ == 0) asked_at_ = now_ns;
-    const bool waits = !knows_gpus_ && now_ns < asked_at_ + kPatienceNs;
-    if (is_written_ || (waits && !is_last)) return;
     is_written_ = true;
     if (!knows_gpus_) {
       not_measured_.emplace("gpu", "NVML has not answered yet");
@@ -51,7 +55,7 @@ void MachineBoard::WriteMachine(MachineFacts facts, std::int64_t now_ns,
     facts.gpus = gpus_;
     facts.not_measured = not_measured_;
   }
-  gate_->WriteEvent(MachineEvent(facts));
+  gate_->WriteMachine(MachineEvent(facts));
 }
 
 }  // namespace tdbg

@@ -32,12 +32,14 @@ class MachineBoard {
 
   void SetGpus(std::vector<GpuFacts> gpus);
   // A part of the machine is not measured, or no longer, for this reason.  Says
-  // so once: in the event `machine` or, behind that, in one of `sampler`.
+  // so once: in the event `machine` or, behind that, in one of `profiler`.
   void SetNotMeasured(const std::string& what, const std::string& reason);
 
-  // Writes the event `machine` unless it was written, or the GPUs are not known
-  // yet and may still be.
-  void WriteMachine(MachineFacts facts, std::int64_t now_ns, bool is_last);
+  // Whether the event `machine` is to be written: it was not, and the GPUs are
+  // known, or are waited for no longer.
+  [[nodiscard]] bool IsMachineDue(std::int64_t now_ns, bool is_last);
+  // Writes it, with the GPUs and what is not measured.
+  void WriteMachine(MachineFacts facts);
 
  private:
   const std::shared_ptr<RowGate> gate_;

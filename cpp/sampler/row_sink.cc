@@ -10,9 +10,14 @@ void RowGate::Write(const std::string& table, const std::string& columns,
   if (sink_ != nullptr) sink_->Write(table, columns, rows);
 }
 
-void RowGate::WriteEvent(const std::string& json) {
+void RowGate::WriteMachine(const std::string& json) {
   MutexLock lock(mutex_);
-  if (sink_ != nullptr) sink_->WriteEvent(json);
+  if (sink_ != nullptr) sink_->WriteMachine(json);
+}
+
+void RowGate::WriteChange(const std::string& json) {
+  MutexLock lock(mutex_);
+  if (sink_ != nullptr) sink_->WriteChange(json);
 }
 
 void RowGate::Shut() {

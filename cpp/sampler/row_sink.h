@@ -29,8 +29,9 @@ class RowSink {
   // columns as written by python/tdbg/run/profile_tables.py.
   virtual void Write(const std::string& table, const std::string& columns,
                      std::span<const std::byte> rows) = 0;
-  // Takes an event about the machine, as JSON.
-  virtual void WriteEvent(const std::string& json) = 0;
+  // Take an event, as JSON: what the machine is; and what has changed since.
+  virtual void WriteMachine(const std::string& json) = 0;
+  virtual void WriteChange(const std::string& json) = 0;
 };
 
 // A sink that threads may outlive: once it is shut, nothing reaches the sink.
@@ -40,7 +41,8 @@ class RowGate {
 
   void Write(const std::string& table, const std::string& columns,
              std::span<const std::byte> rows);
-  void WriteEvent(const std::string& json);
+  void WriteMachine(const std::string& json);
+  void WriteChange(const std::string& json);
   // Returns when no call of the sink is under way any more.
   void Shut();
 

@@ -68,7 +68,8 @@ void* SamplingThreads::Main(void* argument) {
 void SamplingThreads::Run(Source* source) {
   if (!source->Prepare(*this)) return;
   RowBuffer rows(gate_);
-  Pacer pacer(MonotonicNs(), interval_ns_);
+  std::int64_t interval_ns = interval_ns_;
+  Pacer pacer(MonotonicNs(), interval_ns);
   int n_faults = 0;
   std::int64_t cpu_before = 0;
   bool is_last = false;
@@ -82,6 +83,10 @@ void SamplingThreads::Run(Source* source) {
     cpu_before = cpu;
     if (is_last) return;
     is_last = WaitUntil(pacer.due_ns());
+    if (interval_ns != interval_ns_) {
+      interval_ns = interval_ns_;
+      pacer = Pacer(MonotonicNs(), interval_ns);
+    }
   }
 }
 
@@ -101,12 +106,19 @@ bool SamplingThreads::SampleOnce(Source* source, const Moment& moment,
   }
 }
 
+void SamplingThreads::SetInterval(std::int64_t interval_ns) {
+  MutexLock lock(mutex_);
+  interval_ns_ = interval_ns;
+  changed_.notify_all();
+}
+
 bool SamplingThreads::WaitUntil(std::int64_t monotonic_ns) {
   // The clock of steady_clock is the monotonic one.
   const std::chrono::steady_clock::time_point until{
       std::chrono::nanoseconds(monotonic_ns)};
   MutexLock lock(mutex_);
-  while (!stops_) {
+  const std::int64_t interval_ns = interval_ns_;
+  while (!stops_ && interval_ns == interval_ns_) {
     if (changed_.wait_until(lock, until) == std::cv_status::timeout) break;
   }
   return stops_;

@@ -55,7 +55,11 @@ class SamplingThreads : public std::enable_shared_from_this<SamplingThreads> {
   // Ends all threads after a last sample.  False if one did not end in time.
   bool Stop(std::chrono::milliseconds timeout);
 
-  // Waits until then, or for Stop: whether that was called.
+  // Samples at another interval from now on.  REQUIRES: interval_ns > 0.
+  void SetInterval(std::int64_t interval_ns);
+
+  // Waits until then, or for Stop: whether that was called.  Returns sooner
+  // when the interval changes.
   bool WaitUntil(std::int64_t monotonic_ns);
 
   // Processor time of the threads so far, and samples that they took.
@@ -68,7 +72,7 @@ class SamplingThreads : public std::enable_shared_from_this<SamplingThreads> {
   void Run(Source* source);
   bool SampleOnce(Source* source, const Moment& moment, RowBuffer* rows);
 
-  const std::int64_t interval_ns_;
+  std::atomic<std::int64_t> interval_ns_;
   const std::shared_ptr<RowGate> gate_;
   std::atomic<std::int64_t> cpu_ns_{0};
   std::atomic<std::int64_t> n_samples_{0};

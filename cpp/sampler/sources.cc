@@ -89,7 +89,9 @@ void HostSource::Sample(const Moment& moment, RowBuffer* rows) {
   rows->Add(row);
   SampleDevices(moment, rows);
   if (!std::exchange(is_explained_, true)) ExplainGaps(row);
-  board_->WriteMachine(Facts(row), moment.time_ns, moment.is_last);
+  if (board_->IsMachineDue(moment.time_ns, moment.is_last)) {
+    board_->WriteMachine(Facts(row));
+  }
 }
 
 void HostSource::SampleProcessors(const Moment& moment, SystemRow* row,

@@ -56,15 +56,18 @@ class ElectedHost : public Source {
   HostSource host_;
 };
 
+Status CheckInterval(std::int64_t interval_ns) {
+  if (interval_ns >= SamplerOptions::kLeastIntervalNs) return Status::Ok();
+  return Status::InvalidArgument(
+      "the machine is sampled every 50 ms at most, not every " +
+      std::to_string(interval_ns) + " ns");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SystemSampler>> SystemSampler::Start(
     const SamplerOptions& options, std::unique_ptr<RowSink> sink) {
-  if (options.interval_ns < SamplerOptions::kLeastIntervalNs) {
-    return Status::InvalidArgument(
-        "the machine is sampled each 50 ms at most, not each " +
-        std::to_string(options.interval_ns) + " ns");
-  }
+  TDBG_RETURN_IF_ERROR(CheckInterval(options.interval_ns));
   auto node_file = NodeFile::Join(options.node_file);
   TDBG_RETURN_IF_ERROR(node_file.status());
   const auto gate = std::make_shared<RowGate>(std::move(sink));
@@ -110,6 +113,12 @@ bool SystemSampler::AddProcess(std::int32_t pid, std::int32_t rank,
                                                 .rank = rank,
                                                 .kind = kind,
                                                 .worker = worker});
+}
+
+Status SystemSampler::SetInterval(std::int64_t interval_ns) {
+  TDBG_RETURN_IF_ERROR(CheckInterval(interval_ns));
+  if (!is_copy()) threads_->SetInterval(interval_ns);
+  return Status::Ok();
 }
 
 void SystemSampler::Close(std::chrono::milliseconds timeout) {

@@ -11,7 +11,7 @@
 // the object does nothing.
 //
 // Errors: Start reports them.  Afterwards a source that fails is left out, and
-// the event `machine` or one of `sampler` says why.
+// the event `machine` or a later one says why.
 
 #pragma once
 
@@ -56,6 +56,8 @@ class SystemSampler {
   // there is no such process, or nobody to follow it.
   bool AddProcess(std::int32_t pid, std::int32_t rank, std::uint32_t kind,
                   std::int32_t worker);
+  // Samples at another interval from now on.  Errors: kInvalidArgument.
+  Status SetInterval(std::int64_t interval_ns);
   // Takes a last sample and ends the threads; nothing reaches the sink after
   // that.  Idempotent.
   void Close(std::chrono::milliseconds timeout = kCloseTimeout);

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tdbg._core_batch import *  # noqa: F403
 from tdbg._core_records import *  # noqa: F403
 from tdbg._core_records import Definition, EnvelopeGrid, Event, Problem
+from tdbg._core_sampler import *  # noqa: F403
 from tdbg._core_signals import *  # noqa: F403
 from tdbg._core_steps import *  # noqa: F403
 from tdbg._core_taps import *  # noqa: F403

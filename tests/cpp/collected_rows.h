@@ -31,7 +31,8 @@ class CollectedRows {
       bytes.insert(bytes.end(), rows.begin(), rows.end());
       rows_->changed_.notify_all();
     }
-    void WriteEvent(const std::string& json) override {
+    void WriteChange(const std::string& json) override { WriteMachine(json); }
+    void WriteMachine(const std::string& json) override {
       const std::lock_guard lock(rows_->mutex_);
       rows_->events_.push_back(json);
       rows_->changed_.notify_all();

@@ -96,9 +96,9 @@ TDBG_TEST(SixtyFourRowsAreWrittenAtOnce) {
 TDBG_TEST(AGateThatIsShutLetsNothingThrough) {
   CollectedRows rows;
   RowGate gate(rows.sink());
-  gate.WriteEvent("a");
+  gate.WriteMachine("a");
   gate.Shut();
-  gate.WriteEvent("b");
+  gate.WriteChange("b");
   gate.Write("system", SystemRow::kColumns, {});
   EXPECT_EQ(rows.events().size(), 1U);
   EXPECT_EQ(rows.Columns("system"), "");
@@ -135,6 +135,16 @@ TDBG_TEST(TheLastSampleIsTakenAtTheEnd) {
   EXPECT_EQ(taken.size(), 2U);
   EXPECT_EQ(taken.back().is_late, 1U);  // is_last, as Counter has it.
   EXPECT_FALSE(threads->Start("test", std::make_unique<Counter>()));
+  EXPECT_TRUE(threads->Stop(std::chrono::seconds(30)));
+}
+
+TDBG_TEST(AnIntervalThatChangesHoldsAtOnce) {
+  CollectedRows rows;
+  const auto threads = Threads(&rows, 3'600'000'000'000);  // An hour.
+  EXPECT_TRUE(threads->Start("test", std::make_unique<Counter>()));
+  while (threads->n_samples() < 1) std::this_thread::yield();
+  threads->SetInterval(1'000'000);
+  while (threads->n_samples() < 10) std::this_thread::yield();
   EXPECT_TRUE(threads->Stop(std::chrono::seconds(30)));
 }
 

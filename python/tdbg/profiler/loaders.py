@@ -30,6 +30,7 @@ from tdbg.profiler.loader_rows import LoaderRows, size_of
 from tdbg.profiler.part import ProfilerSettings
 from tdbg.profiler.patches import LibraryPatches
 from tdbg.profiler.stacks import StackAnswers, StackSite
+from tdbg.profiler.system import follow_process
 from tdbg.run.schema import EventKind
 
 __all__ = [
@@ -348,10 +349,14 @@ def _measured_init(original: Callable[..., Any]) -> Callable[..., Any]:
         number, epoch = _numbers.next_epoch(loader)
         with _waiting(observers), _workers_of(loader, number) as memory:
             original(self, loader)
-        _begin(self, _Iteration(self, number, epoch, memory))
+        state = _Iteration(self, number, epoch, memory)
+        _begin(self, state)
         for rows in observers:
             rows.describe(number, _facts(loader))
             rows.started(number, epoch, began)
+            if rows.session is not None:
+                for worker, pid in enumerate(state.pids):
+                    follow_process(rows.session, pid, worker=worker)
 
     return __init__
 

@@ -28,6 +28,7 @@ from tdbg.profiler import (
     python_sampler,
     stacks,
     step_rows,
+    system,
     windows,
 )
 from tdbg.profiler.part import ProfilerPart, ProfilerSettings, Start
@@ -51,6 +52,7 @@ PARTS: Sequence[Start] = (
     compilations.start,
     checkpoints.start,
     windows.start,
+    system.start,
 )
 """The parts, in the order in which they start; they are closed in reverse."""
 

@@ -9,7 +9,13 @@ from tdbg.trial.envelope import DURATION_FIELD, ENVELOPE_FIELDS, Envelope
 from tdbg.trial.losses import LossSeries
 from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
 from tdbg.trial.overview import TensorOverview
-from tdbg.trial.profile import DeviceUse, Profile, RecordedWindow
+from tdbg.trial.profile import (
+    DeviceUse,
+    EnergyUse,
+    Profile,
+    RecordedWindow,
+    energy_of,
+)
 from tdbg.trial.reports import RunOverhead, ScalarSeries, n_trained, stop_reason
 from tdbg.trial.rivals import HiddenSteps, hidden_steps
 from tdbg.trial.selection import StepState, mode_key
@@ -31,6 +37,7 @@ __all__ = [
     "Attempt",
     "Call",
     "DeviceUse",
+    "EnergyUse",
     "Envelope",
     "EventRecord",
     "FileProblem",
@@ -52,6 +59,7 @@ __all__ = [
     "WriterLostRecords",
     "create_trial",
     "edges_of",
+    "energy_of",
     "hidden_steps",
     "lost_by_writer",
     "mode_key",
