@@ -188,7 +188,16 @@ class Samples:
         return float(index)
 
 
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Take back the handler that a DataLoader with workers sets."""
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
 @pytest.mark.torch
+@pytest.mark.usefixtures("signals")
 def test_loader_workers_are_sampled_with_their_rank(run_dir: Path) -> None:
     from torch.utils.data import DataLoader
 
