@@ -298,7 +298,8 @@ class DryRunPart:
         value_bytes: Size on disk of the raw values of one step, compressed like the
             first ones.
         histogram_bytes: Size on disk of the histograms and unit summaries of one step.
-        bytes_per_1000_steps: Size on disk of the first thousand steps, as scheduled.
+        bytes_per_1000_steps: Size on disk of the first thousand steps, as scheduled,
+            without the profile, whose size grows with time.
     """
 
     mode: ModeKeys

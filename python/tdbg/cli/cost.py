@@ -22,7 +22,7 @@ __all__ = ["command"]
 @click.option(
     "--prices",
     type=click.Path(dir_okay=False),
-    help="A file of machines and their prices, as CSV or JSON: docs/cost.md.",
+    help="A file of machines and their prices, as CSV or JSON: tdbg docs cost.",
 )
 @click.option("--on", "machine", help="The machine of --prices that the run was on.")
 @options.as_json

@@ -23,7 +23,7 @@ ROW = 112 + 120  # docs/format.md: in its shard, and in the column of its tensor
 def trained(n_steps: int, **options: Any) -> td.Hook:
     model, criterion = mlp(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    hook = td.Hook(min_free_bytes=0, **options)
+    hook = td.Hook(min_free_bytes=0, profiler=False, **options)
     hook.register_module(model)
     hook.register_loss(criterion)
     train(model, criterion, optimizer, digits(16), n_steps)

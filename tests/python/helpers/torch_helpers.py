@@ -22,6 +22,11 @@ from tdbg.pytorch import Hook, SaveConfig
 from tdbg.run.directory import writer_directories
 
 EVERYTHING = SaveConfig(save_interval=1, statistics_interval=1)
+#: What events of the profiler are about; they come by the clock.
+OF_PROFILE = {
+    *("machine", "python_lines", "loader", "loader_start", "collectives", "gc"),
+    *("compilation", "checkpoint", "profile_window", "operators", "functions"),
+}
 
 
 def make_hook(run_dir: Path, **options: Any) -> Hook:
@@ -180,8 +185,9 @@ class Recorded:
         ]
 
     def events(self, kind: int) -> list[dict[str, Any]]:
-        """The contents of the events of a kind."""
-        return [json.loads(each.json) for each in self._events if each.kind == kind]
+        """The contents of the events of a kind, without those of the profile."""
+        found = [json.loads(each.json) for each in self._events if each.kind == kind]
+        return [each for each in found if each.get("what") not in OF_PROFILE]
 
     @property
     def collections(self) -> dict[str, Any]:

@@ -356,6 +356,7 @@ def test_the_configuration_event_tells_nothing_of_the_environment(
         "hook",
         "rank",
         "world_size",
+        "profiler",
         "workers",
     }
     assert event["framework"]["name"] == "pytorch"
