@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ from torch import nn
 
 import tdbg
 import tdbg.pytorch as td
+from benchmarks._harness.machine import ROOT
 
 __all__ = ["TRAININGS", "Training"]
 
@@ -179,8 +182,16 @@ def register(hook: td.Hook, model: nn.Module, criterion: nn.Module) -> None:
     hook.register_loss(criterion)
 
 
+def loader_bound(path: Path) -> None:
+    """The example that waits for its data."""
+    script = ROOT / "examples" / "loader_bound" / "train.py"
+    run = [sys.executable, "-m", "tdbg", "run", "--out", str(path), "--"]
+    subprocess.run([*run, sys.executable, str(script), "--workers=1"], check=True)
+
+
 #: The newest is the last.
 TRAININGS: dict[str, Training] = {
+    "loader-bound": loader_bound,
     "ranks": ranks,
     "transformer": transformer,
     "resnet-steady": lambda path: residual(path, 0.02, 1.0),

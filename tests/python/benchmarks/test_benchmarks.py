@@ -274,6 +274,7 @@ def test_every_default_rule_finds_what_is_planted_and_nothing_else(tmp_path: Pat
     # The faults of classes leave RepeatedData nothing; nothing here makes the others
     # speak: a clock, an end, a tree library.
     without_fault = {"StalledTraining", "SlowSchedule", "RepeatedData", "TreeSettings"}
+    without_fault |= engine.of_time()
     planted = {rule for rule, _ in plan.faults()}
     assert planted | without_fault == {rule.name for rule in default_rules()}
     with pytest.raises(WrongAnswer, match="no verdict"):
