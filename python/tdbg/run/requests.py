@@ -535,7 +535,7 @@ def _need(given: object) -> Needs:
     known = {item.name: item.default for item in dataclasses.fields(Needs)}
     check_known(given, known, "needs: unknown setting")
     for name, value in given.items():
-        if name in ("collections", "modules"):
+        if isinstance(known[name], frozenset):
             _names(name, value)
         elif isinstance(known[name], bool):
             check_flag(f"needs: {name}", value)
