@@ -45,6 +45,7 @@ class LossyRun:
     loaded_all_steps = True
     status = "closed"
     path = ""
+    profile = SimpleNamespace(tables=list)
 
     def __init__(self, n_steps: int, lossy: float, seed: int, *, garbage: bool) -> None:
         random = np.random.default_rng(seed)
