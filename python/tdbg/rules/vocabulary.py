@@ -57,6 +57,11 @@ class Vocabulary:
     normal_default: str  # Sentence: which deviation a normal distribution has.
     # Runs.
     reproducing: str
+    # Time.
+    background_saving: str
+    compiling: str
+    all_devices: str  # How a training uses every GPU of a machine.
+    changing_shapes: str  # What else helps: ends the sentence, and may add others.
     # A new head beside LoRA: begins with a comma.
     thawing_beside_adapters: str = ""
     # What a model that learns badly needs.
@@ -140,6 +145,12 @@ _PYTORCH: Final = Vocabulary(
     "width of the layer.",
     reproducing="the seeds (torch.manual_seed, loaders, workers), "
     "torch.use_deterministic_algorithms(True)",
+    background_saving="torch.distributed.checkpoint.async_save, or copy to the host "
+    "and write in a thread",
+    compiling="torch.compile",
+    all_devices="torchrun --nproc-per-node",
+    changing_shapes=", or mark the changing axis (torch._dynamo.mark_dynamic, "
+    "dynamic=True). TORCH_LOGS=recompiles shows the reasons.",
 )
 _KERAS: Final = replace(
     _PYTORCH,
@@ -176,6 +187,10 @@ _KERAS: Final = replace(
     "width of the layer.",
     reproducing="the seed (keras.utils.set_random_seed), "
     "tf.config.experimental.enable_op_determinism() on TensorFlow",
+    background_saving="copy to the host and write in a thread",
+    compiling="jit_compile=True",
+    all_devices="keras.distribution.DataParallel",
+    changing_shapes=".",
 )
 _JAX: Final = replace(
     _PYTORCH,
@@ -211,6 +226,11 @@ _JAX: Final = replace(
     "layer.",
     reproducing="the seeds (jax.random.key, data pipeline), "
     "XLA_FLAGS=--xla_gpu_deterministic_ops=true",
+    background_saving="orbax.checkpoint.AsyncCheckpointer, or copy to the host and "
+    "write in a thread",
+    compiling="jax.jit",
+    all_devices="jax.sharding",
+    changing_shapes=". JAX_LOG_COMPILES=1 shows what is compiled.",
 )
 _MXNET: Final = replace(
     _PYTORCH,
@@ -247,6 +267,10 @@ _MXNET: Final = replace(
     normal_default="mx.init.Normal uses one deviation, whatever the width of the "
     "layer.",
     reproducing="the seeds (mx.random.seed, numpy.random.seed, workers)",
+    background_saving="copy to the host and write in a thread",
+    compiling="net.hybridize(static_alloc=True)",
+    all_devices="gluon.utils.split_and_load",
+    changing_shapes=".",
 )
 
 

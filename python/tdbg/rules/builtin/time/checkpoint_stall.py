@@ -91,9 +91,8 @@ class CheckpointStall(TimeRule):
             ),
             value=found.longest_ns / NANOSECONDS if is_long else 100 * found.share,
             threshold=self.longest if is_long else self.threshold,
-            advice=(
-                "Save in the background (torch.distributed.checkpoint.async_save, or "
-                "copy to the host and write in a thread), or less often: "
+            advice=lambda words: (
+                f"Save in the background ({words.background_saving}), or less often: "
                 f"{self._interval(found)}.{gain}"
             ),
         )

@@ -119,11 +119,11 @@ class LowGPUUtilization(TimeRule):
                 ),
                 value=100 * high,
                 threshold=self.busy,
-                advice=(
+                advice=lambda words: (
                     "The largest part of a step is "
                     f"{PHASE_WORDS[phase]} ({percent(100 * shares[phase])}). If no "
                     "finding names a cause, give the device more at once (a larger "
-                    "batch, torch.compile), or use a smaller one."
+                    f"batch, {words.compiling}), or use a smaller one."
                 ),
             )
 
@@ -212,8 +212,8 @@ class UnusedDevice(TimeRule):
                 ),
                 value=float(len(idle)),
                 threshold=0.0,
-                advice=(
-                    "Use them (torchrun --nproc-per-node), or rent a machine with as "
+                advice=lambda words: (
+                    f"Use them ({words.all_devices}), or rent a machine with as "
                     "many GPUs as you use."
                 ),
             )

@@ -77,11 +77,10 @@ class RecompilationStorm(TimeRule):
                 ),
                 value=100 * share,
                 threshold=self.threshold,
-                advice=(
+                advice=lambda words: (
                     "Give the model few different shapes: pad batches to some lengths, "
-                    "drop the last incomplete batch, or mark the changing axis "
-                    "(torch._dynamo.mark_dynamic, dynamic=True). TORCH_LOGS=recompiles "
-                    f"shows the reasons. Without it you have up to {shorter(share)}."
+                    f"drop the last incomplete batch{words.changing_shapes} "
+                    f"Without it you have up to {shorter(share)}."
                 ),
             )
 
