@@ -177,4 +177,5 @@ class Episodes:
             last_step=step,
             stage=self._stage if described.stage is None else described.stage,
             evidence=described.evidence,
+            gain=described.gain,
         )

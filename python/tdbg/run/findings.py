@@ -181,6 +181,8 @@ class Finding(Shown):
             None: outside of it.
         cause: The finding that this one follows from, or None.
         evidence: Which chart of the tensor shows it, or None: the rule does not say.
+        gain: The share of the time of a step that following the advice saves, from 0
+            to 1; None: not known, or the advice is not about time.
     """
 
     rule: str
@@ -202,6 +204,7 @@ class Finding(Shown):
     stage: Stage | None = None
     cause: Cause | None = None
     evidence: Evidence | None = None
+    gain: float | None = None
 
     @property
     def is_over(self) -> bool:
@@ -270,7 +273,7 @@ class Finding(Shown):
         document["evidence"] = None if evidence is None else asdict(evidence)
         if evidence is not None and not _is_finite(evidence.limit):
             document["evidence"]["limit"] = None
-        for name in ("value", "threshold"):
+        for name in ("value", "threshold", "gain"):
             if not _is_finite(document[name]):
                 document[name] = None
         return document

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,9 +16,12 @@ from profile_fake import FakeProfile
 from tdbg.errors import TensorUnavailable, TensorUnavailableForStep
 from tdbg.modes import ModeKeys
 from tdbg.rules import Engine, Rule
+from tdbg.rules.builtin.time.time_rule import shorter
 from tdbg.run.findings import Finding
 from tdbg.stats.histogram import Histogram
 from tdbg.stats.row_fields import FIELDS
+
+PROMISE = re.compile(r"(over )?[\d.,]+% shorter steps")
 
 STEP = np.dtype(
     [
@@ -377,9 +381,16 @@ def judge_in_parts(run: FakeRun, cuts: Iterable[int], *rules: Rule) -> list[Find
 def _checked(
     run: FakeRun, rules: Iterable[Rule], findings: list[Finding]
 ) -> list[Finding]:
-    """Findings of declared severities, with steps as the test counts them."""
+    """Findings of declared severities, with steps as the test counts them.
+
+    What is promised in words is promised in numbers.
+    """
     declared = {rule.name: rule.severities for rule in rules}
     assert [each for each in findings if each.severity not in declared[each.rule]] == []
+    for each in findings:
+        promise = PROMISE.search(each.advice)
+        gain = None if each.gain is None else shorter(each.gain)
+        assert gain == (promise and promise[0]), each.advice
     return [
         dataclasses.replace(
             each,

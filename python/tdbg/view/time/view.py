@@ -330,7 +330,7 @@ class TimeView:
 
     @cached_property
     def problems(self) -> list[Problem]:
-        """The findings about time: those that go on first, then the gravest."""
+        """The findings about time: those that go on first, then by what they cost."""
         problems = self.diagnosis.problems
         found = [each for each in problems if each.episodes[0].is_of_time]
         return sorted(found, key=_order)
@@ -360,6 +360,6 @@ class TimeView:
 
 
 def _order(problem: Problem) -> tuple[bool, bool, int, float]:
-    """Causes first; of these the gravest, and then that which takes the most time."""
-    value = problem.worst.value or 0.0
-    return problem.is_over, bool(problem.causes), -problem.severity, -value
+    """Causes first; of these the gravest, and then that which saves most if mended."""
+    gain = problem.worst.gain or 0.0
+    return problem.is_over, bool(problem.causes), -problem.severity, -gain

@@ -11,7 +11,10 @@ import pytest
 import tdbg
 from profiles import HEALTHY, LOADER_BOUND, MS, Plan, profiled_run, tables_of
 from run_builder import simple_run
+from tdbg.modes import ModeKeys
+from tdbg.run.findings import Finding, Severity, Stage
 from tdbg.run.profile_tables import COLLECTIVE, PHASE_COLUMNS, Phase
+from tdbg.view.problems import diagnosis_of
 from tdbg.view.time import even_edges, time_of, what_if
 from tdbg.view.time.bins import binned, covered
 from tdbg.view.time.breakdown import bands_of, breakdown_of, sentence_of
@@ -349,6 +352,37 @@ def test_cores_are_placed_at_the_steps_that_ran_meanwhile(tmp_path: Path) -> Non
     usage = view.usage(view.edges(60))
     assert usage.columns.mean.shape == (4, 60)
     assert np.isfinite(usage.columns.mean[:3]).all()
+
+
+def test_the_change_that_saves_most_is_named_first(tmp_path: Path) -> None:
+    """Whatever a rule's own value is: 1,000 ms of pauses may be less than 20 %."""
+    simple_run(tmp_path / "run")
+    found = [
+        Finding(
+            rule=rule,
+            severity=Severity.WARNING,
+            step=1,
+            mode=ModeKeys.TRAIN,
+            tensor="training",
+            message=rule,
+            value=value,
+            advice=f"mend what {rule} says",
+            first_step=1,
+            last_step=1,
+            stage=Stage.HOST,
+            gain=gain,
+        )
+        for rule, value, gain in [
+            ("Unmeasured", 2000.0, None),
+            ("GcPauses", 1000.0, 0.05),
+            ("IdleBetweenSteps", 20.0, 0.2),
+        ]
+    ]
+    view = time_of(tdbg.create_trial(tmp_path / "run"), diagnosis_of(found, {}))
+    rules = [each.rule for each in view.problems]
+    assert rules == ["IdleBetweenSteps", "GcPauses", "Unmeasured"]
+    assert view.change is not None
+    assert view.change.rule == "IdleBetweenSteps"
 
 
 def test_a_run_without_a_profile_says_nothing(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ class CheckpointStall(TimeRule):
             ),
             value=found.longest_ns / NANOSECONDS if is_long else 100 * found.share,
             threshold=self.longest if is_long else self.threshold,
+            gain=found.share if found.n > 1 else None,
             advice=lambda words: (
                 f"Save in the background ({words.background_saving}), or less often: "
                 f"{self._interval(found)}.{gain}"

@@ -100,6 +100,7 @@ class CPUBottleneck(TimeRule):
             ),
             value=100 * cores,
             threshold=self.busy_threshold,
+            gain=wait,
             advice=(
                 "More workers would not help. Do less for each sample: fewer or "
                 "cheaper transforms, smaller files, data prepared once and stored; or "

@@ -96,6 +96,7 @@ class CpuContention(TimeRule):
                 ),
                 value=100 * stolen,
                 threshold=self.steal,
+                gain=stolen,
                 advice=(
                     "Use a machine whose cores are not shared: up to "
                     f"{shorter(stolen)}."
@@ -108,6 +109,7 @@ class CpuContention(TimeRule):
             ),
             value=100 * queued,
             threshold=self.queued,
+            gain=queued,
             advice=f"{_advice(rows, known)} That gives up to {shorter(queued)}.",
         )
 

@@ -108,11 +108,13 @@ class DataLoaderBound(TimeRule):
                 f"of the step {_ms(loading.rest_ns)}, and the loader has "
                 f"{plural(loading.workers, 'worker')}."
             )
+        advice, gain = _advice(each, wait, loading)
         return Description(
             message=message,
             value=100 * wait,
             threshold=self.threshold,
-            advice=_advice(each, wait, loading),
+            advice=advice,
+            gain=gain,
         )
 
     def _of_epochs(self, each: Bin, share: float) -> Sign:
@@ -127,6 +129,7 @@ class DataLoaderBound(TimeRule):
                 ),
                 value=100 * share,
                 threshold=self.epoch_threshold,
+                gain=share,
                 advice=_advice_on_epochs(settings, share),
             )
 
@@ -135,20 +138,22 @@ class DataLoaderBound(TimeRule):
         )
 
 
-def _advice(each: Bin, wait: float, loading: Loading | None) -> Advice:
+def _advice(each: Bin, wait: float, loading: Loading | None) -> tuple[Advice, float]:
+    """Return what to do, and the share of a step's time that it saves."""
     if loading is None or loading.fetch_ns is None:
-        return (
+        blind = (
             "Let more workers load data, or make loading cheaper: without the wait you "
             f"have up to {shorter(wait)}. tdbg could not measure how long a fetch "
             "takes."
         )
+        return blind, wait
     best, cores = loading.best_workers or 1, allowed_cores(each)
     most = best if cores is None else loading.most_workers(cores)
     workers = min(best, most)
     if workers <= loading.workers:
         line = in_words(top_line([each], {Phase.DATA_WAIT}))
         full = _no_more(cores) if most < best else ""
-        return _advice_on_fetches(wait, loading, full) + line
+        return _advice_on_fetches(wait, loading, full) + line, wait
     gain = 1.0 - loading.predicted_step_ns(workers) / loading.step_ns
     left = loading.wait_share(workers)
     more = "" if workers == best else _no_more(cores)
@@ -161,7 +166,7 @@ def _advice(each: Bin, wait: float, loading: Loading | None) -> Advice:
             f"{loading.workers or 'none'} should give {shorter(gain)}{rest}.{more}"
         )
 
-    return advice
+    return advice, gain
 
 
 def _no_more(cores: float | None) -> str:

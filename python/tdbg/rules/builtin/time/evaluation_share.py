@@ -58,6 +58,7 @@ class EvaluationShare(TimeRule):
                 ),
                 value=100 * found.share,
                 threshold=self.threshold,
+                gain=found.share / 2,
                 advice=(
                     "Evaluate half as often, or on part of the data: "
                     f"{shorter(found.share / 2)} on average."

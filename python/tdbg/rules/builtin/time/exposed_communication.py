@@ -76,6 +76,7 @@ class ExposedCommunication(TimeRule):
                 ),
                 value=100 * share,
                 threshold=self.threshold,
+                gain=share,
                 advice=(
                     "Synchronize less often (gradient accumulation with no_sync()), "
                     "send less (mixed precision, gradient compression), overlap more "

@@ -79,6 +79,7 @@ class GcPauses(TimeRule):
                 ),
                 value=100 * share,
                 threshold=self.threshold,
+                gain=share,
                 advice=(
                     "Call gc.collect() and gc.freeze() after set-up, so that what you "
                     "loaded is not searched again; or gc.disable(), and gc.collect(1) "

@@ -83,6 +83,7 @@ class IdleBetweenSteps(TimeRule):
                 ),
                 value=100 * share,
                 threshold=self.threshold,
+                gain=gain,
                 advice=(
                     "Do this less often, in another thread or process, or faster. "
                     f"Without it you have {shorter(gain)}."

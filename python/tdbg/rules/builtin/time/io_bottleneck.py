@@ -107,6 +107,7 @@ class IOBottleneck(TimeRule):
             ),
             value=100 * (blocked if by_state else pressure),
             threshold=self.blocked_threshold if by_state else self.pressure_threshold,
+            gain=wait,
             advice=f"{_advice(each)} Without the wait you have {shorter(wait)}.",
         )
 

@@ -77,6 +77,7 @@ class RecompilationStorm(TimeRule):
                 ),
                 value=100 * share,
                 threshold=self.threshold,
+                gain=share,
                 advice=lambda words: (
                     "Give the model few different shapes: pad batches to some lengths, "
                     f"drop the last incomplete batch{words.changing_shapes} "

@@ -135,6 +135,7 @@ class StepOutlier(TimeRule):
             ),
             value=100 * cost,
             threshold=self.threshold,
+            gain=cost * share,
             advice=(
                 f"Most of the extra time ({percent(100 * share)}) is "
                 f"{PHASE_WORDS[phase]}. Without it you have up to "

@@ -100,6 +100,7 @@ class StepTimeRegression(TimeRule):
                 ),
                 value=100 * (now / before - 1),
                 threshold=self.threshold,
+                gain=gain,
                 since=int(steps["global_step"][at]),
                 advice=(
                     f"Most of the extra time ({percent(100 * share)}) is "

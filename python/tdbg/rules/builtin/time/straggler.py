@@ -104,6 +104,7 @@ def _describer(
             ),
             value=100 * (own / usual - 1),
             threshold=rule.threshold,
+            gain=gain,
             advice=(
                 f"Most of the difference is {PHASE_WORDS[phase]}. Compare its host and "
                 "device with the others (clocks, temperature, other programs), and "

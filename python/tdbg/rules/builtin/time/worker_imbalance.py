@@ -97,6 +97,7 @@ class WorkerImbalance(TimeRule):
                 ),
                 value=fetch / max(others, 1.0),
                 threshold=self.factor,
+                gain=wait,
                 advice=(
                     "Look at what it reads: a shard with larger files, a slower disk, "
                     "a range of indices. Batches come in order, so that the others "

@@ -33,6 +33,7 @@ def test_the_number_of_workers_that_ends_the_wait_is_named_with_its_gain() -> No
     assert "takes 80 ms, the rest of the step 20 ms" in finding.message
     assert "num_workers=4: 4 workers instead of 1" in finding.advice
     assert "75% shorter steps" in finding.advice
+    assert finding.gain == pytest.approx(0.75, abs=0.01)
 
 
 def test_a_loader_that_keeps_up_is_fine() -> None:
