@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["best_workers", "most_workers", "predicted_step_ns"]
+__all__ = ["best_workers", "busy_cores", "most_workers", "predicted_step_ns"]
 
 # A wait of this share of a step is none.
 ENDED = 0.03
@@ -57,3 +57,17 @@ def most_workers(cores: float, cpu_share: float) -> int:
         (3, 1)
     """
     return max(1, math.floor((cores - 1.0) / max(cpu_share, 0.01)))
+
+
+def busy_cores(workers: float, cpu_share: float) -> float:
+    """Return how many cores a training and its workers fill, one core its own.
+
+    Args:
+        workers: How many workers there are.
+        cpu_share: How much of a fetch a core computes, 0 to 1.
+
+    Example:
+        >>> busy_cores(4, 0.5)
+        3.0
+    """
+    return 1.0 + workers * cpu_share

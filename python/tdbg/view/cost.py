@@ -6,7 +6,7 @@ Thread safety: functions over a trial; its lock is held inside.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,10 +24,10 @@ from tdbg.cost import (
     offers_of,
 )
 from tdbg.errors import QueryError
-from tdbg.modes import TRAINING
 from tdbg.run.profile_tables import NOT_MEASURED, PHASE_COLUMNS
 from tdbg.trial import Trial
-from tdbg.view.time import NAMES, percent_text
+from tdbg.view.problems import Diagnosis
+from tdbg.view.time import NAMES, LoaderUse, TimeView, percent_text
 
 __all__ = ["CostPart", "RunCost", "cost_view", "money", "usage_of"]
 
@@ -163,10 +163,9 @@ def usage_of(trial: Trial) -> Usage:
     Raises:
         QueryError: If the run has no profile, or no training step in it.
     """
-    profile = trial.profile
-    rows = profile.steps()
-    training = rows[np.isin(rows["mode"], [mode.value for mode in TRAINING])]
-    if not len(training):
+    profile, view = trial.profile, TimeView(trial, Diagnosis())
+    rows, training = view.all_steps, view.steps
+    if not view.has_steps:
         raise QueryError(profile.statement)
     ranks = len(np.unique(rows["worker"]))
     seconds = float(profile.seconds(rows["time"]).max())
@@ -185,7 +184,7 @@ def usage_of(trial: Trial) -> Usage:
         memory_peak_bytes=_memory_peak(system),
         cores=nodes * _mean(system["allowed_cores"]) if len(system) else None,
         cores_used=_cores_used(system, nodes),
-        useful_cores=_useful_cores(profile.workers(), ranks),
+        useful_cores=_useful_cores(view.loading, ranks),
         **_of_gpus(gpus),
     )
 
@@ -237,17 +236,7 @@ def _cores_used(rows: NDArray[Any], nodes: int) -> float | None:
     return nodes * float(np.percentile(used, _PERCENTILE)) if len(used) else None
 
 
-def _useful_cores(batches: NDArray[Any], ranks: int) -> float | None:
-    """Return the cores that loaders without waits, and the ranks, would fill.
-
-    A rank needs one, and as many workers as a fetch takes longer than the rest of a
-    step, by the processor time of a fetch.
-    """
-    known = batches[batches["fetch_cpu_ns"] >= 0] if len(batches) else batches
-    if len(known) < 2:
-        return None
-    span = float(known["time"].max() - known["time"].min())
-    waits = float(known["wait_ns"].sum()) / ranks
-    rest = max(span - waits, span / 100, 1.0)
-    work = float(known["fetch_cpu_ns"].sum())
-    return ranks + work / rest
+def _useful_cores(loaders: Sequence[LoaderUse], ranks: int) -> float | None:
+    """Return the cores that loaders without waits, and the ranks, would fill."""
+    cores = loaders[0].useful_cores if loaders else None
+    return None if cores is None else ranks * cores

@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.quantities import plural
-from tdbg.stats.loader_queue import best_workers, most_workers, predicted_step_ns
+from tdbg.stats.loader_queue import (
+    best_workers,
+    busy_cores,
+    most_workers,
+    predicted_step_ns,
+)
 from tdbg.view.time.phases import duration_text, percent_text
 
 __all__ = ["LoaderUse", "WhatIf", "loading_of", "what_if"]
@@ -33,16 +38,21 @@ class WhatIf:
         workers: The numbers of workers, from 0 on.
         wait_shares: The share of a step that would be waiting for data, of each.
         step_ns: How long a step would take, of each.
-        best: The least number of workers with which there is nothing left to wait for,
-            or the most that the cores can feed.
-        is_capped: Whether cores, and not the loader, set that number.
+        needed: The least number of workers with which there is nothing left to wait
+            for.
+        best: The same, or the most that the cores can feed.
     """
 
     workers: tuple[int, ...]
     wait_shares: tuple[float, ...]
     step_ns: tuple[float, ...]
+    needed: int
     best: int
-    is_capped: bool
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether cores, and not the loader, set the best number of workers."""
+        return self.best < self.needed
 
     def text(self, now: int) -> str:
         """Return what the best number of workers would give, in words.
@@ -68,7 +78,7 @@ class WhatIf:
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
-        return asdict(self)
+        return {**asdict(self), "is_capped": self.is_capped}
 
 
 def what_if(
@@ -95,7 +105,7 @@ def what_if(
     useful = last if most_useful is None else most_useful
     steps = [predicted_step_ns(fetch_ns, rest_ns, min(w, useful)) for w in workers]
     shares = [1.0 - rest_ns / step for step in steps]
-    return WhatIf(workers, tuple(shares), tuple(steps), best, best < needed)
+    return WhatIf(workers, tuple(shares), tuple(steps), needed, best)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +136,13 @@ class LoaderUse:
     bytes_per_s: float
     what_if: WhatIf | None
 
+    @property
+    def useful_cores(self) -> float | None:
+        """Cores that a rank and the workers it needs would fill; None: not known."""
+        if self.what_if is None or not math.isfinite(self.fetch_cpu_share):
+            return None
+        return busy_cores(self.what_if.needed, self.fetch_cpu_share)
+
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold; what is unknown is None."""
         document = asdict(self)
@@ -133,6 +150,8 @@ class LoaderUse:
             document[name] = _known(document[name])
         for name in ("wait_ns", "fetch_ns"):
             document[name] = [_known(each) for each in document[name]]
+        if self.what_if is not None:
+            document["what_if"] = self.what_if.to_json()
         return document
 
 
@@ -143,7 +162,7 @@ def loading_of(
 
     Args:
         rows: Rows of the table ``loader``, as ``trial.profile.workers`` returns them.
-        steps: Rows of the table ``step`` of training.
+        steps: Rows of the table ``step`` of training: those that took these batches.
         allowed_cores: How many cores the training may use; NaN: unknown.
     """
     found = [

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.quantities import plural
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.trial import Trial, create_trial
 from tdbg.view.problems import Diagnosis, Problem, diagnosis_of_run
@@ -38,6 +39,7 @@ from tdbg.view.time.machine import Machine
 from tdbg.view.time.programs import Line, Operators, lines_of, operators_of
 from tdbg.view.time.ranks import Lateness, lateness_of
 from tdbg.view.time.usage import Energy, UsageMap
+from tdbg.view.time.warm_up import after_warm_up, batches_after
 
 __all__ = [
     "NO_PROFILE",
@@ -53,6 +55,7 @@ NO_PROFILE = "This run has no profile: it was recorded without one."
 # A process that ends does not read more for a line or two.
 MOST_BYTES = 1 << 31
 Rows = NDArray[np.void]
+_TRAINING = [mode.value for mode in TRAINING]
 _MODES = {
     ModeKeys.TRAIN: "training",
     ModeKeys.EVAL: "evaluation",
@@ -137,8 +140,8 @@ class TimeView:
     @cached_property
     def steps(self) -> Rows:
         """The step rows of training."""
-        numbers = [mode.value for mode in TRAINING]
-        return np.asarray(self.all_steps[np.isin(self.all_steps["mode"], numbers)])
+        is_training = np.isin(self.all_steps["mode"], _TRAINING)
+        return np.asarray(self.all_steps[is_training])
 
     @cached_property
     def places(self) -> Integers:
@@ -160,24 +163,49 @@ class TimeView:
         return not len(self.all_steps) and self.machine.span is None
 
     @cached_property
+    def _is_steady(self) -> NDArray[np.bool_]:
+        return after_warm_up(self.steps)
+
+    @cached_property
+    def steady(self) -> Rows:
+        """The rows of ``steps`` that come after the beginning of the training."""
+        return np.asarray(self.steps[self._is_steady])
+
+    @cached_property
     def breakdown(self) -> PhaseBreakdown | None:
-        """Where the time of training steps went; None without any."""
+        """Where the time of training steps goes after the beginning; None without."""
+        return breakdown_of(self.steady, "training") if self.has_steps else None
+
+    @cached_property
+    def whole(self) -> PhaseBreakdown | None:
+        """Where the time of all training steps went; None without any."""
         return breakdown_of(self.steps, "training") if self.has_steps else None
 
     @cached_property
     def breakdowns(self) -> tuple[PhaseBreakdown, ...]:
-        """A breakdown of each mode, and of each rank if there are several."""
+        """A breakdown of each mode, of the beginning, and of each of several ranks."""
         found = []
         for mode in np.unique(self.all_steps["mode"]).tolist():
-            rows = self.all_steps[self.all_steps["mode"] == mode]
-            found.append(breakdown_of(rows, _MODES[ModeKeys(mode)]))
+            rows = self.steady if mode in _TRAINING else self.all_steps
+            rows = rows[rows["mode"] == mode]
+            if len(rows):
+                found.append(breakdown_of(rows, _MODES[ModeKeys(mode)]))
+        if not self._is_steady.all():
+            found.append(self._beginning)
         workers = np.unique(self.steps["worker"]).tolist()
         if len(workers) > 1:
             names = self._trial.workers()
             for each in workers:
-                rows = self.steps[self.steps["worker"] == each]
+                rows = self.steady[self.steady["worker"] == each]
                 found.append(breakdown_of(rows, names[each]))
         return tuple(found)
+
+    @property
+    def _beginning(self) -> PhaseBreakdown:
+        """A breakdown of the steps that are left out of ``steady``."""
+        rows = self.steps[~self._is_steady]
+        n = int(np.unique(rows["worker"], return_counts=True)[1].max())
+        return breakdown_of(rows, f"first {plural(n, 'step')}")
 
     @property
     def sentence(self) -> str:
@@ -192,7 +220,7 @@ class TimeView:
     @cached_property
     def throughput(self) -> Throughput | None:
         """How much the training gets through; None without step rows."""
-        return throughput_of(self.steps) if self.has_steps else None
+        return throughput_of(self.steady) if self.has_steps else None
 
     @property
     def span(self) -> tuple[int, int]:
@@ -203,7 +231,7 @@ class TimeView:
 
     def bands(self, edges: Integers) -> Bands:
         """Return the phases over columns of training steps."""
-        shown = None if self.breakdown is None else self.breakdown.phases
+        shown = None if self.whole is None else self.whole.phases
         phases = None if shown is None else [each.phase for each in shown]
         return bands_of(self.steps, self.places, edges, phases)
 
@@ -235,7 +263,7 @@ class TimeView:
     @cached_property
     def job(self) -> tuple[JobPhase, ...]:
         """The phases of the job; empty without step rows."""
-        if self.breakdown is None:
+        if self.whole is None:
             return ()
         began = int((self.steps["time"] - self.steps["duration_ns"]).min())
         ended = int(self.steps["time"].max())
@@ -243,7 +271,7 @@ class TimeView:
         clock = self._profile.clock
         first = min(first, clock.of_wall(clock.start_ns))
         before, after = max(0, began - first) / 1e9, max(0, last - ended) / 1e9
-        return job_phases(self.breakdown, before, (ended - began) / 1e9, after)
+        return job_phases(self.whole, before, (ended - began) / 1e9, after)
 
     @property
     def goodput(self) -> float:
@@ -274,7 +302,10 @@ class TimeView:
     @cached_property
     def loading(self) -> list[LoaderUse]:
         """The data loaders."""
-        return loading_of(self.loader_rows, self.steps, self.machine.allowed_cores)
+        rows = batches_after(self.loader_rows, self.steady)
+        if not len(rows):
+            rows = self.loader_rows
+        return loading_of(rows, self.steady, self.machine.allowed_cores)
 
     @cached_property
     def loader_rows(self) -> Rows:

@@ -24,6 +24,7 @@ from tdbg.view.time.phases import NAMES, ORDER, duration_text, span_text
 from tdbg.view.time.programs import lines_of, operators_of
 from tdbg.view.time.ranks import lateness_of
 from tdbg.view.time.usage import energy_of, forecast_of, usage_map
+from tdbg.view.time.warm_up import after_warm_up
 
 SECOND = 10**9
 
@@ -339,6 +340,7 @@ def test_two_ranks_have_a_bar_each(tmp_path: Path) -> None:
     view = time_of(tdbg.create_trial(tmp_path / "run"))
     assert [each.title for each in view.breakdowns] == [
         "training",
+        "first 20 steps",
         "worker_0",
         "worker_1",
     ]
@@ -383,6 +385,29 @@ def test_the_change_that_saves_most_is_named_first(tmp_path: Path) -> None:
     assert rules == ["IdleBetweenSteps", "GcPauses", "Unmeasured"]
     assert view.change is not None
     assert view.change.rule == "IdleBetweenSteps"
+def test_the_beginning_of_a_run_is_not_shown_as_its_usual_step(tmp_path: Path) -> None:
+    slow = dict.fromkeys(range(10), 3000.0)
+    profiled_run(tmp_path / "run", [Plan(HEALTHY, n_steps=60, slow=slow)])
+    view = time_of(tdbg.create_trial(tmp_path / "run"))
+    assert view.breakdown is not None
+    assert view.whole is not None
+    assert view.breakdown.n_steps == 40
+    assert view.breakdown.share_of(Phase.OTHER) < 0.1
+    assert view.whole.share_of(Phase.OTHER) > 0.8
+    assert view.breakdowns[1].title == "first 20 steps"
+    assert view.breakdowns[1].n_steps == 20
+
+
+@pytest.mark.parametrize(("n", "left"), [(1, 1), (2, 1), (9, 5), (40, 20), (90, 70)])
+def test_at_least_half_of_a_short_run_is_shown(n: int, left: int) -> None:
+    steps = with_worker(tables_of(Plan(n_steps=n))["step"])
+    assert after_warm_up(steps).sum() == left
+
+
+def test_batches_of_the_beginning_do_not_count(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "run", [Plan(LOADER_BOUND, n_steps=60, fetch_ms=160.0)])
+    view = time_of(tdbg.create_trial(tmp_path / "run"))
+    assert view.loading[0].n_batches < len(view.loader_rows)
 
 
 def test_a_run_without_a_profile_says_nothing(tmp_path: Path) -> None:
