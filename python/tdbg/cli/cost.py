@@ -6,11 +6,11 @@ import click
 
 from tdbg.cli import options
 from tdbg.cli.output import console, emit_json, plain, table
-from tdbg.config.messages import nearest
-from tdbg.cost import Instance, Offer, read_prices
+from tdbg.cli.pricing import price_options, pricing_of
+from tdbg.cost import Offer
 from tdbg.errors import ConfigurationError
 from tdbg.trial import create_trial
-from tdbg.view.cost import RunCost, cost_view, money
+from tdbg.view.cost import RunCost, cost_view, money, offer_text
 from tdbg.view.time import percent_text
 
 __all__ = ["command"]
@@ -18,13 +18,7 @@ __all__ = ["command"]
 
 @click.command("cost")
 @options.run
-@click.option("--price", type=click.FloatRange(min=0), help="Of a host, for an hour.")
-@click.option(
-    "--prices",
-    type=click.Path(dir_okay=False),
-    help="A file of machines and their prices, as CSV or JSON: tdbg docs cost.",
-)
-@click.option("--on", "machine", help="The machine of --prices that the run was on.")
+@price_options
 @options.as_json
 def command(
     run: str,
@@ -34,39 +28,23 @@ def command(
     as_json: bool,
 ) -> None:
     """Say what RUN has cost by part of its time, and what would have cost less."""
-    known = {} if prices is None else read_prices(prices)
-    now = _machine(machine, known, prices)
-    if price is None and now is not None:
-        price = now.price_per_hour
-    if price is None:
+    pricing = pricing_of(price, prices, machine)
+    if pricing is None:
         msg = (
             "there is no price: give --price 1.5, what a host costs for an hour, or "
             "--prices FILE and --on NAME"
         )
         raise ConfigurationError(msg)
-    found = cost_view(create_trial(run), price, now=now, candidates=known.values())
+    found = cost_view(
+        create_trial(run),
+        pricing.per_hour,
+        now=pricing.now,
+        candidates=pricing.candidates,
+    )
     if as_json:
         emit_json({"run": run, **found.to_json()})
     else:
         _print(run, found)
-
-
-def _machine(
-    name: str | None, known: dict[str, Instance], path: str | None
-) -> Instance | None:
-    if name is None and path is None:
-        return None
-    if path is None:
-        msg = f"--on {name} names a machine of a price file: give --prices FILE"
-        raise ConfigurationError(msg)
-    if name is None:
-        listed = ", ".join(list(known)[:8])
-        msg = f"give --on NAME, the machine that the run was on: {path} has {listed}"
-        raise ConfigurationError(msg)
-    if name not in known:
-        msg = f"{path} has no machine {name!r}; {nearest(name, known)}"
-        raise ConfigurationError(msg)
-    return known[name]
 
 
 def _print(run: str, cost: RunCost) -> None:
@@ -91,16 +69,8 @@ def _print(run: str, cost: RunCost) -> None:
 
 
 def _lines(offer: Offer, cost: RunCost) -> list[str]:
-    low, high = 100 * offer.saving.low, 100 * offer.saving.high
-    saving = f"{low:.0f} to {high:.0f} %" if high - low >= 1 else f"{high:.0f} %"
-    seconds = f"{offer.seconds.low:,.0f} to {offer.seconds.high:,.0f} s"
-    if offer.seconds.high - offer.seconds.low < 1:
-        seconds = f"{offer.seconds.middle:,.0f} s"
     return [
-        (
-            f"{offer.nodes} x {offer.instance}: saves {saving} "
-            f"({money(offer.cost.middle)} instead of {money(cost.total)}, {seconds})"
-        ),
+        offer_text(offer, cost.total),
         *(f"  if {each}" for each in offer.assumptions),
         f"  to be sure: {offer.experiment}",
     ]

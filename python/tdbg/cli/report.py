@@ -13,6 +13,7 @@ from rich.console import Console
 from tdbg.cli import options
 from tdbg.cli.accounts import exit_if_unread
 from tdbg.cli.output import EXIT_UNREADABLE, console, emit_json, n_bytes, plain
+from tdbg.cli.pricing import price_options, pricing_of
 from tdbg.config.messages import printable
 from tdbg.errors import TdbgError
 from tdbg.trial import create_trial
@@ -70,6 +71,7 @@ report_option = click.option(
     is_flag=True,
     help="Only where the time went, and what to change: one RUN.",
 )
+@price_options
 @options.as_json
 @click.pass_context
 def command(
@@ -77,6 +79,9 @@ def command(
     runs: tuple[str, ...],
     out: str | None,
     profile: bool,
+    price: float | None,
+    prices: str | None,
+    machine: str | None,
     as_json: bool,
 ) -> None:
     """Write RUN as one HTML file: what is wrong, what to do, and the evidence.
@@ -86,6 +91,8 @@ def command(
 
     The report shows the findings that the run holds.  If no rules have judged the run,
     all rules judge it for the report, which writes nothing into the run.
+
+    With --price, or --prices and --on, it also says what the run has cost.
     """
     if len(runs) > MOST_RUNS:
         msg = f"a report covers one run or two, not {len(runs)}"
@@ -93,13 +100,17 @@ def command(
     if profile and len(runs) > 1:
         msg = f"--profile covers one run, not {len(runs)}"
         raise click.UsageError(msg)
+    pricing = pricing_of(price, prices, machine)
+    if pricing is not None and len(runs) > 1:
+        msg = f"a price covers one run, not {len(runs)}"
+        raise click.UsageError(msg)
     from tdbg.report import write, write_comparison
 
     trials = [create_trial(run) for run in runs]
     names = [NOT_IN_NAMES.sub("-", trial.name).strip("-.") or "run" for trial in trials]
     path = out or f"{'-'.join(names)}-{'profile' if profile else 'report'}.html"
     if len(trials) == 1:
-        written = write(trials[0], path, profile=profile)
+        written = write(trials[0], path, profile=profile, pricing=pricing)
     else:
         written = write_comparison(trials[0], trials[1], path)
     if as_json:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tdbg.errors import ConfigurationError, StorageError
 
-__all__ = ["COLUMNS", "Instance", "read_prices"]
+__all__ = ["COLUMNS", "Instance", "Pricing", "read_prices"]
 
 GIB = float(1 << 30)
 #: The columns of a file, and whether a row may leave one empty.
@@ -60,6 +60,21 @@ class Instance:
     memory: float
     network_gbps: float | None = None
     relative_speed: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What the hosts of a run cost.
+
+    Attributes:
+        per_hour: Of one.
+        now: What they are; None: nobody says what would cost less.
+        candidates: What can be hired.
+    """
+
+    per_hour: float
+    now: Instance | None = None
+    candidates: tuple[Instance, ...] = ()
 
 
 def read_prices(path: str | os.PathLike[str]) -> dict[str, Instance]:

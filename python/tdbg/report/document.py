@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tdbg.cost import Pricing
 from tdbg.drawing.markup import Markup, join
 from tdbg.drawing.snippet import unstyled
 from tdbg.errors import ConfigurationError, StorageError
 from tdbg.report.compare import banners, compared
 from tdbg.report.page import Section, page
+from tdbg.report.sections.costs import cost, profiling
 from tdbg.report.sections.distributions import distributions
 from tdbg.report.sections.findings import findings
 from tdbg.report.sections.layers import gradient_flow, layer_map
@@ -80,6 +82,7 @@ def write(
     *,
     judged: Report | None = None,
     profile: bool = False,
+    pricing: Pricing | None = None,
 ) -> Written:
     """Write the report of a run, finished or not.
 
@@ -94,6 +97,7 @@ def write(
             written into the run.
         profile: Whether the report is about time alone: where it went, and what to
             change.
+        pricing: What the hosts of the run cost; None: the report says nothing of cost.
 
     Raises:
         StorageError: If the file cannot be written.
@@ -105,15 +109,21 @@ def write(
     """
     _check_place(path)
     with trial.no_refresh():
-        subject = _subject(trial, judged)
+        subject = _subject(trial, judged, pricing)
         text = _render_profile(subject) if profile else _render(subject)
     return _write(text, path, (subject.view.verdict,))
 
 
-def render(trial: Trial, *, judged: Report | None = None, profile: bool = False) -> str:
+def render(
+    trial: Trial,
+    *,
+    judged: Report | None = None,
+    profile: bool = False,
+    pricing: Pricing | None = None,
+) -> str:
     """The text that ``write`` writes."""
     with trial.no_refresh():
-        subject = _subject(trial, judged)
+        subject = _subject(trial, judged, pricing)
         return _render_profile(subject) if profile else _render(subject)
 
 
@@ -155,14 +165,16 @@ def tree_sections(trial: Trial) -> list[tuple[str, Markup]]:
         return [(each.title, unstyled(join(each.content))) for each in sections]
 
 
-def _subject(trial: Trial, judged: Report | None) -> Subject:
+def _subject(
+    trial: Trial, judged: Report | None, pricing: Pricing | None = None
+) -> Subject:
     if judged is not None:
-        return Subject(trial, diagnosis_of_report(judged))
+        return Subject(trial, diagnosis_of_report(judged), pricing)
     diagnosis = diagnosis_of_run(trial)
     is_judged = diagnosis.statuses or diagnosis.problems
     if is_judged or not len(trial.step_table()):
-        return Subject(trial, diagnosis)
-    return Subject(trial, diagnosis_of_report(check(trial, record=False)))
+        return Subject(trial, diagnosis, pricing)
+    return Subject(trial, diagnosis_of_report(check(trial, record=False)), pricing)
 
 
 def _render(subject: Subject) -> str:
@@ -202,6 +214,8 @@ def _profile(subject: Subject) -> list[Section | None]:
         memory(subject),
         ranks(subject),
         programs(subject),
+        cost(subject),
+        profiling(subject),
     ]
 
 

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.cost import Pricing
 from tdbg.errors import TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import mapping_of
@@ -35,14 +36,18 @@ class Subject:
     Args:
         trial: The run; REQUIRES: it takes in nothing new (``no_refresh``) meanwhile.
         diagnosis: What rules said of it.
+        pricing: What its hosts cost; None: the report says nothing of cost.
 
     Attributes:
         unread: What could not be read, in words.
     """
 
-    def __init__(self, trial: Trial, diagnosis: Diagnosis) -> None:
+    def __init__(
+        self, trial: Trial, diagnosis: Diagnosis, pricing: Pricing | None = None
+    ) -> None:
         self.trial = trial
         self.diagnosis = diagnosis
+        self.pricing = pricing
         self.unread: list[str] = []
 
     # --- Steps --------------------------------------------------------------

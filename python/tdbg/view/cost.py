@@ -29,7 +29,7 @@ from tdbg.trial import Trial
 from tdbg.view.problems import Diagnosis
 from tdbg.view.time import NAMES, LoaderUse, TimeView, percent_text
 
-__all__ = ["CostPart", "RunCost", "cost_view", "money", "usage_of"]
+__all__ = ["CostPart", "RunCost", "cost_view", "money", "offer_text", "usage_of"]
 
 _SECOND = 1e9
 _PERCENTILE = 95
@@ -112,6 +112,28 @@ def money(amount: float) -> str:
     if amount >= 1 or amount <= 0:
         return f"{amount:,.2f}"
     return f"{amount:.{2 - math.floor(math.log10(amount))}f}"
+
+
+def offer_text(offer: Offer, before: float) -> str:
+    """Say what machines would save.
+
+    Args:
+        offer: The machines.
+        before: What the run cost.
+
+    Example:
+        >>> offer_text(offer, 6.16)
+        '2 x gpu.new: saves 60 to 70 % (2.1 instead of 6.16, 480 to 520 s)'
+    """
+    low, high = 100 * offer.saving.low, 100 * offer.saving.high
+    saving = f"{low:.0f} to {high:.0f} %" if high - low >= 1 else f"{high:.0f} %"
+    seconds = f"{offer.seconds.low:,.0f} to {offer.seconds.high:,.0f} s"
+    if offer.seconds.high - offer.seconds.low < 1:
+        seconds = f"{offer.seconds.middle:,.0f} s"
+    return (
+        f"{offer.nodes} x {offer.instance}: saves {saving} "
+        f"({money(offer.cost.middle)} instead of {money(before)}, {seconds})"
+    )
 
 
 def cost_view(

@@ -40,8 +40,8 @@ def data_loading(subject: Subject) -> Section | None:
         return None
     rows = [_loader(each) for each in view.loading]
     columns = (
-        *("loader", "batches", "workers", "ready", "wait", "wait, 95 %"),
-        *("fetch", "fetch, 95 %", "of it computing"),
+        *("loader", "batches", "workers", "ready"),
+        *("wait (95 %)", "fetch (95 %)", "on a core"),
     )
     content: list[Child] = [table(columns, rows, right=columns[1:]), depth_chart(view)]
     first = view.loading[0]
@@ -65,10 +65,16 @@ def _loader(each: LoaderUse) -> tuple[str, ...]:
         f"{each.n_batches:,}",
         str(each.workers),
         ready,
-        *(duration_text(ns) for ns in each.wait_ns),
-        *(duration_text(ns) for ns in each.fetch_ns),
+        _median_and_p95(each.wait_ns),
+        _median_and_p95(each.fetch_ns),
         computing,
     )
+
+
+def _median_and_p95(ns: tuple[float, float]) -> str:
+    if not math.isfinite(ns[0]):
+        return UNKNOWN
+    return f"{duration_text(ns[0])} ({duration_text(ns[1])})"
 
 
 def cores_and_gpus(subject: Subject) -> Section | None:
@@ -168,15 +174,24 @@ def programs(subject: Subject) -> Section | None:
         ]
     if view.python_lines:
         rows = [
-            (tag("code", each.place), each.phase_name, *_shares(each))
+            (each.phase_name, _place(each), *_shares(each))
             for each in view.python_lines
         ]
-        columns = ("line", "phase", "of the phase", "of all")
+        columns = ("phase", "line", "of the phase", "of all")
         content += [
             tag("h3", "Python lines by phase"),
             table(columns, rows, right=columns[2:]),
         ]
     return Section("programs", "Operators and lines", content) if content else None
+
+
+def _place(line: Line) -> Child:
+    """The line, and the line of the program that called it."""
+    place = tag("code", line.short_place, title=line.place)
+    if not line.caller:
+        return place
+    caller = tag("code", line.short_caller, title=line.caller)
+    return [place, tag("br"), tag("small", "called by ", caller)]
 
 
 def _shares(line: Line) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tdbg.view.time.bins import BinColumns, even_edges
 from tdbg.view.time.breakdown import Bands, PhaseBreakdown, PhaseShare
+from tdbg.view.time.completeness import OwnCost
 from tdbg.view.time.course import JobPhase, SlowStep, Throughput
 from tdbg.view.time.loading import LoaderUse, WhatIf, what_if
 from tdbg.view.time.machine import MemoryUse
@@ -44,6 +45,7 @@ __all__ = [
     "LoaderUse",
     "MemoryUse",
     "Operators",
+    "OwnCost",
     "PhaseBreakdown",
     "PhaseShare",
     "SlowStep",

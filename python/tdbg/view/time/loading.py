@@ -156,23 +156,47 @@ class LoaderUse:
 
 
 def loading_of(
-    rows: NDArray[np.void], steps: NDArray[np.void], allowed_cores: float = math.nan
+    batches: NDArray[np.void],
+    steps: NDArray[np.void],
+    allowed_cores: float = math.nan,
+    is_usual: NDArray[np.bool_] | None = None,
 ) -> list[LoaderUse]:
     """Return the data loaders of a training, the one that was waited for most first.
 
     Args:
-        rows: Rows of the table ``loader``, as ``trial.profile.workers`` returns them.
-        steps: Rows of the table ``step`` of training: those that took these batches.
+        batches: Rows of the table ``loader``, as ``trial.profile.workers`` returns
+            them.
+        steps: Rows of the table ``step`` of all modes, by time.
         allowed_cores: How many cores the training may use; NaN: unknown.
+        is_usual: Which of *steps* count; None: all.  A loader that none of these used,
+            such as one for evaluation, has no prediction.
     """
-    found = [
-        _loading(rows[rows["loader"] == loader], steps, allowed_cores)
-        for loader in np.unique(rows["loader"]).tolist()
-    ]
+    at = _steps_of(batches, steps)
+    counts = at >= 0
+    if is_usual is not None and len(steps):
+        counts &= is_usual[at]
+    found = []
+    for loader in np.unique(batches["loader"]).tolist():
+        own = batches["loader"] == loader
+        used = np.unique(at[own & counts])
+        rows = batches[own & counts] if len(used) else batches[own]
+        found.append(_loading(rows, steps[used], allowed_cores))
     # The first one is drawn: one whose fetches were measured, if there is any.
     return sorted(
         found, key=lambda each: (not each.what_if, -each.n_batches * each.wait_ns[0])
     )
+
+
+def _steps_of(batches: NDArray[np.void], steps: NDArray[np.void]) -> NDArray[np.int64]:
+    """Return the row of *steps* in which each batch came; -1: after all of them."""
+    found = np.full(len(batches), -1, np.int64)
+    for worker in np.unique(steps["worker"]).tolist():
+        rows = np.flatnonzero(steps["worker"] == worker)
+        mine = np.flatnonzero(batches["worker"] == worker)
+        at = np.searchsorted(steps["time"][rows], batches["time"][mine])
+        is_known = at < len(rows)
+        found[mine[is_known]] = rows[at[is_known]]
+    return found
 
 
 def _loading(

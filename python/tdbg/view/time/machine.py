@@ -61,10 +61,17 @@ class Machine:
 
     Args:
         profile: The profile.
+
+    Attributes:
+        n_nodes: How many hosts the run has.
+        system: Rows of the table ``system``, of each node that has any.
+        cores: Likewise, of the table ``core``.
+        gpus: Rows of each GPU.
     """
 
     def __init__(self, profile: Profile) -> None:
-        nodes = range(len(profile.clock.nodes))
+        self.n_nodes = len(profile.clock.nodes)
+        nodes = range(self.n_nodes)
         self.system = _named([profile.system(node) for node in nodes])
         self.cores = _named([profile.cores(node) for node in nodes])
         self.gpus = _gpus([profile.gpus(node) for node in nodes])

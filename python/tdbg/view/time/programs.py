@@ -5,8 +5,9 @@ Thread safety: pure functions over values.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,12 +15,28 @@ from tdbg.run.json_values import is_integer, list_of, mapping_of
 from tdbg.run.profile_tables import Phase
 from tdbg.view.time.phases import NAMES, ORDER
 
-__all__ = ["Line", "Operator", "Operators", "lines_of", "operators_of"]
+__all__ = [
+    "Line",
+    "Operator",
+    "Operators",
+    "lines_of",
+    "operators_of",
+    "short_place",
+]
 
 # Operators below this share of the time are left out, and counted.
 LEAST_SHARE = 0.02
 MOST_OPERATORS = 30
 MOST_LINES = 5
+# Lines at which the sampler looked more rarely are left out.
+LEAST_LOOKS = 0.01
+# Of the path of a program, so many parts are shown.
+MOST_FOLDERS = 3
+# Where packages lie: those that are installed, Python's own, and tdbg.
+_PACKAGE = re.compile(
+    r".*?/(?:site-packages|dist-packages)/|.*?/lib/python3\.\d+/|.*/python/(?=tdbg/)"
+    r"|<frozen "
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +126,9 @@ class Line:
 
     Attributes:
         phase: The phase.
-        place: ``file:line function``.
+        place: ``file:line function``, with the whole path.
+        caller: The line of the program that called it, if a library has *place*; empty
+            if the program has it, or nobody knows.
         share: In which share of the looks at this phase, 0 to 1.
         share_of_all: In which share of all looks.
         n: How often.
@@ -117,6 +136,7 @@ class Line:
 
     phase: Phase
     place: str
+    caller: str
     share: float
     share_of_all: float
     n: int
@@ -126,9 +146,42 @@ class Line:
         """The name that users know, of the phase."""
         return NAMES[self.phase]
 
+    @property
+    def short_place(self) -> str:
+        """The place without the folders in which packages and programs lie."""
+        return short_place(self.place)
+
+    @property
+    def short_caller(self) -> str:
+        """The caller, likewise."""
+        return short_place(self.caller)
+
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
-        return {**asdict(self), "phase": self.phase_name}
+        return {
+            **asdict(self),
+            "phase": self.phase_name,
+            "short_place": self.short_place,
+            "short_caller": self.short_caller,
+        }
+
+
+def short_place(place: str) -> str:
+    """Return a place as people recognize it.
+
+    Of packages, the path begins with their name; of others, with two folders.
+
+    Example:
+        >>> short_place("/opt/lib/python3.11/site-packages/torch/_ops.py:95 call")
+        'torch/_ops.py:95 call'
+        >>> short_place("/home/ada/work/nets/train.py:36 main")
+        'work/nets/train.py:36 main'
+    """
+    in_package = _PACKAGE.match(place)
+    if in_package:
+        return place[in_package.end() :]
+    path, space, function = place.partition(" ")
+    return "/".join(path.lstrip("/").split("/")[-MOST_FOLDERS:]) + space + function
 
 
 def lines_of(
@@ -138,23 +191,46 @@ def lines_of(
 
     Args:
         events: What the run says of Python lines; other events are passed over.
-        most: At most so many of each phase.
+        most: At most so many of each phase; none below 1 % of all looks.
     """
-    found: dict[Phase, Counter[str]] = {}
+    looks: dict[Phase, Counter[str]] = {}
+    callers: dict[tuple[Phase, str], Counter[str]] = {}
+    for phase, stack, count in _samples(events):
+        place = stack[-1]
+        looks.setdefault(phase, Counter())[place] += count
+        callers.setdefault((phase, place), Counter())[_caller(stack)] += count
+    n_all = sum(lines.total() for lines in looks.values())
+    return tuple(
+        Line(
+            phase,
+            place,
+            callers[phase, place].most_common(1)[0][0],
+            n / lines.total(),
+            n / n_all,
+            n,
+        )
+        for phase in ORDER
+        if (lines := looks.get(phase)) is not None
+        for place, n in lines.most_common(most)
+        if n >= LEAST_LOOKS * n_all > 0
+    )
+
+
+def _samples(
+    events: Iterable[Mapping[str, Any]],
+) -> Iterator[tuple[Phase, list[str], int]]:
+    """Yield phase, stack and number of looks of what was sampled."""
     for each in events:
         if each.get("what") != "python_lines":
             continue
         for sample in map(mapping_of, list_of(each.get("samples"))):
             stack, number = list_of(sample.get("stack")), sample.get("phase")
             count = sample.get("count")
-            if not (stack and is_integer(count) and number in list(Phase)):
-                continue
-            found.setdefault(Phase(number), Counter())[str(stack[-1])] += count
-    n_all = sum(sum(lines.values()) for lines in found.values())
-    return tuple(
-        Line(phase, place, n / lines.total(), n / n_all, n)
-        for phase in ORDER
-        if (lines := found.get(phase)) is not None
-        for place, n in lines.most_common(most)
-        if n > 0
-    )
+            if stack and is_integer(count) and number in list(Phase):
+                yield Phase(number), list(map(str, stack)), count
+
+
+def _caller(stack: list[str]) -> str:
+    """Return the innermost place in the program itself; empty if that is the last."""
+    own = next((each for each in reversed(stack) if not _PACKAGE.match(each)), "")
+    return "" if own == stack[-1] else own

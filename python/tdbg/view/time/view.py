@@ -26,6 +26,17 @@ from tdbg.view.time.breakdown import (
     breakdown_of,
     sentence_of,
 )
+from tdbg.view.time.completeness import (
+    OwnCost,
+    missing_ranks,
+    missing_rows,
+    not_measured,
+    own_cost,
+    parts_off,
+    refused,
+    sample_gaps,
+    unmeasured_fetches,
+)
 from tdbg.view.time.course import (
     JobPhase,
     SlowStep,
@@ -39,7 +50,7 @@ from tdbg.view.time.machine import Machine
 from tdbg.view.time.programs import Line, Operators, lines_of, operators_of
 from tdbg.view.time.ranks import Lateness, lateness_of
 from tdbg.view.time.usage import Energy, UsageMap
-from tdbg.view.time.warm_up import after_warm_up, batches_after
+from tdbg.view.time.warm_up import after_warm_up
 
 __all__ = [
     "NO_PROFILE",
@@ -140,8 +151,11 @@ class TimeView:
     @cached_property
     def steps(self) -> Rows:
         """The step rows of training."""
-        is_training = np.isin(self.all_steps["mode"], _TRAINING)
-        return np.asarray(self.all_steps[is_training])
+        return np.asarray(self.all_steps[self._is_training])
+
+    @cached_property
+    def _is_training(self) -> NDArray[np.bool_]:
+        return np.isin(self.all_steps["mode"], _TRAINING)
 
     @cached_property
     def places(self) -> Integers:
@@ -302,10 +316,10 @@ class TimeView:
     @cached_property
     def loading(self) -> list[LoaderUse]:
         """The data loaders."""
-        rows = batches_after(self.loader_rows, self.steady)
-        if not len(rows):
-            rows = self.loader_rows
-        return loading_of(rows, self.steady, self.machine.allowed_cores)
+        is_usual = np.zeros(len(self.all_steps), bool)
+        is_usual[self._is_training] = self._is_steady
+        cores = self.machine.allowed_cores
+        return loading_of(self.loader_rows, self.all_steps, cores, is_usual)
 
     @cached_property
     def loader_rows(self) -> Rows:
@@ -356,6 +370,44 @@ class TimeView:
     def python_lines(self) -> tuple[Line, ...]:
         """Python lines by phase."""
         return lines_of(self._changes)
+
+    # --- What it cost, and what is not there ---------------------------------
+
+    @cached_property
+    def own_cost(self) -> OwnCost | None:
+        """What capture and profiling cost; None without step rows."""
+        if not len(self.all_steps):
+            return None
+        return own_cost(self.all_steps, self._profile.windows())
+
+    @cached_property
+    def lacks(self) -> tuple[str, ...]:
+        """What the profile does not hold, and why, a sentence each."""
+        names = self._trial.workers()
+        workers = np.unique(self.steps["worker"]).tolist()
+        machines = [self._profile.machine(node) for node in range(self.machine.n_nodes)]
+        lost = self._trial.lost_records().records
+        found = [
+            *missing_ranks(self._changes, len(workers)),
+            *([f"{plural(lost, 'record')} of the run were lost"] if lost else []),
+            *(
+                text
+                for each in workers
+                for text in missing_rows(
+                    names[each], self.places[self.steps["worker"] == each]
+                )
+            ),
+            *(
+                text
+                for node, rows in self.machine.system
+                for text in sample_gaps(node, rows)
+            ),
+            *unmeasured_fetches(self.loading),
+            *parts_off(self._changes),
+            *refused(self._profile.windows()),
+            *not_measured([*machines, *self._changes]),
+        ]
+        return tuple(dict.fromkeys(found))
 
     # --- What to change -----------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["after_warm_up", "batches_after"]
+__all__ = ["after_warm_up"]
 
 WARM_STEPS = 20
 
@@ -29,20 +29,3 @@ def after_warm_up(steps: NDArray[np.void]) -> NDArray[np.bool_]:
         own = np.flatnonzero(steps["worker"] == worker)
         is_steady[own[: min(WARM_STEPS, len(own) // 2)]] = False
     return is_steady
-
-
-def batches_after(
-    batches: NDArray[np.void], steps: NDArray[np.void]
-) -> NDArray[np.void]:
-    """Return the batches that each rank got for some of its steps, or later.
-
-    Args:
-        batches: Rows of the table ``loader``, with the column ``worker``.
-        steps: Rows of the table ``step`` of training: those that count.
-    """
-    keep = np.zeros(len(batches), bool)
-    for worker in np.unique(steps["worker"]).tolist():
-        own = steps[steps["worker"] == worker]
-        began = (own["time"] - own["duration_ns"]).min()
-        keep |= (batches["worker"] == worker) & (batches["time"] >= began)
-    return np.asarray(batches[keep])
