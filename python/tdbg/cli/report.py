@@ -94,16 +94,8 @@ def command(
 
     With --price, or --prices and --on, it also says what the run has cost.
     """
-    if len(runs) > MOST_RUNS:
-        msg = f"a report covers one run or two, not {len(runs)}"
-        raise click.UsageError(msg)
-    if profile and len(runs) > 1:
-        msg = f"--profile covers one run, not {len(runs)}"
-        raise click.UsageError(msg)
     pricing = pricing_of(price, prices, machine)
-    if pricing is not None and len(runs) > 1:
-        msg = f"a price covers one run, not {len(runs)}"
-        raise click.UsageError(msg)
+    _refuse_many(len(runs), {"--profile": profile, "a price": pricing is not None})
     from tdbg.report import write, write_comparison
 
     trials = [create_trial(run) for run in runs]
@@ -122,6 +114,17 @@ def command(
             out_console.print(plain(f"{begin}{verdict.sentence}"))
         print_report(written.to_json(), out_console)
     exit_if_unread(ctx, [each for trial in trials for each in trial.problems()])
+
+
+def _refuse_many(n: int, of_one: Mapping[str, bool]) -> None:
+    """Refuse more runs than a report covers, and than what was asked for covers."""
+    if n > MOST_RUNS:
+        msg = f"a report covers one run or two, not {n}"
+        raise click.UsageError(msg)
+    for what, is_asked in of_one.items():
+        if is_asked and n > 1:
+            msg = f"{what} covers one run, not {n}"
+            raise click.UsageError(msg)
 
 
 def refuse_report_of_many(file: str | None) -> None:

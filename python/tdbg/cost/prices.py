@@ -64,7 +64,7 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """What the hosts of a run cost.
+    """The prices of the hosts of a run.
 
     Attributes:
         per_hour: Of one.

@@ -21,6 +21,8 @@ from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.run.profile_tables import Phase
 from tdbg.trial import Series
 from tdbg.view.time import (
+    AFTER,
+    STARTUP,
     Forecast,
     LoaderUse,
     MemoryUse,
@@ -80,9 +82,9 @@ def job_chart(view: TimeView) -> Markup:
     """One bar: the phases of the job."""
     names = {each.name: each.phase for b in view.breakdowns for each in b.phases}
     others = {
-        "start-up": _BEGINNING,
+        STARTUP: _BEGINNING,
         "computing": class_of(Phase.BACKWARD),
-        "after the last step": _END,
+        AFTER: _END,
     }
     parts = [
         BarPart(

@@ -222,8 +222,8 @@ def _profile(subject: Subject) -> list[Section | None]:
 def _render_profile(subject: Subject) -> str:
     """The sections about time alone, and what they need beside them."""
     sections = [
-        *_profile(subject),
         findings(subject, of_time=True),
+        *_profile(subject),
         facts(subject),
         rules_ran(subject),
         reproduce(subject),

@@ -21,6 +21,7 @@ from tdbg.modes import ModeKeys
 from tdbg.run.json_values import mapping_of
 from tdbg.trial import SERIES_COLUMNS, Series, Trial
 from tdbg.view import Diagnosis, RunView, are_trees, loss_names, view_of
+from tdbg.view.cost import RunCost, cost_view
 from tdbg.view.time import TimeView, time_of
 
 __all__ = ["Subject"]
@@ -88,6 +89,19 @@ class Subject:
     def time(self) -> TimeView:
         """Where its time went."""
         return time_of(self.trial, self.diagnosis)
+
+    @cached_property
+    def cost(self) -> RunCost | None:
+        """Its cost; None without a price, or without step rows."""
+        pricing = self.pricing
+        if pricing is None or not self.time.has_steps:
+            return None
+        return cost_view(
+            self.trial,
+            pricing.per_hour,
+            now=pricing.now,
+            candidates=pricing.candidates,
+        )
 
     @cached_property
     def are_trees(self) -> bool:

@@ -1,13 +1,12 @@
-"""What a run cost, by part of its time; what profiling cost, and what it lacks."""
+"""The cost of a run by part of its time, and of profiling; and what is missing."""
 
 from __future__ import annotations
 
 from tdbg.cost import Offer
 from tdbg.drawing.markup import Child, tag
-from tdbg.errors import QueryError
 from tdbg.report.page import Section, table, tiles
 from tdbg.report.subject import Subject
-from tdbg.view.cost import RunCost, cost_view, money, offer_text
+from tdbg.view.cost import RunCost, money, offer_text
 from tdbg.view.time import percent_text
 
 __all__ = ["cost", "profiling"]
@@ -15,18 +14,12 @@ __all__ = ["cost", "profiling"]
 
 def cost(subject: Subject) -> Section | None:
     """Tell what the run cost; None if nobody said what a host costs."""
-    pricing = subject.pricing
-    if pricing is None:
+    if subject.pricing is None:
         return None
-    try:
-        found = cost_view(
-            subject.trial,
-            pricing.per_hour,
-            now=pricing.now,
-            candidates=pricing.candidates,
-        )
-    except QueryError as error:
-        return Section("cost", "Cost", tag("p", str(error), class_="quiet"))
+    found = subject.cost
+    if found is None:
+        text = "The profile has no step of training, so nobody can tell what it cost."
+        return Section("cost", "Cost", tag("p", text, class_="quiet"))
     rows = [(p.name, percent_text(p.share), money(p.cost)) for p in found.parts]
     columns = ("part of the time", "share", "cost")
     content: list[Child] = [
@@ -50,7 +43,7 @@ def _tiles(found: RunCost) -> Child:
 
 
 def _offer(offer: Offer, found: RunCost) -> Child:
-    """What would have cost less, what that assumes, and what settles it."""
+    """A machine that would have cost less, its assumptions, and the experiment."""
     return [
         tag("p", tag("b", f"{offer_text(offer, found.total)}.")),
         tag(

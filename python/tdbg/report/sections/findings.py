@@ -14,12 +14,34 @@ from tdbg.report.subject import Subject
 from tdbg.run.findings import Finding
 from tdbg.trial import Series
 from tdbg.view import Problem, interval_of
+from tdbg.view.time import percent_text
 
 __all__ = ["findings"]
 
 # Tensors of a problem whose evidence is drawn into one chart, and listed in one table.
 MOST_DRAWN = 4
 MOST_LISTED = 100
+# The section of a report that shows what a rule about time found.
+_LOADING = ("loading", "Data loading")
+_MACHINE = ("machine", "Cores and GPUs")
+_MEMORY = ("memory", "Memory and energy")
+_RANKS = ("ranks", "Ranks beside each other")
+_PROGRAMS = ("programs", "Operators and lines")
+SECTIONS = {
+    **dict.fromkeys(
+        ("DataLoaderBound", "Dataloader", "WorkerImbalance", "IOBottleneck"), _LOADING
+    ),
+    **dict.fromkeys(
+        (
+            *("CPUBottleneck", "CpuContention", "CpuThrottled", "LowGPUUtilization"),
+            *("UnusedDevice", "BatchSize", "DeviceThrottled"),
+        ),
+        _MACHINE,
+    ),
+    **dict.fromkeys(("MemoryLeak", "MemoryPressure", "GPUMemoryIncrease"), _MEMORY),
+    **dict.fromkeys(("Straggler", "LoadBalancing", "ExposedCommunication"), _RANKS),
+    **dict.fromkeys(("IdleBetweenSteps", "SyncInLoop", "HostBound"), _PROGRAMS),
+}
 FIELD_WORDS = {
     "l2": "l2 norm",
     "rms": "magnitude (rms)",
@@ -86,7 +108,9 @@ def _problem(problem: Problem, subject: Subject) -> list[Child]:
         content.append(
             tag("p", "This follows from ", links, ". Look there first.", class_="note")
         )
-    content.append(_evidence(problem, subject))
+    is_of_time = problem.episodes[0].is_of_time
+    shown = _measured if is_of_time else _evidence
+    content.append(shown(problem, subject))
     if n > 1:
         content.append(_tensors(problem))
     return content
@@ -102,6 +126,33 @@ def _when(problem: Problem) -> str:
     if problem.is_over:
         since += f", gone at {worst.step:,}"
     return since
+
+
+def _measured(problem: Problem, subject: Subject) -> Markup:
+    """The figure that the rule measured, and the section that shows it."""
+    view = subject.time
+    there = {
+        "loading": view.loading,
+        "machine": view.machine.table(),
+        "memory": view.machine.memories(),
+        "ranks": view.lateness,
+        "programs": view.operators or view.python_lines,
+    }
+    anchor, title = SECTIONS.get(problem.rule, ("time", ""))
+    if not there.get(anchor):
+        anchor, title = "time", "Where the time went"
+    worst = problem.worst
+    told = f"{_comparison(worst)} " if worst.value is not None else ""
+    if worst.gain:
+        told += f"Expected gain: {percent_text(worst.gain)} of a step. "
+    return tag("p", told, "See ", link_to(anchor, title), ".", class_="note")
+
+
+def _comparison(finding: Finding) -> str:
+    """Say what a rule measured, and its threshold."""
+    limit = "" if finding.threshold is None else number(finding.threshold)
+    compared = f", threshold {limit}" if limit else ""
+    return f"The rule measured {number(finding.value or 0.0)}{compared}."
 
 
 def _evidence(problem: Problem, subject: Subject) -> Markup | None:
@@ -126,10 +177,7 @@ def _evidence(problem: Problem, subject: Subject) -> Markup | None:
         f"{what[0].upper()}{what[1:]} over all steps, low to high and mean."
     ]
     if worst.value is not None and np.isfinite(worst.value):
-        compared = (
-            "" if worst.threshold is None else f", threshold {number(worst.threshold)}"
-        )
-        caption.append(f" The rule measured {number(worst.value)}{compared}.")
+        caption.append(f" {_comparison(worst)}")
     left_out = len(names) - len(drawn)
     if left_out > 0:
         caption.append(f" {plural(left_out, 'tensor')} more: see the table.")

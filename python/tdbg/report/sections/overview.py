@@ -21,7 +21,7 @@ WORDS = {
     "error": "error",
     "warning": "warning",
     "info": "note",
-    "ok": "healthy",
+    "ok": "nothing found",
     "unjudged": "not judged",
     "starting": "nothing yet",
 }
@@ -66,10 +66,24 @@ def banner(subject: Subject) -> Markup:
         ),
         do,
         links,
+        _time_spent(subject),
         class_=f"verdict tone-{verdict.tone}",
         role="group",
         aria_label="Verdict",
     )
+
+
+def _time_spent(subject: Subject) -> Child:
+    """Where the time went, even if no rule found anything; and what it cost."""
+    sentence = subject.time.sentence
+    if not sentence:
+        return None
+    linked = link_to("time", "Where the time went")
+    lines: list[Child] = [tag("p", linked, f": {sentence}.", class_="note")]
+    if subject.cost is not None:
+        text = f": {subject.cost.sentence}."
+        lines.append(tag("p", link_to("cost", "Cost"), text, class_="note"))
+    return lines
 
 
 def facts(subject: Subject) -> Section:

@@ -25,8 +25,6 @@ from tdbg.view.time import (
 
 __all__ = ["time_spent"]
 
-# Beyond these shares, a training does little but wait, or has an odd step.
-MOST_OTHERS, MOST_ONE_WAY = 0.25, 0.7
 MOST_NAMED = 10
 
 
@@ -43,11 +41,13 @@ def time_spent(subject: Subject) -> Section:
         tag("p", tag("b", f"{_capital(view.sentence)}."), class_="sentence"),
         _change(view),
         _tiles(view),
-        tag("h3", f"The job: {span_text(sum(p.seconds for p in view.job) * 1e9)}"),
+        tag("h3", "The job"),
+        tag("p", f"{_capital(view.job_text)}."),
         job_chart(view),
         tag("h3", "A step"),
         breakdown_chart(view.breakdowns),
         _phases(view.breakdown),
+        [tag("p", f"{each}.", class_="note") for each in view.remarks],
         phase_bands(view),
         tag("h3", "How long steps take"),
         duration_histogram(view),

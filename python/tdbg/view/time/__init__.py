@@ -8,7 +8,7 @@ from __future__ import annotations
 from tdbg.view.time.bins import BinColumns, even_edges
 from tdbg.view.time.breakdown import Bands, PhaseBreakdown, PhaseShare
 from tdbg.view.time.completeness import OwnCost
-from tdbg.view.time.course import JobPhase, SlowStep, Throughput
+from tdbg.view.time.course import AFTER, STARTUP, JobPhase, SlowStep, Throughput
 from tdbg.view.time.loading import LoaderUse, WhatIf, what_if
 from tdbg.view.time.machine import MemoryUse
 from tdbg.view.time.phases import (
@@ -31,9 +31,11 @@ from tdbg.view.time.view import (
 )
 
 __all__ = [
+    "AFTER",
     "NAMES",
     "NO_PROFILE",
     "ORDER",
+    "STARTUP",
     "Bands",
     "BinColumns",
     "Change",

@@ -23,12 +23,15 @@ __all__ = [
     "PhaseShare",
     "bands_of",
     "breakdown_of",
+    "remarks_of",
     "sentence_of",
 ]
 
 # Phases with a smaller share are together "the rest" in a sentence.
 LEAST_NAMED = 0.05
 MOST_NAMED = 4
+# Beyond these shares, phases are odd: other code of a step, and one of both passes.
+MOST_OTHER, MOST_ONE_WAY = 0.25, 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,26 @@ def sentence_of(breakdown: PhaseBreakdown) -> str:
     if not parts:
         return "no time was measured"
     return f"{conjoin(parts)}; a step takes {duration_text(breakdown.median_ns)}"
+
+
+def remarks_of(breakdown: PhaseBreakdown) -> tuple[str, ...]:
+    """Return what is odd about the shares, in words; nothing that a rule judges."""
+    found = []
+    other = breakdown.share_of(Phase.OTHER)
+    if other > MOST_OTHER:
+        found.append(
+            f"{percent_text(other)} of a step is code between the phases that tdbg can "
+            "tell. The lines of Python show which"
+        )
+    ways = {p: breakdown.share_of(p) for p in (Phase.FORWARD, Phase.BACKWARD)}
+    both = sum(ways.values())
+    for phase, share in ways.items():
+        if both > LEAST_NAMED and share > MOST_ONE_WAY * both and share < both:
+            found.append(
+                f"{NAMES[phase].capitalize()} takes {percent_text(share / both)} of "
+                "the time of both passes"
+            )
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""What a profile cost the training, and what it lacks.
+"""The cost of a profile to the training, and the gaps in it.
 
 Thread safety: pure functions over values.
 """
@@ -40,7 +40,7 @@ GAP = 3.0
 
 @dataclass(frozen=True, slots=True)
 class OwnCost:
-    """What capture and profiling cost the steps of a training.
+    """The cost of capture and profiling to the steps of a training.
 
     Attributes:
         seconds: In which tdbg worked while the training waited, all ranks together.

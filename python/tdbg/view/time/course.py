@@ -1,4 +1,4 @@
-"""How a job went: its phases, the steps that took long, and the throughput.
+"""How a job went: its phases, its beginning, the slow steps, and the throughput.
 
 Thread safety: pure functions over values.
 """
@@ -16,9 +16,12 @@ from tdbg.view.time.breakdown import PhaseBreakdown
 from tdbg.view.time.phases import COMPUTING, NAMES, ORDER
 
 __all__ = [
+    "AFTER",
+    "STARTUP",
     "JobPhase",
     "SlowStep",
     "Throughput",
+    "after_warm_up",
     "job_phases",
     "slow_steps",
     "throughput_of",
@@ -28,6 +31,26 @@ __all__ = [
 # times the median.
 DEVIATIONS, TIMES = 6 * 1.4826, 1.5
 MOST_SLOW = 20
+# So many steps of a training are not like the rest of it.
+WARM_STEPS = 20
+#: Names of the parts of a job that are no phase of a step.
+STARTUP, AFTER = "start-up", "after the last step"
+
+
+def after_warm_up(steps: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Return which steps come after the first 20 of their rank.
+
+    The first steps import, compile, fill caches, start workers and measure how much
+    capture may cost.  At most the first half of the steps of a rank is left out.
+
+    Args:
+        steps: Rows of the table ``step`` of training, by time, with ``worker``.
+    """
+    is_steady = np.ones(len(steps), bool)
+    for worker in np.unique(steps["worker"]).tolist():
+        own = np.flatnonzero(steps["worker"] == worker)
+        is_steady[own[: min(WARM_STEPS, len(own) // 2)]] = False
+    return is_steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +87,13 @@ def job_phases(
     """
     whole = max(before_s + loop_s + after_s, 1e-9)
     computing = steps.share_of(*COMPUTING)
-    parts = [("start-up", before_s, False), ("computing", loop_s * computing, True)]
+    parts = [(STARTUP, before_s, False), ("computing", loop_s * computing, True)]
     parts += [
         (NAMES[phase], loop_s * steps.share_of(phase), False)
         for phase in ORDER
         if phase not in COMPUTING
     ]
-    parts.append(("after the last step", after_s, False))
+    parts.append((AFTER, after_s, False))
     return tuple(
         JobPhase(name, seconds, seconds / whole, is_productive)
         for name, seconds, is_productive in parts

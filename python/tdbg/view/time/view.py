@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.quantities import plural
+from tdbg.config.quantities import conjoin, plural
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.trial import Trial, create_trial
 from tdbg.view.problems import Diagnosis, Problem, diagnosis_of_run
@@ -24,6 +24,7 @@ from tdbg.view.time.breakdown import (
     PhaseBreakdown,
     bands_of,
     breakdown_of,
+    remarks_of,
     sentence_of,
 )
 from tdbg.view.time.completeness import (
@@ -38,19 +39,22 @@ from tdbg.view.time.completeness import (
     unmeasured_fetches,
 )
 from tdbg.view.time.course import (
+    AFTER,
+    STARTUP,
     JobPhase,
     SlowStep,
     Throughput,
+    after_warm_up,
     job_phases,
     slow_steps,
     throughput_of,
 )
 from tdbg.view.time.loading import LoaderUse, loading_of
 from tdbg.view.time.machine import Machine
+from tdbg.view.time.phases import percent_text, span_text
 from tdbg.view.time.programs import Line, Operators, lines_of, operators_of
 from tdbg.view.time.ranks import Lateness, lateness_of
 from tdbg.view.time.usage import Energy, UsageMap
-from tdbg.view.time.warm_up import after_warm_up
 
 __all__ = [
     "NO_PROFILE",
@@ -226,6 +230,11 @@ class TimeView:
         """Where the time went, in words; empty without step rows."""
         return "" if self.breakdown is None else sentence_of(self.breakdown)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Odd shares of phases of a step, in words."""
+        return () if self.breakdown is None else remarks_of(self.breakdown)
+
     @cached_property
     def slow(self) -> tuple[int, tuple[SlowStep, ...]]:
         """How many training steps were slow, and the slowest."""
@@ -286,6 +295,21 @@ class TimeView:
         first = min(first, clock.of_wall(clock.start_ns))
         before, after = max(0, began - first) / 1e9, max(0, last - ended) / 1e9
         return job_phases(self.whole, before, (ended - began) / 1e9, after)
+
+    @property
+    def job_text(self) -> str:
+        """How long the job took, in words: before the steps, in them, and after."""
+        seconds = dict.fromkeys((STARTUP, "the loop", AFTER), 0.0)
+        for each in self.job:
+            name = each.name if each.name in seconds else "the loop"
+            seconds[name] += each.seconds
+        whole = sum(seconds.values())
+        parts = [
+            f"{name} {span_text(1e9 * part)} ({percent_text(part / whole)})"
+            for name, part in seconds.items()
+            if part > 0
+        ]
+        return f"{span_text(1e9 * whole)}: {conjoin(parts)}" if parts else ""
 
     @property
     def goodput(self) -> float:
@@ -375,14 +399,14 @@ class TimeView:
 
     @cached_property
     def own_cost(self) -> OwnCost | None:
-        """What capture and profiling cost; None without step rows."""
+        """The cost of capture and profiling; None without step rows."""
         if not len(self.all_steps):
             return None
         return own_cost(self.all_steps, self._profile.windows())
 
     @cached_property
     def lacks(self) -> tuple[str, ...]:
-        """What the profile does not hold, and why, a sentence each."""
+        """Gaps in the profile, and their reasons, a sentence each."""
         names = self._trial.workers()
         workers = np.unique(self.steps["worker"]).tolist()
         machines = [self._profile.machine(node) for node in range(self.machine.n_nodes)]

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 
 import tdbg
-from profiles import LOADER_BOUND, Plan, profiled_run
+from profiles import LOADER_BOUND, Plan, profiled_run, tables_of
 from report_runs import Page
-from run_builder import simple_run
+from run_builder import RunBuilder, simple_run
 from tdbg import report
+from tdbg.cost import Pricing
 from tdbg.view.time import NO_PROFILE
 
 SECTIONS = [
+    "Findings",
     "Where the time went",
     "Data loading",
     "Cores and GPUs",
     "Memory and energy",
     "Ranks beside each other",
-    "Findings",
+    "Cost of profiling, and what is missing",
     "The run",
     "Rules that ran",
     "How to reproduce",
@@ -97,10 +99,51 @@ def test_energy_that_nothing_counts_is_said_and_not_guessed(tmp_path: Path) -> N
 def test_a_run_without_a_profile_says_so_in_one_line(tmp_path: Path) -> None:
     simple_run(tmp_path / "run")
     page = Page(report.render(tdbg.create_trial(tmp_path / "run"), profile=True))
-    assert page.titles[0] == "Where the time went"
+    assert "Where the time went" in page.titles
     assert "Data loading" not in page.titles
     assert NO_PROFILE in page.root.text
 
 
 def test_the_same_run_gives_the_same_bytes(run: Path, text: str) -> None:
     assert report.render(tdbg.create_trial(run), profile=True) == text
+
+
+# --- Cost, and what is missing --------------------------------------------------
+
+
+def test_a_report_with_a_price_says_what_each_part_of_the_time_cost(run: Path) -> None:
+    trial = tdbg.create_trial(run)
+    text = report.render(trial, profile=True, pricing=Pricing(3.6))
+    page = Page(text)
+    assert "Cost" in page.titles
+    assert "part of the time" in text
+    assert "at 3.60 an hour" in text
+
+
+def test_a_report_without_a_price_says_nothing_of_cost(page: Page) -> None:
+    assert "Cost" not in page.titles
+
+
+def test_a_price_of_a_run_without_steps_is_answered(tmp_path: Path) -> None:
+    simple_run(tmp_path / "run")
+    trial = tdbg.create_trial(tmp_path / "run")
+    text = report.render(trial, profile=True, pricing=Pricing(1.0))
+    assert "no step of training" in text
+
+
+def test_what_was_not_recorded_is_listed(tmp_path: Path) -> None:
+    tables = tables_of(Plan())
+    tables["loader"]["fetch_ns"] = -1
+    with RunBuilder(tmp_path / "run") as built:
+        built.end_step(0)
+        built.samples("step", tables["step"])
+        built.samples("loader", tables["loader"])
+    page = Page(report.render(tdbg.create_trial(tmp_path / "run"), profile=True))
+    listed = [each.text for each in page.root.all("li")]
+    assert "Loader 0: how long fetches take was not measured." in listed
+
+
+def test_the_banner_says_where_the_time_went_even_if_no_rule_does(text: str) -> None:
+    banner = text.partition("<nav")[0]
+    assert re.search("6[67] % data wait, ", banner)
+    assert "healthy" not in banner

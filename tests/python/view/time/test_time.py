@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +15,22 @@ from run_builder import simple_run
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding, Severity, Stage
 from tdbg.run.profile_tables import COLLECTIVE, PHASE_COLUMNS, Phase
+from tdbg.stats.loader_queue import busy_cores
 from tdbg.view.problems import diagnosis_of
 from tdbg.view.time import even_edges, time_of, what_if
 from tdbg.view.time.bins import binned, covered
-from tdbg.view.time.breakdown import bands_of, breakdown_of, sentence_of
-from tdbg.view.time.course import slow_steps, throughput_of
+from tdbg.view.time.breakdown import (
+    bands_of,
+    breakdown_of,
+    remarks_of,
+    sentence_of,
+)
+from tdbg.view.time.course import after_warm_up, slow_steps, throughput_of
 from tdbg.view.time.loading import loading_of
 from tdbg.view.time.phases import NAMES, ORDER, duration_text, span_text
 from tdbg.view.time.programs import lines_of, operators_of
 from tdbg.view.time.ranks import lateness_of
 from tdbg.view.time.usage import energy_of, forecast_of, usage_map
-from tdbg.view.time.warm_up import after_warm_up
 
 SECOND = 10**9
 
@@ -180,7 +186,9 @@ def test_what_if_advises_nothing_where_the_loader_keeps_up() -> None:
 
 def test_a_loader_that_is_waited_for_has_a_curve_that_falls() -> None:
     tables = tables_of(Plan(LOADER_BOUND, fetch_ms=160.0))
-    (found,) = loading_of(with_worker(tables["loader"]), tables["step"], 16.0)
+    (found,) = loading_of(
+        with_worker(tables["loader"]), with_worker(tables["step"]), 16.0
+    )
     assert found.depth == 0.0
     assert found.what_if is not None
     assert found.what_if.best > found.workers == 2
@@ -190,7 +198,7 @@ def test_a_loader_that_is_waited_for_has_a_curve_that_falls() -> None:
 def test_a_fetch_time_that_nobody_measured_is_unknown_and_gives_no_curve() -> None:
     tables = tables_of(Plan(LOADER_BOUND))
     tables["loader"]["fetch_ns"] = tables["loader"]["fetch_cpu_ns"] = -1
-    (found,) = loading_of(with_worker(tables["loader"]), tables["step"])
+    (found,) = loading_of(with_worker(tables["loader"]), with_worker(tables["step"]))
     assert found.what_if is None
     assert found.to_json()["fetch_ns"] == [None, None]
 
@@ -322,6 +330,32 @@ def test_lines_are_ranked_within_their_phase() -> None:
     ]
 
 
+def test_lines_of_libraries_name_the_line_of_the_program_that_called_them() -> None:
+    library = "/opt/lib/python3.11/site-packages/torch/_ops.py:95 call"
+    stack = ["/home/ada/work/nets/train.py:36 main", library]
+    event = {
+        "what": "python_lines",
+        "samples": [
+            {"phase": 1, "stack": stack, "count": 300},
+            {"phase": 1, "stack": ["a.py:1 rare"], "count": 1},
+        ],
+    }
+    (found,) = lines_of([event])
+    assert found.short_place == "torch/_ops.py:95 call"
+    assert found.short_caller == "work/nets/train.py:36 main"
+
+
+# --- What is odd ----------------------------------------------------------------
+
+
+def test_much_time_between_the_phases_and_one_long_pass_are_remarked() -> None:
+    phases = {Phase.FORWARD: 20.0, Phase.BACKWARD: 2.0, Phase.OTHER: 20.0}
+    other, ways = remarks_of(breakdown_of(tables_of(Plan(phases))["step"]))
+    assert other.startswith("48 % of a step is code between the phases")
+    assert ways == "Forward takes 91 % of the time of both passes"
+    assert remarks_of(breakdown_of(tables_of(Plan())["step"])) == ()
+
+
 # --- A run --------------------------------------------------------------------
 
 
@@ -385,6 +419,8 @@ def test_the_change_that_saves_most_is_named_first(tmp_path: Path) -> None:
     assert rules == ["IdleBetweenSteps", "GcPauses", "Unmeasured"]
     assert view.change is not None
     assert view.change.rule == "IdleBetweenSteps"
+
+
 def test_the_beginning_of_a_run_is_not_shown_as_its_usual_step(tmp_path: Path) -> None:
     slow = dict.fromkeys(range(10), 3000.0)
     profiled_run(tmp_path / "run", [Plan(HEALTHY, n_steps=60, slow=slow)])
@@ -408,6 +444,34 @@ def test_batches_of_the_beginning_do_not_count(tmp_path: Path) -> None:
     profiled_run(tmp_path / "run", [Plan(LOADER_BOUND, n_steps=60, fetch_ms=160.0)])
     view = time_of(tdbg.create_trial(tmp_path / "run"))
     assert view.loading[0].n_batches < len(view.loader_rows)
+
+
+def test_the_job_has_a_beginning_a_loop_and_an_end(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "run", [Plan()])
+    view = time_of(tdbg.create_trial(tmp_path / "run"))
+    assert re.match(
+        r"[\d.]+ s: start-up 3 s \(.*\), the loop .* and after", view.job_text
+    )
+
+
+def test_a_loader_that_no_training_step_used_has_no_prediction() -> None:
+    tables = tables_of(Plan(n_steps=80))
+    steps, batches = tables["step"], tables["loader"]
+    steps["mode"][60:] = 2
+    batches["loader"][60:] = 1
+    found = loading_of(
+        with_worker(batches), with_worker(steps), 4.0, steps["mode"] == 1
+    )
+    assert [(each.loader, each.n_batches) for each in found] == [(0, 60), (1, 20)]
+    assert found[0].what_if is not None
+    assert found[1].what_if is None
+
+
+def test_the_cores_that_a_loader_fills_come_of_the_same_model() -> None:
+    tables = tables_of(Plan(LOADER_BOUND, fetch_ms=160.0))
+    (found,) = loading_of(with_worker(tables["loader"]), with_worker(tables["step"]))
+    assert found.what_if is not None
+    assert found.useful_cores == busy_cores(found.what_if.needed, found.fetch_cpu_share)
 
 
 def test_a_run_without_a_profile_says_nothing(tmp_path: Path) -> None:
