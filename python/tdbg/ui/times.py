@@ -57,6 +57,7 @@ def _of_steps(view: TimeView) -> dict[str, Any]:
         "job": _all(view.job),
         "goodput": view.goodput if math.isfinite(view.goodput) else None,
         "throughput": _or_none(view.throughput),
+        "remarks": list(view.remarks),
         "n_slow": n_slow,
         "slow": _all(slowest),
     }
@@ -72,6 +73,8 @@ def _of_machine(view: TimeView) -> dict[str, Any]:
         "machine": _all(view.machine.table()),
         "memory": [_memory(each) for each in view.machine.memories()],
         "energy": _or_none(view.energy),
+        "own_cost": _or_none(view.own_cost),
+        "lacks": list(view.lacks),
     }
 
 

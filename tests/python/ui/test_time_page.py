@@ -54,6 +54,7 @@ def test_a_loader_bound_run_says_so_in_its_first_line(
         expect(page.locator("canvas.usage")).to_have_attribute("data-rows", "4")
         expect(page.locator("main")).to_contain_text("memory grows by 3.0 MB a second")
         expect(page.get_by_role("button", name=str(SPIKE))).to_be_visible()
+        expect(page.locator("main")).to_contain_text("Capture and profiling took")
 
 
 def test_ranks_are_beside_each_other_and_the_late_one_is_named(
@@ -217,8 +218,11 @@ def test_findings_about_time_are_flags_on_the_axis_of_the_screen(
     with dashboard(run) as served, shown(browser, served, "run") as watched:
         page = watched.page
         expect(page.locator(".verdict")).to_contain_text(ADVICE)
-        expect(page.locator(".flag")).to_have_count(1)
-        expect(page.locator(".flag")).to_contain_text("DataLoaderBound")
+        axis = page.locator(".axis .flag")
+        expect(axis).to_have_count(1)
+        expect(axis).to_contain_text("DataLoaderBound")
+        map_ = page.locator("section", has_text="Cores and GPUs")
+        expect(map_.locator(".flag")).to_have_text(["DataLoaderBound"])
         page.get_by_role("link", name="Findings").click()
         card = page.locator(".found", has_text="DataLoaderBound")
         card.get_by_role("link", name="Show me").click()

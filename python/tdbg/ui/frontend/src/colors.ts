@@ -49,7 +49,7 @@ const PHASES_LIGHT = (
 ).split(" ");
 const PHASES_DARK = (
   "#5a6270 #ff8a4c #e5bf55 #79c0ff #3f7ee0 #b28cf0 #3fbf8a " +
-  "#ef86c6 #c9bd2e #c08a68 #5fa893 #dfe4ee #58a6f0"
+  "#ef86c6 #c9bd2e #c08a68 #5fa893 #a3b1c9 #58a6f0"
 ).split(" ");
 
 // To make one costs the browser far more than to ask it.

@@ -6,34 +6,39 @@ import type { Range } from "./run_data";
 import { Timeline } from "./timeline";
 import type { Finding, Run } from "./types";
 
-export function StepAxis({
-  run,
-  range,
-  findings,
-}: {
+interface Shown {
   run: Run;
   range: Range;
   findings: Finding[];
-}) {
+}
+
+export function StepAxis(shown: Shown) {
+  return (
+    <>
+      <FindingsAxis {...shown} />
+      <RangeChip run={shown.run} range={shown.range} />
+    </>
+  );
+}
+
+/** The axis alone. */
+export function FindingsAxis({ run, range, findings }: Shown) {
   const open = (group: Group) =>
     group.findings.length > 1
       ? go({ run: run.id, screen: "findings", find: group.rule }, { fresh: true })
       : go(placeOf(run.id, group.findings[0], run.last_step), { fresh: true });
   return (
-    <>
-      <Timeline
-        first={run.first_step ?? 0}
-        end={(run.last_step ?? 0) + 1}
-        from={range.from}
-        to={range.to}
-        findings={findings}
-        changes={run.changes.filter((each) => each.state === "accepted")}
-        onRange={range.set}
-        onReset={range.reset}
-        onFinding={open}
-      />
-      <RangeChip run={run} range={range} />
-    </>
+    <Timeline
+      first={run.first_step ?? 0}
+      end={(run.last_step ?? 0) + 1}
+      from={range.from}
+      to={range.to}
+      findings={findings}
+      changes={run.changes.filter((each) => each.state === "accepted")}
+      onRange={range.set}
+      onReset={range.reset}
+      onFinding={open}
+    />
   );
 }
 

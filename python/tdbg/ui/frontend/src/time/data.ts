@@ -59,6 +59,8 @@ export interface Facts {
     samples_per_s: number | null;
     tokens_per_s: number | null;
   } | null;
+  /** What is odd about the shares, a sentence each. */
+  remarks: string[];
   n_slow: number;
   slow: { step: number; worker: number; duration_ns: number; phase: string; excess_ns: number }[];
   loaders: Loader[];
@@ -73,7 +75,14 @@ export interface Facts {
     listed: { name: string; calls: number; self_ns: number; share: number }[];
     n_others: number;
   }[];
-  lines: { phase: string; place: string; share: number; share_of_all: number; n: number }[];
+  lines: {
+    phase: string;
+    place: string;
+    short_place: string;
+    short_caller: string;
+    share: number;
+    share_of_all: number;
+  }[];
   machine: {
     name: string;
     node: string;
@@ -95,6 +104,9 @@ export interface Facts {
     per_step: number | null;
     per_sample: number | null;
   } | null;
+  own_cost: { sentence: string } | null;
+  /** What was not recorded, and why, a sentence each. */
+  lacks: string[];
 }
 
 /** A profile grows once a second; its screen need not ask more often. */

@@ -30,11 +30,13 @@ export function LoaderCards({
     [room],
   );
   const first = loaders[0];
+  // A training that fetches its batches itself has no queue.
+  const hasQueue = loaders.some((each) => each.depth !== null);
   return (
     <Card title="Data loading" class="loading">
-      <div class={first.what_if ? "pair" : ""}>
+      <div class={first.what_if && hasQueue ? "pair" : ""}>
         <div>
-          {depth && (
+          {depth && hasQueue && (
             <LineChart
               lines={lines}
               title="Batches that were ready when the training asked for one"
@@ -49,9 +51,7 @@ export function LoaderCards({
               onReset={range.reset}
             />
           )}
-          <p class="reading soft">
-            Batches that were ready when the training asked for one. At 0, the training waits.
-          </p>
+          <p class="reading soft">{queueText(first, hasQueue)}</p>
         </div>
         {first.what_if && <Workers curve={first.what_if} now={first.workers} said={first.said} />}
       </div>
@@ -67,7 +67,7 @@ export function LoaderCards({
                 "wait",
                 "wait 95 %",
                 "fetch",
-                "of it CPU",
+                "on a core",
               ].map((each) => (
                 <th key={each}>{each}</th>
               ))}
@@ -80,13 +80,15 @@ export function LoaderCards({
                 <td>{count(each.n_batches)}</td>
                 <td>{count(each.workers)}</td>
                 <td>
-                  {number(each.depth)}
-                  {each.capacity > 0 && ` of ${count(each.capacity)}`}
+                  {each.depth === null ? "not measured" : number(each.depth)}
+                  {each.depth !== null && each.capacity > 0 && ` of ${count(each.capacity)}`}
                 </td>
                 <td>{duration(each.wait_ns[0])}</td>
                 <td>{duration(each.wait_ns[1])}</td>
-                <td>{duration(each.fetch_ns[0])}</td>
-                <td>{each.fetch_cpu_share === null ? "–" : percent(each.fetch_cpu_share)}</td>
+                <td>{each.fetch_ns[0] === null ? "not measured" : duration(each.fetch_ns[0])}</td>
+                <td>
+                  {each.fetch_cpu_share === null ? "not measured" : percent(each.fetch_cpu_share)}
+                </td>
               </tr>
             ))}
           </tbody>
@@ -94,6 +96,13 @@ export function LoaderCards({
       </Scroll>
     </Card>
   );
+}
+
+function queueText(loader: Loader, hasQueue: boolean): string {
+  if (hasQueue)
+    return "Batches that were ready when the training asked for one. At 0, the training waits.";
+  if (loader.workers > 0) return "Nobody counted the batches that were ready.";
+  return "The loader has no workers: the training fetches each batch itself, and waits.";
 }
 
 /** How long a step would take by the number of workers. */

@@ -1,4 +1,5 @@
 /** The screen TIME: where the time of a run went, why, and what to change. */
+import type { ComponentChildren } from "preact";
 import { useMemo } from "preact/hooks";
 import { series } from "../colors";
 import { bytes, count, counted, percent, plain } from "../format";
@@ -6,14 +7,14 @@ import { useRoute } from "../hooks";
 import { LineChart } from "../line_chart";
 import { Card, LineKeys, Link, Mark, Notice, Pending } from "../parts";
 import { cursorOf, type Range, rangeOf } from "../run_data";
-import { StepAxis } from "../step_axis";
+import { FindingsAxis, StepAxis } from "../step_axis";
 import type { Run } from "../types";
 import { Bands } from "./bands";
 import { cellsOf, type Facts, gridOf, useGridOf, useTimes } from "./data";
 import { LinearMap, Ramp } from "./linear_map";
 import { LoaderCards } from "./loader";
-import { Breakdowns, Job, MachineCard, OperatorCards, SlowSteps } from "./tables";
-import { duration, span } from "./words";
+import { Breakdowns, Job, MachineCard, Missing, OperatorCards, SlowSteps } from "./tables";
+import { duration, span, upper } from "./words";
 
 interface Shown {
   facts: Facts;
@@ -56,15 +57,25 @@ export function TimeScreen({ run, version }: { run: Run; version: number }) {
           <Pending error={maps.error} />
         )}
         <Breakdowns breakdowns={facts.data.breakdowns} />
+        {facts.data.remarks.map((each) => (
+          <p key={each} class="soft">
+            {plain(each)}.
+          </p>
+        ))}
         <Job facts={facts.data} />
       </Card>
-      {maps.data && <Usage {...shown} packed={maps.data} />}
+      {maps.data && (
+        <Usage {...shown} packed={maps.data}>
+          {found.length > 0 && <FindingsAxis run={run} range={range} findings={found} />}
+        </Usage>
+      )}
       {facts.data.loaders.length > 0 && <Loading {...shown} packed={maps.data} />}
       {maps.data && facts.data.lateness && <Lateness {...shown} packed={maps.data} />}
       {maps.data && facts.data.memory.length > 0 && <Memory {...shown} packed={maps.data} />}
       <SlowSteps facts={facts.data} />
       <OperatorCards facts={facts.data} />
       <MachineCard facts={facts.data} />
+      <Missing facts={facts.data} />
     </main>
   );
 }
@@ -95,10 +106,6 @@ function Sentence({ run, facts }: { run: Run; facts: Facts }) {
   );
 }
 
-function upper(text: string): string {
-  return text.charAt(0).toUpperCase() + text.slice(1);
-}
-
 function throughput({ throughput: found }: Facts): string {
   if (!found) return "";
   const parts = [`${found.steps_per_s.toPrecision(3)} steps`];
@@ -107,7 +114,8 @@ function throughput({ throughput: found }: Facts): string {
   return `${parts.join(", ")} a second`;
 }
 
-function Usage({ packed, range, cursor }: WithMaps) {
+/** Cores and GPUs, with what stands above them. */
+function Usage({ packed, range, cursor, children }: WithMaps & { children: ComponentChildren }) {
   const names = packed.header.usage_names as string[];
   const grid = useMemo(
     () =>
@@ -123,6 +131,7 @@ function Usage({ packed, range, cursor }: WithMaps) {
   if (!names.length) return null;
   return (
     <Card title="Cores and GPUs">
+      {children}
       <LinearMap
         grid={grid}
         range={range}

@@ -5,7 +5,7 @@ import { bytes, count, counted, number, percent, plain, shorten } from "../forma
 import { setCursor } from "../hooks";
 import { Card, LineKeys, Scroll } from "../parts";
 import type { Breakdown, Facts } from "./data";
-import { duration, span } from "./words";
+import { duration, span, upper } from "./words";
 
 /** The phases by their names on the wire: their numbers, which are never changed. */
 const PHASES = (
@@ -94,19 +94,21 @@ function jobColor(name: string, { breakdowns }: Facts): string {
   return colorOf(found?.phase ?? "other");
 }
 
-/** A table of text and numbers; the first column is text. */
+/** A table of text and numbers; the first columns are text. */
 function Table({
   label,
   heads,
   rows,
+  texts = 1,
 }: {
   label: string;
   heads: string[];
   rows: ComponentChildren[][];
+  texts?: 1 | 3;
 }) {
   return (
     <Scroll label={label}>
-      <table class="figures">
+      <table class={`figures texts${texts}`}>
         <thead>
           <tr>
             {heads.map((each) => (
@@ -173,10 +175,12 @@ export function OperatorCards({ facts }: { facts: Facts }) {
         <Card title="Python lines by phase">
           <Table
             label="Python lines"
-            heads={["line", "phase", "of the phase", "of all"]}
+            texts={3}
+            heads={["phase", "line", "called by", "of the phase", "of all"]}
             rows={facts.lines.map((each) => [
-              <code>{shorten(each.place, 80)}</code>,
               each.phase,
+              <code title={each.place}>{shorten(each.short_place, 60)}</code>,
+              each.short_caller && <code>{shorten(each.short_caller, 60)}</code>,
               percent(each.share),
               percent(each.share_of_all),
             ])}
@@ -205,6 +209,21 @@ export function MachineCard({ facts }: { facts: Facts }) {
         ])}
       />
       <p class="soft">{energyText(facts)}</p>
+    </Card>
+  );
+}
+
+/** What the profile cost, and what it does not hold. */
+export function Missing({ facts }: { facts: Facts }) {
+  if (!facts.own_cost && !facts.lacks.length) return null;
+  return (
+    <Card title="Cost of profiling, and what is missing">
+      {facts.own_cost && <p>{facts.own_cost.sentence}.</p>}
+      <ul>
+        {facts.lacks.map((each) => (
+          <li key={each}>{upper(plain(each))}.</li>
+        ))}
+      </ul>
     </Card>
   );
 }

@@ -14,3 +14,8 @@ export function span(seconds: number): string {
   if (minutes < 60) return `${minutes} min ${Math.round(seconds) % 60} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
+
+/** A sentence with a capital letter. */
+export function upper(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
