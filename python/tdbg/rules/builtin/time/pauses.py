@@ -46,13 +46,18 @@ class Pauses:
 def pauses_in(bins: Sequence[Bin], phase: Phase) -> Pauses:
     """Return the pauses of a phase in consecutive bins."""
     column = PHASE_COLUMNS[phase]
-    parts = [each.steps[each.has_begun] for each in bins]
-    steps = np.concatenate(parts)
-    steps = steps[steps["worker"] == 0]
-    at = np.flatnonzero(steps[column] > 0)
+    # Columns, not rows: a window of bins has many wide ones.
+    keep = [each.has_begun & (each.steps["worker"] == 0) for each in bins]
+    length, times = (
+        np.concatenate(
+            [each.steps[name][k] for each, k in zip(bins, keep, strict=True)]
+        )
+        for name in (column, "time")
+    )
+    at = np.flatnonzero(length > 0)
     if not len(at):
         return Pauses(n=0, longest_ns=0, mean_ns=0.0, every_ns=0.0, steps=0.0)
-    length, times = steps[column][at], steps["time"][at]
+    length, times = length[at], times[at]
     n = len(at)
     return Pauses(
         n=n,
