@@ -99,6 +99,9 @@ def read_prices(path: str | os.PathLike[str]) -> dict[str, Instance]:
     except UnicodeDecodeError as error:
         msg = f"{path} is no text in UTF-8: give CSV or JSON"
         raise ConfigurationError(msg) from error
+    if not text.strip():
+        msg = f"{path} is empty; give a header and a row for each machine"
+        raise ConfigurationError(msg)
     is_json = text.lstrip()[:1] in {"[", "{"}
     rows = _of_json(text, path) if is_json else _of_csv(text, path)
     found: dict[str, Instance] = {}

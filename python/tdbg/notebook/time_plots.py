@@ -240,7 +240,7 @@ class TimePlots:
         ):
             color = SERIES[i % len(SERIES)]
             ax.plot(middles, 100 * shares, color=color, label=text_of(name), lw=1)
-        ax.set_ylim(0, 100)
+        ax.set_ylim(0, 103)
         ax.set_xlabel("seconds since the run began")
         ax.set_ylabel("busy, %")
         if len(usage.names) <= MOST_NAMED:

@@ -193,14 +193,16 @@ def usage_of(trial: Trial) -> Usage:
     seconds = float(profile.seconds(rows["time"]).max())
     in_steps = rows["duration_ns"].sum() / _SECOND / ranks
     seconds = max(seconds, in_steps)
-    counted = training["samples"] if (training["samples"] >= 0).all() else None
+    # A step that says nothing is taken for one like the others.
+    counted = training["samples"][training["samples"] >= 0]
+    samples = round(float(counted.mean()) * len(training)) if len(counted) else None
     nodes = max(len(profile.clock.nodes), 1)
     system, gpus = profile.system(), profile.gpus()
     return Usage(
         seconds=seconds,
         shares=_shares(rows, seconds, in_steps),
         steps=len(np.unique(training["global_step"])),
-        samples=None if counted is None else int(counted.sum()),
+        samples=samples,
         nodes=nodes,
         ranks=ranks,
         memory_peak_bytes=_memory_peak(system),

@@ -198,6 +198,35 @@ def test_a_profile_of_two_runs_is_refused(tmp_path: Path) -> None:
     assert "--profile covers one run, not 2" in result.stderr
 
 
+def test_a_report_with_a_price_says_what_the_run_cost(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "bound", [Plan(LOADER_BOUND)])
+    result = tdbg(tmp_path, "report", "bound", "--profile", "--price", "3.6")
+    assert result.returncode == 0, result.stderr
+    text = (tmp_path / "bound-profile.html").read_text()
+    assert "Cost" in Page(text).titles
+    assert "at 3.60 an hour" in text.partition("<nav")[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--on", "cpu.small"], "give --prices FILE"),
+        (["--prices", "none.csv"], "cannot read none.csv"),
+        (["--price", "-1"], "-1"),
+        (["other", "--price", "1"], "a price covers one run, not 2"),
+    ],
+)
+def test_a_price_that_says_nothing_is_refused_before_anything_is_written(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
+    for name in ("bound", "other"):
+        simple_run(tmp_path / name)
+    result = tdbg(tmp_path, "report", "bound", *options)
+    assert result.returncode in (2, 3), result.stderr
+    assert said in " ".join(result.stderr.split())
+    assert list(tmp_path.glob("*.html")) == []
+
+
 def test_show_says_where_the_time_went(tmp_path: Path) -> None:
     profiled_run(tmp_path / "bound", [Plan(LOADER_BOUND)])
     with RunBuilder(tmp_path / "bound", rank=1, world_size=2) as run:

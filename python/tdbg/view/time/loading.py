@@ -65,9 +65,8 @@ class WhatIf:
             'With 4 workers instead of 1, a step would take about 20 ms instead of \
 80 ms: 75 % less'
         """
-        before = self.step_ns[min(now, len(self.step_ns) - 1)]
-        best = self.step_ns[self.best]
-        if best >= LEAST_TELLING * before:
+        before, best = self._now_and_best(now)
+        if not self.saves(now):
             return "Another number of workers would not make steps shorter"
         text = (
             f"With {plural(self.best, 'worker')} instead of {now}, a step would take "
@@ -75,6 +74,18 @@ class WhatIf:
             f"{percent_text(1 - best / before)} less"
         )
         return f"{text}. More workers would find no core" if self.is_capped else text
+
+    def saves(self, now: int) -> bool:
+        """Return whether the best number of workers makes steps shorter by 3 %.
+
+        Args:
+            now: How many workers there are.
+        """
+        before, best = self._now_and_best(now)
+        return best < LEAST_TELLING * before
+
+    def _now_and_best(self, now: int) -> tuple[float, float]:
+        return self.step_ns[min(now, len(self.step_ns) - 1)], self.step_ns[self.best]
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""

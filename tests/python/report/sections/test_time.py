@@ -13,6 +13,7 @@ from report_runs import Page
 from run_builder import RunBuilder, simple_run
 from tdbg import report
 from tdbg.cost import Pricing
+from tdbg.rules import check
 from tdbg.view.time import NO_PROFILE
 
 SECTIONS = [
@@ -67,6 +68,15 @@ def test_a_profile_is_small_and_has_no_script(text: str, page: Page) -> None:
     assert len(text) < 500_000
     assert page.root.all("script") == []
     assert re.findall(r'(?:src|href)="(?!#|data:image/png)', text) == []
+
+
+def test_an_hour_of_100000_steps_is_as_small(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "run", [Plan(n_steps=100_000, n_cores=8, n_gpus=2)])
+    trial = tdbg.create_trial(tmp_path / "run")
+    judged = check(tmp_path / "run", ["DataLoaderBound"], record=False)
+    text = report.render(trial, judged=judged, profile=True)
+    assert len(text) < 500_000
+    assert "100,000 steps" in text
 
 
 def test_the_first_sentence_says_where_the_time_went(page: Page) -> None:

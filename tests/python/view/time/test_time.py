@@ -363,7 +363,9 @@ def test_a_run_says_where_its_time_went(tmp_path: Path) -> None:
     profiled_run(tmp_path / "run", [Plan(LOADER_BOUND, fetch_ms=160.0)])
     view = time_of(tdbg.create_trial(tmp_path / "run"))
     assert view.sentence.startswith("67 % data wait, 19 % backward")
-    assert view.lines == [f"where the time went: {view.sentence}"]
+    first, second = view.lines
+    assert first == f"where the time went: {view.sentence}"
+    assert re.match("what may help: with .* workers instead of 2, a step", second)
     assert sum(each.share for each in view.job) == pytest.approx(1.0)
     assert 0.0 < view.goodput < 0.4
 
@@ -465,6 +467,19 @@ def test_a_loader_that_no_training_step_used_has_no_prediction() -> None:
     assert [(each.loader, each.n_batches) for each in found] == [(0, 60), (1, 20)]
     assert found[0].what_if is not None
     assert found[1].what_if is None
+
+
+def test_rules_that_judged_say_what_to_change_and_nobody_else(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "run", [Plan(LOADER_BOUND, fetch_ms=160.0)])
+    judged = {"DataLoaderBound": {"status": "NoIssuesFound"}}
+    trial = tdbg.create_trial(tmp_path / "run")
+    assert len(time_of(trial, diagnosis_of([], judged)).lines) == 1
+
+
+def test_a_training_that_does_not_wait_is_told_no_change(tmp_path: Path) -> None:
+    profiled_run(tmp_path / "run", [Plan(HEALTHY, fetch_ms=160.0)])
+    view = time_of(tdbg.create_trial(tmp_path / "run"))
+    assert view.lines == [f"where the time went: {view.sentence}"]
 
 
 def test_the_cores_that_a_loader_fills_come_of_the_same_model() -> None:
