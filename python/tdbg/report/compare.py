@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -18,6 +19,7 @@ from tdbg.drawing.dots import Dots, dot_chart
 from tdbg.drawing.lines import line_chart
 from tdbg.drawing.markup import Child, Markup, tag
 from tdbg.drawing.scales import number
+from tdbg.drawing.time_charts import breakdown_chart
 from tdbg.report.page import Section, badge, setting_text, table
 from tdbg.report.sections.layers import usual_magnitudes
 from tdbg.report.sections.losses import (
@@ -33,6 +35,7 @@ from tdbg.report.trees.ensemble import importance_of
 from tdbg.report.trees.rounds import rounds_of
 from tdbg.trial import Series
 from tdbg.view import last_value, loss_text
+from tdbg.view.time import percent_text
 
 __all__ = ["banners", "compared"]
 
@@ -55,12 +58,16 @@ def banners(runs: Pair, names: Names) -> Markup:
                 tag("p", tag("b", name), class_="note"),
                 tag("p", badge(v.tone, WORDS[v.tone]), v.sentence, class_="sentence"),
                 tag("p", tag("b", "What to do: "), v.advice) if v.advice else None,
+                tag("p", f"Where the time went: {time}.", class_="note")
+                if time
+                else None,
                 class_=f"verdict tone-{v.tone}",
                 role="group",
                 aria_label=f"Verdict on {name}",
             )
-            for v, name in (
-                (run.view.verdict, name) for run, name in zip(runs, names, strict=True)
+            for v, time, name in (
+                (run.view.verdict, run.time.sentence, name)
+                for run, name in zip(runs, names, strict=True)
             )
         ),
     )
@@ -311,15 +318,35 @@ def _time(runs: Pair, names: Names) -> Section | None:
     pair = [step_time(run).named(name) for run, name in zip(runs, names, strict=True)]
     if not all(len(each) for each in pair):
         return None
-    medians = ", ".join(
-        f"{name}: {number(median_step_time(run))} ms"
-        for run, name in zip(runs, names, strict=True)
+    medians = [median_step_time(run) for run in runs]
+    texts = ", ".join(
+        f"{name}: {number(ms)} ms" for ms, name in zip(medians, names, strict=True)
     )
+    content: list[Child] = []
+    if min(medians) > 0:
+        content.append(tag("p", _ratio_text(medians[0], medians[1], names)))
+    found = [
+        replace(each, title=name)
+        for run, name in zip(runs, names, strict=True)
+        if (each := run.time.breakdown) is not None
+    ]
+    if len(found) == len(runs):
+        content.append(breakdown_chart(found))
     chart = line_chart(
         pair,
         alt="Time of the steps of both runs.",
         y_label="ms a step",
         height=190,
-        caption=f"Median time of a step: {medians}.",
+        caption=f"Median time of a step: {texts}.",
     )
-    return Section("time", "Time", chart)
+    return Section("time", "Time", [*content, chart])
+
+
+def _ratio_text(before: float, after: float, names: Names) -> str:
+    """Say how much longer or shorter a step is in the second run."""
+    change = after / before - 1
+    words = "as long as" if round(abs(change), 2) == 0 else ""
+    if not words:
+        direction = "longer" if change > 0 else "shorter"
+        words = f"{percent_text(abs(change))} {direction} than"
+    return f"A step of {names[1]} is {words} one of {names[0]}."

@@ -148,13 +148,18 @@ def overview_facts(subject: Subject) -> Markup:
     seconds = _duration(subject)
     if seconds:
         found.append(("Time in steps", _time(seconds)))
-    if head.cost is not None:
-        found.append(("Cost of capture", f"{100 * head.cost:.1f} %"))
+    own = subject.time.own_cost
+    cost = head.cost if own is None else own.share
+    if cost is not None:
+        found.append(("Cost of capture", f"{100 * cost:.1f} %"))
     found.append(("State", head.state))
     return tiles(found)
 
 
 def _duration(subject: Subject) -> float:
+    steps, whole = subject.time.steps, subject.time.whole
+    if whole is not None:
+        return whole.total_ns / 1e9 / len(np.unique(steps["worker"]))
     return float(np.sum(subject.table["duration_ns"], dtype=np.float64)) / 1e9
 
 

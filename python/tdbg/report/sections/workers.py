@@ -14,6 +14,7 @@ from tdbg.errors import TdbgError
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.report.page import Section, table
 from tdbg.report.subject import Subject
+from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
 from tdbg.trial import Series, Trial
 from tdbg.view import loss_text
 
@@ -63,29 +64,38 @@ def workers(subject: Subject) -> Section:
 
 def step_time(subject: Subject) -> Series:
     """Duration of the steps in ms; of several workers the mean."""
-    return _times(subject, "duration_ns", "step")
+    return Series.of_points("step", *_times(subject, None))
 
 
 def _capture_time(subject: Subject) -> Series:
-    return _times(subject, "capture_ns", "of it capture")
-
-
-def _times(subject: Subject, field: str, label: str) -> Series:
-    rows = _timed(subject)
-    return Series.of_points(label, rows["training_step"], _milliseconds(rows, field))
+    return Series.of_points("of it capture", *_times(subject, Phase.CAPTURE))
 
 
 def median_step_time(subject: Subject) -> float:
     """The median duration of a step in ms; REQUIRES: ``step_time`` has one."""
-    return float(np.median(_milliseconds(_timed(subject), "duration_ns")))
+    breakdown = subject.time.breakdown
+    if breakdown is not None:
+        return breakdown.median_ns / 1e6
+    return float(np.median(_times(subject, None)[1]))
 
 
-def _timed(subject: Subject) -> NDArray[np.void]:
-    return subject.table[subject.table["duration_ns"] > 0]
+def _times(
+    subject: Subject, phase: Phase | None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Steps, and what each spent in a phase or in all, in ms.
 
-
-def _milliseconds(rows: NDArray[np.void], field: str) -> NDArray[np.float64]:
-    return np.asarray(rows[field] / np.maximum(rows["workers"], 1) / 1e6)
+    The profile knows the whole of a step.  Without one, it lasts from its first to its
+    last record, so a wait for data is not in it.
+    """
+    view = subject.time
+    if view.has_steps:
+        column = "duration_ns" if phase is None else PHASE_COLUMNS[phase]
+        steps, at, n = np.unique(view.places, return_inverse=True, return_counts=True)
+        return steps, np.bincount(at, view.steps[column] / 1e6) / n
+    rows = subject.table[subject.table["duration_ns"] > 0]
+    column = "duration_ns" if phase is None else "capture_ns"
+    times = rows[column] / np.maximum(rows["workers"], 1) / 1e6
+    return rows["training_step"], np.asarray(times)
 
 
 def _last_losses(subject: Subject, names: Sequence[str], worker: str) -> list[str]:

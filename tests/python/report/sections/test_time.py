@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import tdbg
-from profiles import LOADER_BOUND, Plan, profiled_run, tables_of
+from profiles import HEALTHY, LOADER_BOUND, Plan, profiled_run, tables_of
 from report_runs import Page
 from run_builder import RunBuilder, simple_run
 from tdbg import report
 from tdbg.cost import Pricing
 from tdbg.rules import check
-from tdbg.view.time import NO_PROFILE
+from tdbg.view.time import NO_PROFILE, span_text, time_of
 
 SECTIONS = [
     "Findings",
@@ -116,6 +116,25 @@ def test_a_run_without_a_profile_says_so_in_one_line(tmp_path: Path) -> None:
 
 def test_the_same_run_gives_the_same_bytes(run: Path, text: str) -> None:
     assert report.render(tdbg.create_trial(run), profile=True) == text
+
+
+def test_two_runs_are_compared_by_whole_steps(tmp_path: Path) -> None:
+    """Not by their records alone, which leave out what comes before: the data."""
+    for name, phases in (("slow", LOADER_BOUND), ("fast", HEALTHY)):
+        profiled_run(tmp_path / name, [Plan(phases)])
+    trials = [tdbg.create_trial(tmp_path / name) for name in ("slow", "fast")]
+    text = report.comparison(*trials)
+    assert "A step of fast is 66 % shorter than one of slow." in text
+    assert "slow: 90 ms, fast: 30.6 ms" in text
+
+
+def test_the_time_in_steps_is_the_same_in_all_sections(run: Path) -> None:
+    trial = tdbg.create_trial(run)
+    text = report.render(trial)
+    whole = time_of(trial).whole
+    assert whole is not None
+    tiles = dict(re.findall("<dt>([^<]*)</dt><dd>([^<]*)</dd>", text))
+    assert tiles["Time in steps"] == span_text(whole.total_ns / 2)
 
 
 # --- Cost, and what is missing --------------------------------------------------
