@@ -35,6 +35,11 @@ Value: TypeAlias = str | int | float | tuple[float, float]
 
 OPTIMIZER = "scalar/optimizer/"
 HYPERPARAMETERS = "hyperparameters"
+LOADER_SETTINGS = (
+    *("dataset", "batch_size", "workers", "prefetch_factor"),
+    *("pin_memory", "persistent", "drop_last", "start_method"),
+)
+MOST_LOADERS = 4
 
 
 def _made_in_training(trial: Trial) -> int:
@@ -61,7 +66,7 @@ def facts_of(trial: Trial) -> dict[str, str]:
 
 
 def settings_of(trial: Trial) -> dict[str, Value]:
-    """The settings of hook, model and optimizer, and hyperparameters, by name.
+    """The settings of hook, model, optimizer and loaders, and hyperparameters, by name.
 
     A number that changes, such as a learning rate, is its least and greatest value.
 
@@ -86,7 +91,21 @@ def settings_of(trial: Trial) -> dict[str, Value]:
             found[word] = least if least == greatest else (least, greatest)
     for name, value in hyperparameters_of(trial).items():
         found[f"{HYPERPARAMETERS}.{name}"] = value
-    return found
+    return found | _loaders_of(trial)
+
+
+def _loaders_of(trial: Trial) -> dict[str, Value]:
+    """Return the settings of the data loaders; of loaders that are alike, once."""
+    told: dict[tuple[tuple[str, str], ...], None] = {}
+    for event in trial.events("change"):
+        if event.data.get("what") == "loader":
+            settings = {key: event.data.get(key) for key in LOADER_SETTINGS}
+            told[tuple(flattened(settings))] = None
+    return {
+        f"loader {i}.{key}": value
+        for i, settings in enumerate([*told][:MOST_LOADERS])
+        for key, value in settings
+    }
 
 
 def _sizes_of(shapes: Sequence[Sequence[int]]) -> dict[str, Value]:

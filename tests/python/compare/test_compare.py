@@ -250,6 +250,19 @@ def test_settings_that_differ_are_told_and_a_schedule_by_its_ends(
     assert differences([told[0], told[0]]) == []
 
 
+def test_data_loaders_that_differ_are_told_and_like_ones_once(tmp_path: Path) -> None:
+    told = []
+    for workers in (0, 4):
+        path = tmp_path / str(workers)
+        with RunBuilder(path) as run:
+            for loader in range(3):
+                content = {"what": "loader", "loader": loader, "workers": workers}
+                run.event(EventKind.CHANGE, content)
+            run.end_step(0)
+        told.append(settings_of(create_trial(path)))
+    assert differences(told) == [("loader 0.workers", ("0", "4"))]
+
+
 def test_models_of_the_same_layers_differ_by_their_widths(tmp_path: Path) -> None:
     told = []
     for width in (128, 16):
