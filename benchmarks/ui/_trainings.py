@@ -186,7 +186,7 @@ def loader_bound(path: Path) -> None:
     """The example that waits for its data."""
     script = ROOT / "examples" / "loader_bound" / "train.py"
     run = [sys.executable, "-m", "tdbg", "run", "--out", str(path), "--"]
-    subprocess.run([*run, sys.executable, str(script), "--workers=1"], check=True)
+    subprocess.run([*run, sys.executable, str(script)], check=True)
 
 
 #: The newest is the last.

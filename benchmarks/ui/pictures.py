@@ -67,7 +67,7 @@ PICTURES = {
     "findings-light": Picture("run={resnet-warmup}&screen=findings", height=900),
     "compare-light": Picture(_COMPARED, height=1180),
     "compare-dark": Picture(_COMPARED, is_dark=True, height=1180),
-    "time-light": Picture("run={loader-bound}&screen=time"),
+    "time-light": Picture("run={loader-bound}&screen=time", height=1420),
     "compare-narrow-dark": Picture(_COMPARED, True, NARROW, 1500),
 }
 
