@@ -149,9 +149,11 @@ def overview_facts(subject: Subject) -> Markup:
     if seconds:
         found.append(("Time in steps", _time(seconds)))
     own = subject.time.own_cost
-    cost = head.cost if own is None else own.share
-    if cost is not None:
-        found.append(("Cost of capture", f"{100 * cost:.1f} %"))
+    if own is not None:
+        # Of whole steps; the cost of capture is of what lies between their borders.
+        found.append(("Time in tdbg", f"{100 * own.share:.1f} %"))
+    elif head.cost is not None:
+        found.append(("Cost of capture", f"{100 * head.cost:.1f} %"))
     found.append(("State", head.state))
     return tiles(found)
 
