@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["MOST_NAMES", "Nesting", "largest", "nest"]
 
@@ -45,30 +46,46 @@ def nest(
         >>> nest([1, 1, 1], [0, 2, 6], [10, 3, 2])
         Nesting(own_ns=[5, 3, 2], parents=[-1, 0, 0], depths=[0, 1, 1])
     """
-    n = len(starts)
-    own, parents, depths = list(durations), [-1] * n, [0] * n
-    order = np.lexsort(
-        (-np.asarray(durations), np.asarray(starts), np.asarray(threads))
+    thread, start, duration = (
+        np.asarray(each) for each in (threads, starts, durations)
     )
-    thread: int | None = None
-    around: list[int] = []
-    ends: list[int] = []
-    for i in order.tolist():
-        start, duration = starts[i], durations[i]
-        if threads[i] != thread:
-            thread = threads[i]
-            around.clear()
-            ends.clear()
-        while ends and ends[-1] <= start:
-            around.pop()
-            ends.pop()
-        if around:
-            parent = parents[i] = around[-1]
-            own[parent] -= min(start + duration, ends[-1]) - start
-            depths[i] = len(around)
-        around.append(i)
-        ends.append(start + duration)
-    return Nesting(own, parents, depths)
+    order = np.lexsort((-duration, start, thread))
+    thread, start, duration = thread[order], start[order], duration[order]
+    around = _around(thread, start, start + duration)
+    inside = np.flatnonzero(around >= 0)
+    outer = around[inside]
+    shared = np.minimum(duration[inside], (start + duration)[outer] - start[inside])
+    # Sums of nanoseconds below 2^53, so that float64 has them exactly.
+    taken = np.bincount(outer, shared, len(order)).astype(np.int64)
+    depths, rest = np.zeros(len(order), np.int64), around
+    while (is_inside := rest >= 0).any():
+        depths += is_inside
+        rest = np.where(is_inside, around[rest], -1)
+    parents = np.where(around >= 0, order[around], -1)
+    own, outermost, level = (np.empty_like(depths) for _ in range(3))
+    own[order], outermost[order], level[order] = duration - taken, parents, depths
+    return Nesting(own.tolist(), outermost.tolist(), level.tolist())
+
+
+def _around(
+    threads: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the call around each one, in calls that are sorted by thread and start.
+
+    That is the last one before it which has not ended.  Whoever is not around a call is
+    not around the next ones either, so that each looks where the one before it looks.
+    """
+    around = np.arange(-1, len(starts) - 1)
+    left = np.flatnonzero(around >= 0)
+    while len(left):
+        before = around[left]
+        others = threads[before] != threads[left]
+        around[left[others]] = -1
+        has_ended = (ends[before] <= starts[left]) & ~others
+        left = left[has_ended]
+        around[left] = around[before[has_ended]]
+        left = left[around[left] >= 0]
+    return around
 
 
 def largest(rows: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

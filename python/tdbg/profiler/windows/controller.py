@@ -53,7 +53,7 @@ class WindowCosts:
     def __init__(self, budget: float) -> None:
         self.budget = budget
         self.spent_ns = 0
-        self._of_kinds: dict[tuple[str, ...], int] = {}
+        self._a_step: dict[tuple[str, ...], int] = {}
         # The number of a step, and when it began: outside of windows.
         self._anchor: tuple[int, int] | None = None
         self._began_ns: int | None = None
@@ -81,7 +81,7 @@ class WindowCosts:
     def wait_ns(self, kinds: tuple[str, ...], n_steps: int, now_ns: int) -> int:
         """Return how long a window has to wait for the budget; 0: it may begin.
 
-        The first window never waits.
+        The first window never waits: nobody knows before what it will cost.
 
         Args:
             kinds: What the window takes.
@@ -90,14 +90,19 @@ class WindowCosts:
         """
         if not self.spent_ns or self._began_ns is None:
             return 0
-        a_step = self._of_kinds.get(kinds) or max(self._of_kinds.values(), default=0)
+        a_step = self._a_step.get(kinds) or max(self._a_step.values(), default=0)
         needed = (self.spent_ns + a_step * n_steps) / self.budget
         return max(0, round(needed) - (now_ns - self._began_ns))
 
     def add(self, kinds: tuple[str, ...], n_steps: int, cost_ns: int) -> None:
-        """Add the cost of a window."""
+        """Add the cost of a window that has ended, as far as it is known."""
         self.spent_ns += cost_ns
-        self._of_kinds[kinds] = cost_ns // max(1, n_steps)
+        self._a_step[kinds] = cost_ns // max(1, n_steps)
+
+    def add_results(self, kinds: tuple[str, ...], n_steps: int, cost_ns: int) -> None:
+        """Add what its results have cost; any thread may."""
+        self.spent_ns += cost_ns
+        self._a_step[kinds] += cost_ns // max(1, n_steps)
 
 
 @dataclass(slots=True)
@@ -354,11 +359,12 @@ class Windows:
             "unknown": opened.started.unknown,
         }
         kinds, costs = opened.due.window.kinds, self._costs
+        known_ns = spent_ns + max(0, longer_ns)
+        costs.add(kinds, n_steps, known_ns)
 
         def cost_ns(results_ns: int) -> int:
-            cost = spent_ns + max(0, longer_ns) + results_ns
-            costs.add(kinds, n_steps, cost)
-            return cost
+            costs.add_results(kinds, n_steps, results_ns)
+            return known_ns + results_ns
 
         self._results.work_out(finish, told, opened.global_step, cost_ns)
         self._costs.begin_again()

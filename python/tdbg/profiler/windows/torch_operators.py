@@ -154,10 +154,11 @@ class TorchOperators:
         clock: Clock,
         found: WindowResult,
     ) -> None:
-        names = [event.name() for event in events]
-        starts = [event.start_ns() for event in events]
-        durations = [event.duration_ns() for event in events]
-        threads = [event.start_thread_id() for event in events]
+        kind = type(events[0])  # Its functions are found once, not for each event.
+        names = list(map(kind.name, events))
+        starts = list(map(kind.start_ns, events))
+        durations = list(map(kind.duration_ns, events))
+        threads = list(map(kind.start_thread_id, events))
         nesting = nest(threads, starts, durations)
         is_python = [False] * len(events)
         if self._window.stacks:
