@@ -9,7 +9,7 @@ threads that sample, or for wandb that of the process which does, for each secon
 They do not measure the same:
 
 - ``tdbg``: all of docs/profiler-system.md, the 72 processes included.  Ranks are read
-  at each sample, loader workers in turn, 8 at a sample.
+  at each sample, loader workers in turn, 5 at a sample.
 - ``psutil, all processes``: what psutil has of that, by its Python functions; all 72
   processes at each sample.
 - ``psutil, the host``: the same without the processes.

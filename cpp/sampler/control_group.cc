@@ -82,6 +82,10 @@ bool IsThere(const std::string& path) {
   return ::access(path.c_str(), F_OK) == 0;
 }
 
+KernelFile Record(std::string path) {
+  return KernelFile(std::move(path), KernelFile::Content::kRecord);
+}
+
 std::string_view Contents(const std::string& path, TextBuffer* buffer) {
   return ReadOnce(path, buffer).value_or(std::string_view());
 }
@@ -231,7 +235,7 @@ void ControlGroup::LookUpMemory(const GroupDirectories& groups,
   }
   const auto file = [&](const std::string& directory, const char* v2,
                         const char* v1) {
-    return KernelFile(directory + (groups.is_version_2 ? v2 : v1));
+    return Record(directory + (groups.is_version_2 ? v2 : v1));
   };
   memory_used_ = file(tightest, "/memory.current", "/memory.usage_in_bytes");
   memory_stat_ = file(tightest, "/memory.stat", "/memory.stat");
@@ -259,7 +263,7 @@ void ControlGroup::LookUpProcessor(const GroupDirectories& groups,
     quota_cores_ = own;
     tightest = path;
   }
-  cpu_stat_ = KernelFile(tightest + "/cpu.stat");
+  cpu_stat_ = Record(tightest + "/cpu.stat");
 }
 
 void ControlGroup::LookUpStalls(TextBuffer* buffer) {
@@ -274,9 +278,9 @@ void ControlGroup::LookUpStalls(TextBuffer* buffer) {
     if (!unified.paths.empty() &&
         IsThere(unified.paths.front() + "/cgroup.type")) {
       std::string own = unified.paths.front() + "/" + name + ".pressure";
-      if (ReadOnce(own, buffer)) return KernelFile(std::move(own));
+      if (ReadOnce(own, buffer)) return Record(std::move(own));
     }
-    return KernelFile(host + name);
+    return Record(host + name);
   };
   cpu_pressure_ = file("cpu");
   io_pressure_ = file("io");

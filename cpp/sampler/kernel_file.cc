@@ -12,6 +12,7 @@ namespace tdbg {
 
 KernelFile::KernelFile(KernelFile&& other) noexcept
     : path_(std::move(other.path_)),
+      content_(other.content_),
       stays_open_(other.stays_open_),
       fd_(std::exchange(other.fd_, -1)),
       error_(other.error_) {}
@@ -20,6 +21,7 @@ KernelFile& KernelFile::operator=(KernelFile&& other) noexcept {
   if (this == &other) return *this;
   Close();
   path_ = std::move(other.path_);
+  content_ = other.content_;
   stays_open_ = other.stays_open_;
   fd_ = std::exchange(other.fd_, -1);
   error_ = other.error_;
@@ -60,12 +62,14 @@ std::optional<std::string_view> KernelFile::Read(TextBuffer* buffer) {
       if (n >= kMaxBytes) return Fail(EFBIG);
       buffer->resize(2 * n);
     }
-    const ssize_t got = ::pread(fd_, buffer->data() + n, buffer->size() - n,
-                                static_cast<off_t>(n));
+    const std::size_t room = buffer->size() - n;
+    const ssize_t got =
+        ::pread(fd_, buffer->data() + n, room, static_cast<off_t>(n));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return Fail(errno);
-    if (got == 0) break;
     n += static_cast<std::size_t>(got);
+    const bool has_room = static_cast<std::size_t>(got) < room;
+    if (got == 0 || (has_room && content_ == Content::kRecord)) break;
   }
   if (!stays_open_) Close();
   return std::string_view(buffer->data(), n);
@@ -73,7 +77,8 @@ std::optional<std::string_view> KernelFile::Read(TextBuffer* buffer) {
 
 std::optional<std::string_view> ReadOnce(const std::string& path,
                                          TextBuffer* buffer) {
-  return KernelFile(path, /*stays_open=*/false).Read(buffer);
+  return KernelFile(path, KernelFile::Content::kTable, /*stays_open=*/false)
+      .Read(buffer);
 }
 
 std::uint64_t ReadNumber(const std::string& path, TextBuffer* buffer) {

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace tdbg {
 
@@ -21,10 +23,15 @@ class KernelFile {
   // that never ends.
   static constexpr std::size_t kMaxBytes = 16U << 20;
 
+  // How the kernel fills a file.  A table comes in parts, each of whole lines,
+  // up to an empty one; a record comes in one part, which saves a call.
+  enum class Content : std::uint8_t { kTable, kRecord };
+
   KernelFile() = default;
   // `stays_open`: whether it is open between readings.
-  explicit KernelFile(std::string path, bool stays_open = true)
-      : path_(std::move(path)), stays_open_(stays_open) {}
+  explicit KernelFile(std::string path, Content content = Content::kTable,
+                      bool stays_open = true)
+      : path_(std::move(path)), content_(content), stays_open_(stays_open) {}
   KernelFile(KernelFile&& other) noexcept;
   KernelFile& operator=(KernelFile&& other) noexcept;
   KernelFile(const KernelFile&) = delete;
@@ -45,6 +52,7 @@ class KernelFile {
   std::optional<std::string_view> Fail(int error);
 
   std::string path_;
+  Content content_ = Content::kTable;
   bool stays_open_ = true;
   int fd_ = -1;
   int error_ = 0;

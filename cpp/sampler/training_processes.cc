@@ -44,10 +44,13 @@ void TrainingProcesses::Add(const TrainingProcess& process) {
   }
   const bool stays_open = n_may_open_ > 0;
   if (stays_open) --n_may_open_;
+  const auto file = [&](const char* name) {
+    return KernelFile(folder + name, KernelFile::Content::kRecord, stays_open);
+  };
   kind.push_back({.process = process,
-                  .stat = KernelFile(folder + "/stat", stays_open),
-                  .run_times = KernelFile(folder + "/schedstat", stays_open),
-                  .bytes = KernelFile(folder + "/io", stays_open),
+                  .stat = file("/stat"),
+                  .run_times = file("/schedstat"),
+                  .bytes = file("/io"),
                   .stays_open = stays_open});
 }
 

@@ -26,7 +26,7 @@ inline constexpr std::uint32_t kRankKind = 1;  // ProcessKind.RANK
 class TrainingProcesses {
  public:
   // Processes that are no ranks and are read at one sample, at most.
-  static constexpr std::size_t kInTurn = 8;
+  static constexpr std::size_t kInTurn = 5;
   // More than any node has.
   static constexpr std::size_t kMaxProcesses = 4096;
 

@@ -103,6 +103,17 @@ TDBG_TEST(AFileThatIsNotThereIsReadWhenItIs) {
   EXPECT_FALSE(KernelFile(tree.root()).Read(&buffer).has_value());
 }
 
+TDBG_TEST(ARecordIsReadWholeHoweverLongItIs) {
+  MachineTree tree;
+  TextBuffer buffer;
+  KernelFile file(tree.root() + "/record", KernelFile::Content::kRecord);
+  for (const std::size_t n : {0, 1, 8191, 8192, 8193, 40000}) {
+    const std::string text(n, 'x');
+    tree.Write("/record", text);
+    EXPECT_EQ(file.Read(&buffer).value_or("none"), text);
+  }
+}
+
 TDBG_TEST(AFileWithoutEndIsRefused) {
   TextBuffer buffer;
   KernelFile zeros("/dev/zero");
