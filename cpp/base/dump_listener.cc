@@ -188,7 +188,7 @@ class DumpListener::Work {
   }
 
   const Options options_;
-  void (*const handler_)(int);
+  const void* const handler_;
   const int own_fd_;
   // File systems round times down, to two seconds at worst.
   const std::int64_t began_ns_ = WallNs() - 2'000'000'000;

@@ -7,16 +7,16 @@
 
 namespace tdbg {
 
-void (*SignalHandler(int signal))(int) {
+const void* SignalHandler(int signal) {
   struct sigaction action{};
   if (sigaction(signal, nullptr, &action) != 0) return nullptr;
   if ((action.sa_flags & SA_SIGINFO) != 0) {
-    return reinterpret_cast<void (*)(int)>(action.sa_sigaction);
+    return reinterpret_cast<const void*>(action.sa_sigaction);
   }
   if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN) {
     return nullptr;
   }
-  return action.sa_handler;
+  return reinterpret_cast<const void*>(action.sa_handler);
 }
 
 bool IsSignalFree(int signal) {

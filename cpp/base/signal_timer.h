@@ -41,8 +41,8 @@ class SignalTimer {
   RepeatingThread thread_;
 };
 
-// The function that handles a signal; nullptr: there is none.
-[[nodiscard]] void (*SignalHandler(int signal))(int);
+// The function that handles a signal, to be compared; nullptr: there is none.
+[[nodiscard]] const void* SignalHandler(int signal);
 // Whether nobody handles or ignores a signal.
 [[nodiscard]] bool IsSignalFree(int signal);
 

@@ -95,14 +95,14 @@ TDBG_TEST(TheHandlerOfASignalIsAFunctionOrNone) {
   EXPECT_TRUE(SignalHandler(SIGUSR2) == nullptr);
   EXPECT_FALSE(IsSignalFree(SIGUSR2));
   ::signal(SIGUSR2, Take);
-  EXPECT_TRUE(SignalHandler(SIGUSR2) == &Take);
+  EXPECT_TRUE(SignalHandler(SIGUSR2) == reinterpret_cast<const void*>(&Take));
   EXPECT_FALSE(IsSignalFree(SIGUSR2));
   struct sigaction action{};
   action.sa_flags = SA_SIGINFO;
   action.sa_sigaction = TakeWithInformation;
   EXPECT_EQ(sigaction(SIGUSR2, &action, nullptr), 0);
-  EXPECT_TRUE(SignalHandler(SIGUSR2) != nullptr);
-  EXPECT_TRUE(SignalHandler(SIGUSR2) != &Take);
+  EXPECT_TRUE(SignalHandler(SIGUSR2) ==
+              reinterpret_cast<const void*>(&TakeWithInformation));
   EXPECT_FALSE(IsSignalFree(SIGUSR2));
   ::signal(SIGUSR2, SIG_DFL);
 }
