@@ -125,27 +125,30 @@ class PythonSampler:
 
     Args:
         session: Knows the phase, and writes the events.
-        interval: Seconds between two samples.
+        interval: Seconds between two samples; None: none until it changes.
 
     Raises:
-        ValueError: If it does not run on the main thread, or no signal is free.
+        ValueError: If it cannot sample: it does not run on the main thread, or no
+            signal is free.
     """
 
-    def __init__(self, session: Session, interval: float) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            msg = "the training does not run on the main thread"
-            raise ValueError(msg)
-        core = import_module("tdbg._core")
+    def __init__(self, session: Session, interval: float | None) -> None:
         self._session = session
         self._counts = StackCounts()
-        self._interval_ns = int(interval * 1e9)
+        self._interval_ns = 0
         self._last_ns = self._written_ns = time.monotonic_ns()
-        self._number = _free_signal(core.is_signal_free)
+        self._number: int | None = None
         self._timer: Any = None
         self._handler = _handler_of(weakref.ref(self))
-        signal.signal(self._number, self._handler)
-        # So that system calls of libraries are repeated by the kernel.
-        signal.siginterrupt(self._number, False)
+        if interval is not None:
+            self._begin(interval)
+
+    def _begin(self, interval: float) -> None:
+        core = import_module("tdbg._core")
+        if self._number is None:
+            self._number = _take_signal(self._handler, core.is_signal_free)
+        self._interval_ns = int(interval * 1e9)
+        self._last_ns = time.monotonic_ns()
         self._timer = core.SignalTimer(self._number, interval)
 
     def change(self, settings: ProfilerSettings) -> None:
@@ -154,10 +157,10 @@ class PythonSampler:
         self._timer = None
         self._write(time.monotonic_ns())
         if interval is not None:
-            self._interval_ns = int(interval * 1e9)
-            self._last_ns = time.monotonic_ns()
-            core = import_module("tdbg._core")
-            self._timer = core.SignalTimer(self._number, interval)
+            try:
+                self._begin(interval)
+            except ValueError as error:
+                _tell_off(self._session, error)
 
     def sample(self, frame: FrameType | None) -> None:
         """Count the stack of the main thread; called by the handler."""
@@ -197,6 +200,8 @@ class PythonSampler:
     def forked(self) -> None:
         """Sample no longer."""
         self._timer = None
+        if self._number is None:
+            return
         # A signal may be under way, which ends a process by default.
         with contextlib.suppress(ValueError):  # Not on the main thread.
             if signal.getsignal(self._number) is self._handler:
@@ -218,16 +223,30 @@ def _handler_of(
 
 
 def start(session: Session, settings: ProfilerSettings) -> PythonSampler | None:
-    """Sample for a session, unless its settings have no interval."""
-    interval = settings.python_interval
-    if interval is None:
-        return None
+    """Sample for a session, as soon as its settings have an interval."""
     try:
-        return PythonSampler(session, interval)
+        return PythonSampler(session, settings.python_interval)
     except ValueError as error:
-        content = {"what": "profiler", "part": "python_sampler", "off": str(error)}
-        session.write_event(EventKind.CHANGE, content)
+        _tell_off(session, error)
         return None
+
+
+def _tell_off(session: Session, error: ValueError) -> None:
+    content = {"what": "profiler", "part": "python_sampler", "off": str(error)}
+    session.write_event(EventKind.CHANGE, content)
+
+
+def _take_signal(
+    handler: Callable[[int, FrameType | None], None], is_free: Callable[[int], bool]
+) -> int:
+    if threading.current_thread() is not threading.main_thread():
+        msg = "the training does not run on the main thread"
+        raise ValueError(msg)
+    number = _free_signal(is_free)
+    signal.signal(number, handler)
+    # So that system calls of libraries are repeated by the kernel.
+    signal.siginterrupt(number, False)
+    return number
 
 
 def _free_signal(is_free: Callable[[int], bool]) -> int:

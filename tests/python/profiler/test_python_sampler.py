@@ -128,10 +128,29 @@ def test_its_interval_changes_while_it_runs(session: Any) -> None:
     assert session.events == [event]
 
 
-def test_without_an_interval_it_is_off(session: Any) -> None:
+def test_without_an_interval_it_takes_no_signal_until_it_gets_one(
+    session: Any,
+) -> None:
     settings: Any = SimpleNamespace(python_interval=None)
-    assert python_sampler.start(session, settings) is None
-    assert session.events == []
+    sampler = python_sampler.start(session, settings)
+    assert sampler is not None
+    assert sampler._number is None
+    sampler.change(SimpleNamespace(python_interval=0.001))  # type: ignore[arg-type]
+    until(lambda: len(sampler._counts._counts) > 0)
+    sampler.close()
+    (event,) = session.events
+    assert event["period_ns"] == 1_000_000
+
+
+def test_an_interval_that_cannot_be_had_is_told(session: Any) -> None:
+    sampler = PythonSampler(session, None)
+    settings: Any = SimpleNamespace(python_interval=0.05)
+    thread = threading.Thread(target=sampler.change, args=(settings,))
+    thread.start()
+    thread.join()
+    sampler.close()
+    (event,) = session.events
+    assert event["off"] == "the training does not run on the main thread"
 
 
 def test_signals_of_the_program_are_not_taken(session: Any) -> None:
@@ -160,6 +179,7 @@ def test_a_second_sampler_of_a_process_works(session: Any) -> None:
 def test_a_sampler_that_is_gone_is_called_no_more(session: Any) -> None:
     sampler = PythonSampler(session, 0.001)
     number = sampler._number
+    assert number is not None
     del sampler
     os.kill(os.getpid(), number)
     assert session.events == []
