@@ -27,6 +27,8 @@ __all__ = [
 # Operators below this share of the time are left out, and counted.
 LEAST_SHARE = 0.02
 MOST_OPERATORS = 30
+# Of a window, what torch marks as an operator and is waiting, which the phases show.
+NO_OPERATORS = ("enumerate(DataLoader)#", "ProfilerStep#")
 MOST_LINES = 5
 # Lines at which the sampler looked more rarely are left out.
 LEAST_LOOKS = 0.01
@@ -107,7 +109,7 @@ def _operators(device: str, data: Mapping[str, Any]) -> Operators:
         if own is None:
             own = row.get("self_ns")
         name = str(row.get("name", ""))
-        if is_integer(own) and own > 0:
+        if is_integer(own) and own > 0 and not name.startswith(NO_OPERATORS):
             found[name] += own
             calls[name] += row["calls"] if is_integer(row.get("calls")) else 0
     total = sum(found.values())

@@ -317,6 +317,17 @@ def test_operators_are_those_of_the_newest_window() -> None:
     assert (found.window, found.n_others) == ("2", 1)
 
 
+def test_waiting_for_data_is_no_operator() -> None:
+    waiting = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    operators = [
+        {"name": waiting, "calls": 5, "self_ns": 150_000_000},
+        {"name": "aten::mm", "calls": 5, "self_ns": 3_000_000},
+    ]
+    event = {"what": "operators", "window": "1", "operators": operators}
+    (found,) = operators_of([event])
+    assert [(each.name, each.share) for each in found.listed] == [("aten::mm", 1.0)]
+
+
 def test_lines_are_ranked_within_their_phase() -> None:
     samples = [
         {"phase": 0, "stack": ["a.py:1 main", f"a.py:{n} work"], "count": n}
