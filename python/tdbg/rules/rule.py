@@ -100,6 +100,14 @@ class Rule(ABC):
         return 0
 
     @property
+    def fewest_bins(self) -> int:
+        """How many bins of the profile there must be for a finding.
+
+        With fewer, that the rule found nothing says nothing.
+        """
+        return 0
+
+    @property
     def lookback_steps(self) -> int:
         """How many usual steps it reads up to a bin: ``profile.steps_until``."""
         return 0

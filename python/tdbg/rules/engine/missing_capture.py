@@ -120,6 +120,7 @@ def describe_missing(
     """
     training, requested = facts(), trial.configuration()
     try:
+        has_judged &= training.n_bins >= rule.fewest_bins
         why = "" if has_judged else rule.inapplicable(training)
         if why:
             return Silence(f"does not apply: {why}", applies=False)

@@ -128,6 +128,18 @@ def test_two_runs_are_compared_by_whole_steps(tmp_path: Path) -> None:
     assert "slow: 90 ms, fast: 30.6 ms" in text
 
 
+@pytest.mark.parametrize(("steps", "says"), [(200, True), (600, False)])
+def test_rules_about_time_do_not_call_a_short_run_sound(
+    tmp_path: Path, steps: int, says: bool
+) -> None:
+    """A loader-bound run of 18 s has no finding, since that takes three bad bins."""
+    profiled_run(tmp_path / "run", [Plan(LOADER_BOUND, steps)])
+    judged = check(tmp_path / "run", ["DataLoaderBound"], record=False)
+    (status,) = judged.statuses
+    assert ("too short to judge" in status.message) is says
+    assert bool(judged.findings) is not says
+
+
 def test_the_time_in_steps_is_the_same_in_all_sections(run: Path) -> None:
     trial = tdbg.create_trial(run)
     text = report.render(trial)

@@ -107,6 +107,11 @@ class TimeRule(Rule):
         return SPAN - 1 + self.reach
 
     @property
+    def fewest_bins(self) -> int:
+        """The bins that must be bad, after one of the beginning."""
+        return self.bad_bins + 1 if self.bad_bins > 1 else 0
+
+    @property
     def first_verdict(self) -> str:
         """Return that a bin of usual steps must have passed."""
         return "10 s of training after the first 20 steps and 10 s"
