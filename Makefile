@@ -288,7 +288,7 @@ wheel: | $(BIN)/pip ## a wheel for others, with the CUDA kernels: needs nvcc
 	@$(BIN)/pip wheel -q --no-deps --wheel-dir build/wheels . \
 	  --config-settings=cmake.define.TDBG_CUDA=ON
 
-.PHONY: bench bench-micro bench-intervals bench-detection bench-wild bench-environments bench-report
+.PHONY: bench bench-micro bench-intervals bench-detection bench-scenarios bench-wild bench-environments bench-report
 .PHONY: clean distclean
 # FULL=1 for all rounds; SECONDS=60 bounds each slowdown; ONLY has beginnings of
 # names, with commas: make bench ONLY=overhead/resnet,writer
@@ -310,6 +310,10 @@ bench-detection: $(STAMPS)/test-all ## what rules find, on sick and healthy trai
 	@for verb in judge sweep; do OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.detection $$verb \
 	  --only '$(ONLY)' --seeds $(or $(SEEDS),5) --jobs $(JOBS) \
 	  $(if $(WRITE),--write benchmarks/detection/README.md) || exit 1; done
+
+# Processes of 48 s, and four of 400 s that ARGS=--short leaves out. Others: ARGS=advice, ARGS=corpus.
+bench-scenarios: $(STAMPS)/test-all ## what rules about time name, and whether gains are met: make bench-scenarios ONLY=loader
+	@$(BIN)/python -m benchmarks.detection.scenarios $(ARGS) --only '$(ONLY)'
 
 bench-wild: $(STAMPS)/test-all ## programs that know no tdbg, and mistakes in them: make bench-wild ONLY=vae,gan
 	@$(BIN)/python -m benchmarks.wild --only '$(ONLY)' --jobs $(JOBS) \

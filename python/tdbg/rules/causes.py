@@ -27,6 +27,8 @@ __all__ = ["AFTERMATH", "Causes", "cause_of", "with_causes"]
 # Steps after the end of an error within which new findings may still follow from it: an
 # update that replaces the weights lasts for one step, and units die about ten later.
 AFTERMATH = 100
+# What a cause saves at the least, as a part of what its consequence costs.
+LEAST_PART = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,17 @@ def _lasts_with(source: Finding, finding: Finding) -> bool:
     return (
         source.severity > Severity.INFO
         and _delays(source.stage, finding.stage)
+        and _saves_as_much(source, finding)
         and source.first_step <= finding.last_step
         and (not source.is_over or source.last_step >= finding.first_step)
     )
+
+
+def _saves_as_much(source: Finding, finding: Finding) -> bool:
+    """Return whether mending one may mend most of the other, where both are measured.
+
+    A core that is missing for a tenth of the time is not why a loader takes half of it.
+    """
+    if source.gain is None or finding.gain is None:
+        return True
+    return source.gain >= LEAST_PART * finding.gain

@@ -87,6 +87,18 @@ def test_what_does_not_follow_stays_a_finding_of_its_own(
     assert causes_of(earlier, later) == [None, None]
 
 
+@pytest.mark.parametrize(
+    ("saved", "cause"), [(0.1, None), (0.5, "CpuContention"), (None, "CpuContention")]
+)
+def test_a_cause_of_lost_time_saves_at_least_half_of_what_its_symptom_costs(
+    saved: float | None, cause: str | None
+):
+    """A core that is missing for a tenth of the time is not why a loader takes 60 %."""
+    crowded = found("CpuContention", 5, Severity.WARNING, gain=saved)
+    waiting = found("DataLoaderBound", 9, Severity.WARNING, gain=0.6)
+    assert causes_of(crowded, waiting) == [None, cause]
+
+
 def test_a_fact_explains_what_was_noticed_before_it_had_lasted_long_enough():
     rate = found("ZeroLearningRate", 19, WARNING, first_step=0)
     assert causes_of(found("UnchangedTensor", 9, WARNING), rate) == [
