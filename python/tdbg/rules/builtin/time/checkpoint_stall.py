@@ -46,7 +46,6 @@ class CheckpointStall(TimeRule):
     stage = Stage.HOST
     # Ten minutes: checkpoints are rare.
     reach = 59
-    bad_bins = 1
 
     threshold: float = 5.0
     longest: float = 60.0
@@ -75,7 +74,7 @@ class CheckpointStall(TimeRule):
         return {TRAINING: Sign(severity=severity, describe=describe)}
 
     def _describe(self, found: Pauses) -> Description:
-        seconds = found.mean_ns / NANOSECONDS
+        seconds = found.usual_ns / NANOSECONDS
         often, gain = "", ""
         if found.n > 1:
             often = (
@@ -99,7 +98,7 @@ class CheckpointStall(TimeRule):
         )
 
     def _interval(self, found: Pauses) -> str:
-        seconds = found.mean_ns / NANOSECONDS
+        seconds = found.usual_ns / NANOSECONDS
         if self.hours_between_failures is not None:
             best = math.sqrt(2 * seconds * self.hours_between_failures * 3600)
             return f"every {number(best / 60, 2)} minutes, by how often machines fail"

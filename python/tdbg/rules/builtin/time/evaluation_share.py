@@ -53,7 +53,7 @@ class EvaluationShare(TimeRule):
             return Description(
                 message=(
                     f"Evaluation takes {percent(100 * found.share)} of the time: "
-                    f"{number(found.mean_ns / 1e9)} s every "
+                    f"{number(found.usual_ns / 1e9)} s every "
                     f"{plural(round(found.steps), 'step')}."
                 ),
                 value=100 * found.share,

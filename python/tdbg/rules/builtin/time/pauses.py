@@ -26,21 +26,21 @@ class Pauses:
     Attributes:
         n: How many there are.
         longest_ns: How long the longest took.
-        mean_ns: How long one takes, without the first.
+        usual_ns: How long most of them take, so that a busy disk does not count.
         every_ns: Time from one to the next; 0 if there is only one.
         steps: How many steps lie between two of them.
     """
 
     n: int
     longest_ns: int
-    mean_ns: float
+    usual_ns: float
     every_ns: float
     steps: float
 
     @property
     def share(self) -> float:
         """The share of the time that they take; 0 if there is only one."""
-        return self.mean_ns / self.every_ns if self.every_ns > 0 else 0.0
+        return self.usual_ns / self.every_ns if self.every_ns > 0 else 0.0
 
 
 def pauses_in(bins: Sequence[Bin], phase: Phase) -> Pauses:
@@ -56,13 +56,13 @@ def pauses_in(bins: Sequence[Bin], phase: Phase) -> Pauses:
     )
     at = np.flatnonzero(length > 0)
     if not len(at):
-        return Pauses(n=0, longest_ns=0, mean_ns=0.0, every_ns=0.0, steps=0.0)
+        return Pauses(n=0, longest_ns=0, usual_ns=0.0, every_ns=0.0, steps=0.0)
     length, times = length[at], times[at]
     n = len(at)
     return Pauses(
         n=n,
         longest_ns=int(length.max()),
-        mean_ns=float(length[1:].mean()) if n > 1 else float(length[0]),
+        usual_ns=float(np.median(length)),
         every_ns=float(times[-1] - times[0]) / (n - 1) if n > 1 else 0.0,
         steps=float(at[-1] - at[0]) / (n - 1) if n > 1 else 0.0,
     )
