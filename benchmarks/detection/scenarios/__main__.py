@@ -41,7 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run what is asked for; 1 if a cause was wrong, missed, or made up."""
     given = _options(arguments)
     if given.verb == "corpus":
-        return _shown(*corpus.tables(given.scripts, given.seconds, given.jobs))
+        bins, seconds = given.bin_seconds, given.seconds
+        return _shown(*corpus.tables(given.scripts, seconds, given.jobs, bins))
     names = tuple(given.only.split(","))
     chosen = [
         each
@@ -75,6 +76,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--scripts", type=Path, nargs="*", default=[], help="healthy ones, or folders"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="for each script")
+    parser.add_argument(
+        "--bin-seconds", type=float, default=10.0, help="of the rules' bins: corpus"
+    )
     return parser.parse_args(arguments)
 
 

@@ -46,6 +46,8 @@ Program = Callable[["Play"], None]
 TWIN = ".twin"
 # What is measured begins so long after the first step.
 WARM_SECONDS = 10.0
+# How often the main thread is asked how long it has waited for a core.
+QUEUED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +149,8 @@ class Play:
         self._warm_up = warm_up
         self._spent: dict[str, float] = defaultdict(float)
         self._step_times: list[float] = []
-        # At the end of the warm-up; -1: not yet.
-        self._queued_ns = -1
+        # When, and for how long the main thread had waited for a core by then.
+        self._queued: list[tuple[float, int]] = []
         self._gc_began = 0.0
         self._shows: bool | None = None
         gc.callbacks.append(self._collects)
@@ -226,14 +228,16 @@ class Play:
     def outcome(self) -> dict[str, Any]:
         """What to keep of it."""
         gc.callbacks.remove(self._collects)
-        times = self._warm_times()
-        wall = max(1e-9, times[-1] - times[0])
+        queued = [
+            (b - a) / 1e9 / (then - now)
+            for (now, a), (then, b) in pairwise(self._queued)
+        ]
         shares = {name: self.share(name) for name in sorted(self._spent)}
         return {
             "shows": self._shows,
             "steps": len(self._step_times) - 1,
             "step_ms": 1e3 * self.step_seconds,
-            "queued": (_queued_ns() - self._queued_ns) / 1e9 / wall,
+            "queued": max(queued, default=0.0),
             "shares": shares,
             "figures": self.figures,
         }
@@ -247,8 +251,8 @@ class Play:
 
     def _begin_step(self) -> None:
         self._step_times.append(time.perf_counter())
-        if self._queued_ns < 0 and self.is_warm:
-            self._queued_ns = _queued_ns()
+        if self.elapsed >= QUEUED_SECONDS * len(self._queued):
+            self._queued.append((self.elapsed, _queued_ns()))
 
     def _warm_times(self) -> list[float]:
         times = self._step_times or [0.0]

@@ -25,10 +25,11 @@ from tdbg.run.findings import Finding, Severity
 
 __all__ = ["Performance", "Recorded", "judge", "perform", "rules_of_time"]
 
-# The share of the time without a core at which the machine is too busy: measured by
-# the kernel, so that who says it is right.
+# The share of 5 s without a core at which the machine is too busy: measured by the
+# kernel, so that who says it is right.
 BUSY = 0.08
-CROWDED = "CpuContention"
+# What is true then: it waits for cores, and some steps or all from then on are slower.
+CROWDED = frozenset({"CpuContention", "StepOutlier", "StepTimeRegression"})
 RUN, OUTCOME = "run", "outcome.json"
 GROUP = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 100_000
@@ -112,7 +113,7 @@ class Performance:
             each
             for each in self.roots
             if each.rule not in named
-            and not (each.rule == CROWDED and self.recorded.is_busy)
+            and not (each.rule in CROWDED and self.recorded.is_busy)
         ]
 
 
