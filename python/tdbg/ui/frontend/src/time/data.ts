@@ -109,17 +109,22 @@ export interface Facts {
   lacks: string[];
 }
 
-/** A profile grows once a second; its screen need not ask more often. */
+/**
+ * A profile grows once a second; its screen need not ask more often, and pauses for ten times as
+ * long as the answer took: a server beside the training leaves it the processor.
+ */
 const SLOW_MS = 1000;
+const PAUSE = 10;
 /** Columns of the charts. */
 const COLUMNS = 600;
 
-/** A version that changes once a second at most; the last one always comes. */
-function useSlowly(version: number): number {
+/** A version that changes once in a while; the last one always comes. */
+function useSlowly(version: number, took: { current: number }): number {
   const [shown, setShown] = useState(version);
   const last = useRef(0);
   useEffect(() => {
-    const wait = Math.max(0, last.current + SLOW_MS - performance.now());
+    const pause = Math.max(SLOW_MS, PAUSE * took.current);
+    const wait = Math.max(0, last.current + pause - performance.now());
     const timer = setTimeout(() => {
       last.current = performance.now();
       setShown(version);
@@ -134,10 +139,14 @@ export function useTimes(
   range: Range,
   version: number,
 ): { facts: Answer<Facts>; maps: Answer<Packed> } {
-  const slow = useSlowly(version);
-  const facts = useAnswer<Facts>(`time ${run.id} ${epochOf(run.id)}`, slow, (signal) =>
-    getJson("time", { run: run.id }, signal),
-  );
+  const took = useRef(0);
+  const slow = useSlowly(version, took);
+  const facts = useAnswer<Facts>(`time ${run.id} ${epochOf(run.id)}`, slow, async (signal) => {
+    const asked = performance.now();
+    const found = await getJson<Facts>("time", { run: run.id }, signal);
+    took.current = performance.now() - asked;
+    return found;
+  });
   const hasSteps = facts.data !== null && !facts.data.said && facts.data.sentence !== "";
   const ends = `${range.from} ${range.follows ? "" : range.to}`;
   const maps = useAnswer<Packed>(
