@@ -289,6 +289,7 @@ wheel: | $(BIN)/pip ## a wheel for others, with the CUDA kernels: needs nvcc
 	  --config-settings=cmake.define.TDBG_CUDA=ON
 
 .PHONY: bench bench-micro bench-intervals bench-detection bench-scenarios bench-wild bench-environments bench-report
+.PHONY: bench-profiler
 .PHONY: clean distclean
 # FULL=1 for all rounds; SECONDS=60 bounds each slowdown; ONLY has beginnings of
 # names, with commas: make bench ONLY=overhead/resnet,writer
@@ -318,6 +319,13 @@ bench-scenarios: $(STAMPS)/test-all ## what rules about time name, and whether g
 bench-wild: $(STAMPS)/test-all ## programs that know no tdbg, and mistakes in them: make bench-wild ONLY=vae,gan
 	@$(BIN)/python -m benchmarks.wild --only '$(ONLY)' --jobs $(JOBS) \
 	  $(if $(WRITE),--write benchmarks/wild/README.md)
+
+# Its peers are installed beside everything else: some of them want other versions.
+PEERS := build/benchmarks/profiler-peers
+bench-profiler: $(STAMPS)/editable ## the profiler against its targets, and its peers: ten minutes
+	@test -d $(PEERS) || $(PIP_INSTALL) --target $(PEERS) wandb mlflow-skinny psutil py-spy
+	@$(PIP_INSTALL) psutil
+	@$(BIN)/python -m benchmarks.profiler --peers $(PEERS) $(ARGS)
 
 bench-environments: | $(BIN)/pip ## what the benchmarks' contenders need
 	@$(BIN)/python -m benchmarks.environments.create

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,12 @@ from tdbg.cli import options
 from tdbg.cli.attach import ENDED, POLL_SECONDS, has_ended
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain, print_table
 from tdbg.config.messages import check_known
-from tdbg.config.profiler import FUNCTION_PROFILERS, WindowConfig, parse_items
+from tdbg.config.profiler import (
+    FUNCTION_PROFILERS,
+    ProfilerConfig,
+    WindowConfig,
+    parse_items,
+)
 from tdbg.config.quantities import percent
 from tdbg.errors import ConfigurationError
 from tdbg.run.profile_requests import request_profile
@@ -24,6 +30,14 @@ __all__ = ["command"]
 
 _FLAGS = ("operators", "shapes", "stacks", "memory", "spans")
 _OVER = ("ended", "refused")
+_OPTIONS = {
+    "num_steps": "--steps",
+    "start_step": "--start-step",
+    "duration": "--seconds",
+    "start_time": "--start-time",
+    "timer": "--timer",
+    "functions": "--kinds",
+}
 
 
 @dataclass(slots=True)
@@ -125,16 +139,16 @@ def command(
         tdbg profile runs/digits --set system_interval=0.1
     """
     changes = parse_items(",".join(settings))
+    ProfilerConfig().changed(changes)  # Errors meet whoever types them.
     window = None
     if not changes:
-        window = WindowConfig(
-            num_steps=steps,
-            start_step=start_step,
-            duration=seconds,
-            start_time=start_time,
-            timer=timer,
-            **_kinds(kinds),
-        )
+        given = {
+            "num_steps": steps,
+            "start_step": start_step,
+            "duration": seconds,
+            "start_time": start_time,
+        }
+        window = _window(**given, timer=timer, **_kinds(kinds))
     elif (steps, start_step, seconds, start_time) != (None,) * 4:
         msg = "--set changes settings and opens no window: ask for one at a time"
         raise ConfigurationError(msg)
@@ -157,6 +171,17 @@ def command(
     states = {data["state"] for data in answers.last.values()}
     if not is_complete or answers.gone or "refused" in states:
         ctx.exit(EXIT_FOUND)
+
+
+def _window(**settings: Any) -> WindowConfig:
+    """Return a window; errors name the options that were typed."""
+    try:
+        return WindowConfig(**settings)
+    except ConfigurationError as error:
+        text = str(error)
+        for name, option in _OPTIONS.items():
+            text = re.sub(rf"\b{name}\b", option, text)
+        raise ConfigurationError(text) from None
 
 
 def _kinds(text: str) -> dict[str, Any]:
@@ -224,7 +249,8 @@ def _print_state(state: str, request: Request | None, as_json: bool) -> None:
         emit_json({"state": state, "request": None if request is None else request.id})
         return
     texts = {
-        "ended": "the training has ended",
+        "ended": "the training has ended, so nobody can be asked; ask for a window of "
+        "the next one at its start: tdbg run --profiler 'start_step=100, num_steps=5'",
         "asked": "asked; use --wait to wait for the answer",
     }
     console().print(plain(texts[state]))

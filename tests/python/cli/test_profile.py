@@ -86,6 +86,8 @@ def test_settings_are_changed(living: Path) -> None:
 def test_what_can_never_work_is_refused_before_anybody_is_asked(living: Path) -> None:
     for arguments, words in (
         (["--steps", 2, "--seconds", 1.0], "by steps or by time, not both"),
+        (["--steps", 2, "--seconds", 1.0], "remove --steps, or --seconds"),
+        (["--steps", 0], "--steps must be from 1 to 10,000 steps, not 0"),
         (["--kinds", "kernels"], "--kinds: unknown 'kernels'"),
         (["--kinds", "cprofile,pyinstrument"], "not both in one window"),
         (["--set", "system_interval=0.01"], "system_interval must be from 0.05"),
