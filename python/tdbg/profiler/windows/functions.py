@@ -68,7 +68,8 @@ class CProfile:
         rows = [
             {
                 "name": _name_of(entry.code),
-                "calls": entry.callcount + entry.reccallcount,
+                "calls": entry.callcount,
+                "primitive_calls": entry.callcount - entry.reccallcount,
                 "self_ns": round(entry.inlinetime * 1e9),
                 "total_ns": round(entry.totaltime * 1e9),
             }

@@ -18,6 +18,12 @@ from typing import Any
 from tdbg.compat.smdebug.core.base import get_logger
 from tdbg.compat.smdebug.exceptions import SMDebugTypeError
 from tdbg.compat.smdebug.left_out import refuse
+from tdbg.compat.smdebug.profiler.analysis.run_windows import (
+    functions_in,
+    pstats_of,
+    window_at,
+    windows_in,
+)
 from tdbg.compat.smdebug.profiler.damage import ProfilerFileError
 from tdbg.compat.smdebug.profiler.profile_dump import function_stats
 from tdbg.compat.smdebug.profiler.utils import (
@@ -38,6 +44,7 @@ from tdbg.compat.smdebug.profiler.utils import (
     str_to_python_profile_mode,
 )
 from tdbg.errors import NotARun
+from tdbg.run.directory import is_run
 
 __all__ = [
     "LocalPythonStatsReader",
@@ -197,7 +204,7 @@ class PythonStatsReader:
 
     Args:
         profile_dir: ``framework/FRAMEWORK/cprofile`` or ``.../pyinstrument`` of a
-            profile of smdebug.
+            profile of smdebug; or a run of tdbg, whose windows are the recordings.
 
     Raises:
         NotARun: If there is no such directory.
@@ -210,7 +217,7 @@ class PythonStatsReader:
         if not self._path.is_dir():
             msg = (
                 f"no such directory: {self._path}; give framework/FRAMEWORK/cprofile "
-                "of a profile"
+                "of a profile, or a run"
             )
             raise NotARun(msg, file=str(self._path))
 
@@ -223,6 +230,10 @@ class PythonStatsReader:
         )
 
     def _recordings(self) -> Iterator[StepPythonProfileStats]:
+        if is_run(self._path):
+            for window in windows_in(self._path):
+                yield StepPythonProfileStats("tdbg", *window)
+            return
         for path in sorted(self._path.rglob("python_stats*")):
             profiler = _PROFILERS.get(path.name)
             if profiler is None or not path.is_file():
@@ -473,7 +484,7 @@ class cProfileAnalysis(PythonProfileAnalysis):  # noqa: N801 - smdebug's name
         failures: list[ProfilerFileError] = []
         for each in stats:
             try:
-                loaded: Any = _Loaded(function_stats(Path(each.stats_path)))
+                loaded: Any = _Loaded(_stats_at(each.stats_path))
                 total.add(loaded)
             except ProfilerFileError as error:
                 failures.append(error)
@@ -513,6 +524,13 @@ class cProfileAnalysis(PythonProfileAnalysis):  # noqa: N801 - smdebug's name
         return found | {"training_loop": cProfileStats(loop)}
 
 
+def _stats_at(path: str) -> dict[Any, Any]:
+    window = window_at(path)
+    if window is not None:
+        return pstats_of(functions_in(window, CPROFILE_NAME))
+    return function_stats(Path(path))
+
+
 class _Loaded:
     """Statistics in the form that ``pstats.Stats.add`` takes."""
 
@@ -524,18 +542,28 @@ class _Loaded:
 
 
 class PyinstrumentAnalysis(PythonProfileAnalysis):
-    """Answers questions about recordings of pyinstrument."""
+    """Answers questions about recordings of pyinstrument.
+
+    A window of a run has no page and no tree of calls: its ``json_stats`` are
+    ``{"functions": [...]}``, with a dictionary for each function.
+    """
 
     name = PYINSTRUMENT_NAME
 
     def _aggregate_stats(
         self, stats: Sequence[StepPythonProfileStats]
     ) -> list[PyinstrumentStepStats]:
+        windows: list[PyinstrumentStepStats] = []
         found: dict[Path, dict[str, str]] = {}
         for each in stats:
+            window = window_at(each.stats_path)
+            if window is not None:
+                functions = functions_in(window, PYINSTRUMENT_NAME)
+                windows.append(PyinstrumentStepStats(None, {"functions": functions}))
+                continue
             path = Path(each.stats_path)
             found.setdefault(path.parent, {})[path.name] = each.stats_path
-        return [_tree_of(files) for files in found.values()]
+        return windows + [_tree_of(files) for files in found.values()]
 
 
 def _tree_of(files: dict[str, str]) -> PyinstrumentStepStats:
