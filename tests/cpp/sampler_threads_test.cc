@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>

@@ -183,7 +183,7 @@ TDBG_TEST(ManyWorkersAreReadInTurnAndRanksAlways) {
     }
     TextBuffer buffer;
     std::map<std::int32_t, int> seen;
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < 8; ++i) {
       std::size_t n = 0;
       processes.Sample(i, &buffer, [&](const ProcessRow& row) {
         ++seen[row.pid];
@@ -193,7 +193,7 @@ TDBG_TEST(ManyWorkersAreReadInTurnAndRanksAlways) {
       EXPECT_EQ(n, 1 + TrainingProcesses::kInTurn);
     }
     EXPECT_EQ(seen.size(), 41U);
-    EXPECT_EQ(seen[1], 5);
+    EXPECT_EQ(seen[1], 8);
     EXPECT_EQ(seen[41], 1);  // 40 readings of 40 processes.
   }
 }
