@@ -31,6 +31,7 @@ from tdbg import _core
 from tdbg.export import export_perfetto
 from tdbg.profiler.system import node_file
 from tdbg.run.directory import create_run
+from tdbg.trial import create_trial
 
 
 class Row(NamedTuple):
@@ -141,6 +142,31 @@ def window_row(*, quick: bool) -> Row:
     )
 
 
+def budget_row(*, quick: bool) -> Row:
+    """What windows cost that are due every 40 steps, with the default budget."""
+    torch.set_num_threads(1)
+    training = window.Training()
+    asked = td.WindowConfig(
+        start_step=window.EVERY, num_steps=window.STEPS, every=window.EVERY
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        start = time.monotonic()
+        with td.Hook(run, profiler=td.ProfilerConfig(windows=[asked])) as hook:
+            hook.register_module(training.model)
+            while time.monotonic() - start < (15.0 if quick else 40.0):
+                training.train(window.EVERY)
+        seconds = time.monotonic() - start
+        costs = [each.cost_ns for each in create_trial(run).profile.windows()]
+        ended = [each / 1e9 for each in costs if each > 0]
+    check(len(ended) >= 1, "windows have ended")
+    return Row(
+        "... as often as the budget lets them",
+        "<= 1 %",
+        f"{len(ended)} in {seconds:.0f} s, {100 * sum(ended) / seconds:.2f} %",
+    )
+
+
 def volume_row(*, quick: bool) -> Row:
     """What runs of 10 steps a second grow by, with the profiler and without."""
     n = 20 if quick else 100
@@ -210,6 +236,7 @@ def rows(given: argparse.Namespace) -> Iterator[Row]:
     yield replaced_row()
     yield from always_on_rows(given.peers, quick=quick)
     yield window_row(quick=quick)
+    yield budget_row(quick=quick)
     yield volume_row(quick=quick)
     yield advice_row(quick=quick)
     yield timeline_row()
