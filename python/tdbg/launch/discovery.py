@@ -43,12 +43,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from tdbg.capture.process import at_exit
-from tdbg.capture.ranks import launched_rank
-from tdbg.errors import TdbgError, TrainingStopped
+from tdbg.errors import TrainingStopped
 from tdbg.hooks.pytorch.capture.registered_modules import registered_session
 from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
-from tdbg.hooks.pytorch.device.distributed import process_group_rank
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.functions.direct_calls import (
     DirectCalls,
@@ -64,6 +62,7 @@ from tdbg.hooks.pytorch.model.call_context import is_in_transform, outside_trans
 from tdbg.hooks.pytorch.model.module_tree import unwrapped
 from tdbg.hooks.pytorch.model.process_objects import held_ids
 from tdbg.launch import LAUNCH_VARIABLE, family, summary
+from tdbg.launch.settings import is_profiled
 from tdbg.launch.taken import is_taken
 from tdbg.launch.training import (
     Candidate,
@@ -73,7 +72,9 @@ from tdbg.launch.training import (
     outermost,
     owners,
     parameter_ids,
+    rank_and_size,
 )
+from tdbg.profiler import loaders
 
 __all__ = ["MOST_ROOTS", "MOST_TRAININGS", "Discovery", "begin"]
 
@@ -107,8 +108,11 @@ def begin(*, is_first: bool) -> None:
             not a process that the program has started.
     """
     summary.end_quietly()
-    discovery = Discovery(json.loads(os.environ[LAUNCH_VARIABLE]), is_first=is_first)
+    settings = json.loads(os.environ[LAUNCH_VARIABLE])
+    discovery = Discovery(settings, is_first=is_first)
     discovery.start()
+    if is_profiled(settings):
+        loaders.expect()
 
 
 class Discovery:
@@ -229,7 +233,7 @@ class Discovery:
     def print_summary(self) -> None:
         """Print what was captured, or why nothing was."""
         lines: list[str] = []
-        if _rank_and_size()[0] == 0:
+        if rank_and_size()[0] == 0:
             if self._trainings:
                 runs = [
                     summary.CapturedRun(each.path, each.hook.n_steps, each.n_left_out)
@@ -499,7 +503,7 @@ class Discovery:
 
     def _begin_training(self, module: nn.Module) -> None:
         out = Path(self._settings["out_dir"])
-        if _rank_and_size()[1] > 1:  # All ranks find the same ones, in the same order.
+        if rank_and_size()[1] > 1:  # All ranks find the same ones, in the same order.
             path = family.member(out, len(self._trainings) + 1)
         else:
             before = self._settings.get("existing", {})
@@ -590,11 +594,3 @@ class Discovery:
         _log.warning("tdbg captures nothing: %s", why)
         self._facts.has_given_up = True
         self._end()
-
-
-def _rank_and_size() -> tuple[int, int]:
-    """Return the rank and the number of ranks; (0, 1) if they are unclear."""
-    try:
-        return process_group_rank() or launched_rank(os.environ)
-    except TdbgError:  # The hook reports it.
-        return 0, 1

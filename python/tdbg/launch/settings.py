@@ -8,6 +8,7 @@ Thread safety: functions of the training's thread.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,9 +16,11 @@ from typing import Any, Protocol
 from tdbg.capture.hook_base import HookBase
 from tdbg.config import Collection, HookConfig, ReductionConfig, SaveConfig, resolve
 from tdbg.config.options import AUTO
+from tdbg.config.profiler import VARIABLE, ProfilerConfig
+from tdbg.errors import ConfigurationError
 from tdbg.launch.family import claim
 
-__all__ = ["arguments_of", "include", "open_hook"]
+__all__ = ["arguments_of", "include", "is_profiled", "open_hook"]
 
 
 def arguments_of(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,6 +52,19 @@ def include(hook: HookBase, settings: Mapping[str, Any]) -> None:
             collection.save_config = _schedule(settings, values=True)
             collection.reduction_config = ReductionConfig(save_raw_tensor=True)
         hook.add_collection(collection)
+
+
+def is_profiled(settings: Mapping[str, Any]) -> bool:
+    """Return whether what happens before the first training is measured, too.
+
+    Args:
+        settings: As of ``arguments_of``.
+    """
+    given = settings.get("profiler") or os.environ.get(VARIABLE) or True
+    try:
+        return ProfilerConfig.of(given).enabled
+    except ConfigurationError:  # The hook reports it.
+        return False
 
 
 class _HookClass(Protocol):

@@ -5,6 +5,7 @@ Thread safety: the training's thread.  Errors: none.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,6 +15,9 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from tdbg.capture.ranks import launched_rank
+from tdbg.errors import TdbgError
+from tdbg.hooks.pytorch.device.distributed import process_group_rank
 from tdbg.hooks.pytorch.functions.direct_calls import name_in_model
 from tdbg.hooks.pytorch.model.module_tree import class_name, unwrapped
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living
@@ -27,6 +31,7 @@ __all__ = [
     "outermost",
     "owners",
     "parameter_ids",
+    "rank_and_size",
 ]
 
 
@@ -167,3 +172,11 @@ def owners(parameters: set[int]) -> list[nn.Module]:
 def parameter_ids(module: nn.Module) -> set[int]:
     """Return the ids of the parameters of a module and of all inside."""
     return {id(parameter) for parameter in module.parameters()}
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return the rank and the number of ranks; (0, 1) if they are unclear."""
+    try:
+        return process_group_rank() or launched_rank(os.environ)
+    except TdbgError:  # The hook reports it.
+        return 0, 1

@@ -84,7 +84,7 @@ class LoaderRows:
             self._described.add(loader)
             self._event({"what": "loader", "loader": loader, **facts})
 
-    def started(self, loader: int, epoch: int, began_ns: int) -> None:
+    def started(self, loader: int, epoch: int, began_ns: int, ended_ns: int) -> None:
         """Write how long it took to begin an epoch, workers included."""
         if loader < _MAX_LOADERS and epoch < _MAX_LOADERS:
             self._event(
@@ -93,7 +93,7 @@ class LoaderRows:
                     "loader": loader,
                     "epoch": epoch,
                     "start_ns": began_ns,
-                    "duration_ns": time.monotonic_ns() - began_ns,
+                    "duration_ns": ended_ns - began_ns,
                 }
             )
 

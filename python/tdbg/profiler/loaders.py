@@ -4,6 +4,10 @@ The iterators' own methods are replaced, once for a process, so that whatever us
 DataLoader (Lightning, accelerate, transformers) is measured.  What the workers do is
 measured inside them (``MeasuredWorker``).
 
+A program that is searched for trainings begins its first epoch before there is a
+session (``expect``): its workers are measured from their start, and a session that
+comes later gets what is known of them with their next batch.
+
 Thread safety: any thread may iterate over a loader.
 
 Errors: none reach the program.  Where PyTorch has changed, nothing is replaced, and an
@@ -19,23 +23,25 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from multiprocessing import util
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from tdbg.capture.process import at_exit
+from tdbg.capture.ranks import launched_rank
 from tdbg.capture.session import Session
-from tdbg.profiler.fetches import UNKNOWN, Fetch, FetchMemory, WorkerFetches
+from tdbg.profiler.fetches import UNKNOWN, Fetch, FetchMemory
+from tdbg.profiler.later_run import LaterRun
 from tdbg.profiler.loader_rows import LoaderRows, size_of
+from tdbg.profiler.loader_workers import MODULE, MeasuredWorker
 from tdbg.profiler.part import ProfilerSettings
 from tdbg.profiler.patches import LibraryPatches
-from tdbg.profiler.stacks import StackAnswers, StackSite
+from tdbg.profiler.stacks import StackSite
 from tdbg.profiler.system import follow_process
 from tdbg.run.schema import EventKind
 
 __all__ = [
     "Loaders",
-    "MeasuredWorker",
+    "expect",
     "inside",
     "is_inside",
     "new_number",
@@ -44,10 +50,12 @@ __all__ = [
     "worker_processes",
 ]
 
-_MODULE = "torch.utils.data.dataloader"
 _STATE = "_tdbg_iteration"
 # Sessions that measure; replaced as a whole, so that reading needs no lock.
 _active: tuple[LoaderRows, ...] = ()
+# The run that workers belong to which start before any session; None: nobody waits
+# for a session.
+_early: LaterRun | None = None
 _patches = LibraryPatches()
 _lock = threading.RLock()
 _inside = threading.local()
@@ -67,10 +75,10 @@ class Loaders:
         global _active  # noqa: PLW0603 - a process has one DataLoader class
         self.rows = LoaderRows(session)
         with _lock:
-            module = sys.modules.get(_MODULE)
-            if module is not None and not _patches.are_in_place:
-                _install(module)
+            _install()
             _active = (*_active, self.rows)
+        if _early is not None and session.place is not None:
+            _early.lead_to(session.place.run)
 
     def close(self) -> None:
         """Measure no longer, and put PyTorch's methods back."""
@@ -82,8 +90,12 @@ class Loaders:
         global _active  # noqa: PLW0603
         with _lock:
             _active = tuple(rows for rows in _active if rows is not self.rows)
-            if not _active:
+            if _active:
+                return
+            if _early is None:
                 _patches.undo()
+            else:
+                _early.forget()
 
 
 def start(session: Session, _: ProfilerSettings) -> Loaders | None:
@@ -94,6 +106,21 @@ def start(session: Session, _: ProfilerSettings) -> Loaders | None:
         content = {"what": "profiler", "part": "loaders", "off": str(error)[:500]}
         session.write_event(EventKind.CHANGE, content)
         return None
+
+
+def expect() -> None:
+    """Measure loaders from now on, for sessions that begin later."""
+    global _early  # noqa: PLW0603
+    with _lock, contextlib.suppress(AttributeError, TypeError, ValueError):
+        _install()
+        if _early is None:
+            _early = LaterRun()
+            at_exit(_forget_early)
+
+
+def _forget_early() -> None:
+    if _early is not None:
+        _early.forget()
 
 
 def rows_of(session: Session) -> LoaderRows | None:
@@ -126,8 +153,9 @@ def inside() -> Iterator[None]:
 
 def _become_inert() -> None:
     """Measure nothing in a forked child."""
-    global _active, _lock  # noqa: PLW0603
+    global _active, _early, _lock  # noqa: PLW0603
     _active = ()
+    _early = None if _early is None else LaterRun()
     _lock = threading.RLock()
 
 
@@ -169,12 +197,23 @@ class _Iteration:
         loader: Number of the loader.
         epoch: Number of the epoch in the loader.
         worker: The one that fetched the newest batch; -1: this process.
+        start: When the epoch began, and when its first batch could be asked for, in ns;
+            None: unknown.
+        known_to: The sessions that know of the iterator.
     """
 
     def __init__(
-        self, iterator: Any, loader: int, epoch: int, memory: FetchMemory | None = None
+        self,
+        iterator: Any,
+        loader: int,
+        epoch: int,
+        facts: Mapping[str, Any] | None = None,
+        memory: FetchMemory | None = None,
     ) -> None:
         self.loader = loader
+        self.facts = facts
+        self.start: tuple[int, int] | None = None
+        self.known_to: tuple[LoaderRows, ...] = ()
         self.epoch = epoch
         self.first_epoch = epoch
         self.worker = -1
@@ -191,6 +230,19 @@ class _Iteration:
     def begin_epoch(self) -> None:
         self.epoch += 1
         self.n_taken = [0] * self.n_workers
+
+    def introduce(self, observers: tuple[LoaderRows, ...]) -> None:
+        """Tell sessions what is known, those that have not heard it yet."""
+        new = [each for each in observers if each not in self.known_to]
+        self.known_to = observers
+        for rows in new:
+            if self.facts is not None:
+                rows.describe(self.loader, self.facts)
+            if self.start is not None:
+                rows.started(self.loader, self.epoch, *self.start)
+            if rows.session is not None:
+                for worker, pid in enumerate(self.pids):
+                    follow_process(rows.session, pid, worker=worker)
 
     def ready(self, iterator: Any) -> int:
         """Return how many batches wait for the training; -1: unknown."""
@@ -268,12 +320,15 @@ def worker_processes() -> dict[int, int]:
 # ---- what is replaced -------------------------------------------------------------
 
 
-def _install(module: ModuleType) -> None:
-    """Replace the methods of the iterators, or none of them.
+def _install() -> None:
+    """Replace the methods of the iterators, or none of them, if there are any.
 
     Raises:
         AttributeError, TypeError, ValueError: If they are not what is expected.
     """
+    module = sys.modules.get(MODULE)
+    if module is None or _patches.are_in_place:
+        return
     base = module._BaseDataLoaderIter
     single = module._SingleProcessDataLoaderIter
     several = module._MultiProcessingDataLoaderIter
@@ -316,6 +371,8 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
         if not observers or is_inside():
             return original(self)
         state = _iteration_of(self)
+        if state.known_to is not observers:
+            state.introduce(observers)
         depth = state.ready(self)
         _inside.depth = 1
         for rows in observers:
@@ -339,34 +396,35 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
     return __next__
 
 
+def _is_expected() -> bool:
+    """Whether a loader is measured for a session that comes later.
+
+    Loaders that a worker makes are not the training's.
+    """
+    is_worker = sys.modules["torch.utils.data"].get_worker_info() is not None
+    return _early is not None and not is_worker
+
+
 def _measured_init(original: Callable[..., Any]) -> Callable[..., Any]:
     def __init__(self: Any, loader: Any) -> None:  # noqa: N807
         observers = _active
-        if not observers:
+        if not observers and not _is_expected():
             original(self, loader)
             return
         began = time.monotonic_ns()
         number, epoch = _numbers.next_epoch(loader)
         with _waiting(observers), _workers_of(loader, number) as memory:
             original(self, loader)
-        state = _Iteration(self, number, epoch, memory)
-        _begin(self, state)
-        for rows in observers:
-            rows.describe(number, _facts(loader))
-            rows.started(number, epoch, began)
-            if rows.session is not None:
-                for worker, pid in enumerate(state.pids):
-                    follow_process(rows.session, pid, worker=worker)
+        state = _Iteration(self, number, epoch, _facts(loader), memory)
+        state.start = began, time.monotonic_ns()
+        setattr(self, _STATE, state)
+        if state.pids:
+            _living.add(self)
+        if memory is not None:
+            weakref.finalize(self, memory.unlink)
+        state.introduce(observers)
 
     return __init__
-
-
-def _begin(iterator: Any, state: _Iteration) -> None:
-    setattr(iterator, _STATE, state)
-    if state.pids:
-        _living.add(iterator)
-    if state.memory is not None:
-        weakref.finalize(iterator, state.memory.unlink)
 
 
 @contextlib.contextmanager
@@ -379,11 +437,7 @@ def _workers_of(loader: Any, number: int) -> Iterator[FetchMemory | None]:
     memory = None
     with contextlib.suppress(OSError):
         memory = FetchMemory(n_workers, loader.prefetch_factor or 2)
-    session = _active[0].session if _active else None
-    place = None if session is None else session.place
-    site = None
-    if place is not None:
-        site = StackSite(str(place.run), place.rank, "worker", -1, number, os.getpid())
+    site = _site_of_workers(number)
     init = loader.worker_init_fn
     path, n_slots = (memory.path, memory.n_slots) if memory else (None, 0)
     # A loader refuses changes once it is made; this one is taken back at once.
@@ -400,20 +454,33 @@ def _workers_of(loader: Any, number: int) -> Iterator[FetchMemory | None]:
         object.__setattr__(loader, "worker_init_fn", init)
 
 
+def _site_of_workers(loader: int) -> StackSite | None:
+    """Return where the workers of a loader say where they are; None: nowhere."""
+    session = _active[0].session if _active else None
+    if session is not None and session.place is not None:
+        run, rank = str(session.place.run), session.place.rank
+    elif session is None and _early is not None:
+        run, rank = _early.path, launched_rank(os.environ)[0]
+    else:
+        return None
+    return StackSite(run, rank, "worker", -1, loader, os.getpid())
+
+
 def _measured_reset(original: Callable[..., Any]) -> Callable[..., Any]:
     def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
-        observers = _active
         state = self.__dict__.get(_STATE)
-        if first_iter or state is None or not observers:
+        if first_iter or state is None:
             original(self, loader, first_iter)
             return
+        observers = _active
         began = time.monotonic_ns()
         _numbers.next_epoch(loader)
         state.begin_epoch()
         with _waiting(observers):
             original(self, loader, first_iter)
+        state.start = began, time.monotonic_ns()
         for rows in observers:
-            rows.started(state.loader, state.epoch, began)
+            rows.started(state.loader, state.epoch, *state.start)
 
     return _reset
 
@@ -448,85 +515,3 @@ def _facts(loader: Any) -> dict[str, Any]:
         "batches": length,
         "start_method": method() if method is not None else None,
     }
-
-
-# ---- in the workers ---------------------------------------------------------------
-
-_Fetch = Callable[[Any], Any]
-
-
-class MeasuredWorker:
-    """Stands for a loader's ``worker_init_fn``, and can be sent to a worker.
-
-    It needs nothing of the parent, so it works with workers that are forked, spawned
-    or served by a fork server.  A worker that cannot be measured works as ever.
-
-    Args:
-        init: The function that the program has given; None: none.
-        site: Where the worker answers; None: nowhere.
-        path: The file that its fetches are noted in; None: they are not.
-        n_slots: As ``FetchMemory`` has it.
-    """
-
-    def __init__(
-        self,
-        init: Callable[[int], object] | None,
-        site: StackSite | None,
-        path: str | None,
-        n_slots: int,
-    ) -> None:
-        self._init = init
-        self._site = site
-        self._path = path
-        self._n_slots = n_slots
-
-    def __call__(self, worker: int) -> None:
-        """Prepare the worker, then do what the program asks for."""
-        with contextlib.suppress(Exception):
-            self._answer(worker)
-        with contextlib.suppress(Exception):
-            self._measure(worker)
-        if self._init is not None:
-            self._init(worker)
-
-    def _answer(self, worker: int) -> None:
-        if self._site is not None:
-            answers = StackAnswers(self._site._replace(worker=worker))
-            # Before the queues are flushed, which may take as long as it likes.
-            util.Finalize(None, answers.close, exitpriority=100)
-
-    def _measure(self, worker: int) -> None:
-        if self._path is None:
-            return
-        fetches = WorkerFetches(self._path, worker, self._n_slots)
-        kind = sys.modules[_MODULE]._DatasetKind
-        create = kind.create_fetcher
-
-        def create_fetcher(*arguments: Any, **named: Any) -> Any:
-            fetcher = create(*arguments, **named)
-            # Others are of loaders that the data set uses itself.
-            if sys._getframe(1).f_code.co_name == "_worker_loop":
-                with contextlib.suppress(Exception):
-                    fetches.begin_epoch()
-                    fetcher.fetch = _measured(fetcher.fetch, fetches)
-            return fetcher
-
-        kind.create_fetcher = staticmethod(create_fetcher)
-
-
-def _measured(fetch: _Fetch, fetches: WorkerFetches) -> _Fetch:
-    wall, cpu, write = time.monotonic_ns, time.thread_time_ns, fetches.write
-
-    def measured(index: Any) -> Any:
-        began, began_cpu = wall(), cpu()
-        try:
-            data = fetch(index)
-        except StopIteration:  # The end of an iterable data set is no batch.
-            raise
-        except BaseException:
-            write(wall() - began, cpu() - began_cpu)
-            raise
-        write(wall() - began, cpu() - began_cpu)
-        return data
-
-    return measured

@@ -216,6 +216,34 @@ def test_an_iterator_that_is_older_than_the_hook_is_measured_as_far_as_known() -
     assert rows["capacity"].tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_that_are_older_than_the_session_are_measured_if_it_is_expected(
+    monkeypatch: pytest.MonkeyPatch, persistent: bool
+) -> None:
+    monkeypatch.setattr(loaders, "_early", None)
+    loaders.expect()
+    loader = DataLoader(
+        Sleeping(8), batch_size=2, num_workers=1, persistent_workers=persistent
+    )
+    list(loader)
+    iterator = iter(loader)
+    next(iterator)
+    session = FakeSession()
+    part = loaders.Loaders(session)  # type: ignore[arg-type]
+    for _ in iterator:
+        pass
+    rows = rows_after(session)
+    assert rows["loader"].tolist() == [rows["loader"][0]] * 3
+    assert rows["epoch"].tolist() == [1, 1, 1]
+    assert rows["fetch_ns"].min() >= 2 * 2_000_000
+    told = [each["what"] for each in session.events]
+    assert told == ["loader", "loader_start"]
+    assert session.events[1]["epoch"] == 1
+    monkeypatch.setattr(loaders, "_early", None)
+    part.close()
+    assert "_measured" not in dataloader._BaseDataLoaderIter.__next__.__qualname__
+
+
 def test_facts_of_a_loader_are_written_once(session: FakeSession) -> None:
     loader = DataLoader(Sleeping(4), batch_size=2, num_workers=1, drop_last=True)
     for _ in range(3):
