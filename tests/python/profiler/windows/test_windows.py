@@ -413,6 +413,8 @@ def test_costs_are_held_against_the_time_of_the_training() -> None:
     # It has cost 500, and the next one will cost as much: 1,000 of 100,000.
     assert costs.wait_ns(kinds, 5, 20_000) == 80_000
     assert costs.wait_ns(kinds, 5, 100_000) == 0
+    costs.add_results(kinds, 5, 250)
+    assert costs.wait_ns(kinds, 5, 100_000) == 50_000, "750 twice, of 150,000"
     costs.begin_again()
     assert costs.step_ns(20, 20_000) == 0, "no step is known since the window"
 
