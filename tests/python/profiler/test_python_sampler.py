@@ -100,7 +100,8 @@ def test_a_long_call_in_c_counts_for_all_its_time(
     line = test_a_long_call_in_c_counts_for_all_its_time.__code__.co_firstlineno + 6
     on_line = [
         each
-        for each in session.events[0]["samples"]
+        for event in session.events
+        for each in event["samples"]
         if each["stack"][-1].split(":")[-1].startswith(f"{line} ")
     ]
     # One signal was handled, when the call returned; it stands for many.
