@@ -150,6 +150,9 @@ class PythonSampler:
         self._interval_ns = int(interval * 1e9)
         self._last_ns = time.monotonic_ns()
         self._timer = core.SignalTimer(self._number, interval)
+        # A signal that came before this line was handled without the timer, which
+        # would wait for it for ever.
+        self._timer.handled()
 
     def change(self, settings: ProfilerSettings) -> None:
         """Go on with another interval, or with none."""

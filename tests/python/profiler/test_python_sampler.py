@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tdbg import _core
 from tdbg._core import SignalTimer, is_signal_free
 from tdbg.profiler import python_sampler
 from tdbg.profiler.python_sampler import PythonSampler, StackCounts
@@ -152,6 +153,23 @@ def test_an_interval_that_cannot_be_had_is_told(session: Any) -> None:
     sampler.close()
     (event,) = session.events
     assert event["off"] == "the training does not run on the main thread"
+
+
+def test_a_signal_before_the_timer_is_known_is_not_waited_for(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sabotaged: without ``handled()`` at the beginning nothing is sampled any more."""
+    make = SignalTimer
+
+    def slow(number: int, interval: float) -> Any:
+        timer = make(number, interval)
+        until(lambda: timer.n_sent > 0)
+        return timer
+
+    monkeypatch.setattr(_core, "SignalTimer", slow)
+    sampler = PythonSampler(session, 0.001)
+    until(lambda: len(sampler._counts._counts) > 0)
+    sampler.close()
 
 
 def test_signals_of_the_program_are_not_taken(session: Any) -> None:
