@@ -164,6 +164,7 @@ def test_a_signal_before_the_timer_is_known_is_not_waited_for(
     def slow(number: int, interval: float) -> Any:
         timer = make(number, interval)
         until(lambda: timer.n_sent > 0)
+        time.sleep(0.01)  # The handler runs.
         return timer
 
     monkeypatch.setattr(_core, "SignalTimer", slow)
