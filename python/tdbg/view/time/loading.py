@@ -62,7 +62,7 @@ class WhatIf:
 
         Example:
             >>> what_if(80e6, 20e6).text(1)
-            'With 4 workers instead of 1, a step would take about 20 ms instead of \
+            'With 4 workers instead of 1, a step would take about 20.3 ms instead of \
 80 ms: 75 % less'
         """
         before, best = self._now_and_best(now)
@@ -106,7 +106,7 @@ def what_if(
     Example:
         >>> curve = what_if(80e6, 20e6)
         >>> curve.best, [round(share, 2) for share in curve.wait_shares[:5]]
-        (4, [0.8, 0.75, 0.5, 0.0, 0.0])
+        (4, [0.8, 0.75, 0.5, 0.25, 0.02])
     """
     rest_ns = max(rest_ns, 1.0)
     needed = best_workers(fetch_ns, rest_ns)

@@ -165,11 +165,11 @@ def test_throughput_counts_the_samples_of_all_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "share"), [(0, 0.80), (1, 0.75), (2, 0.50), (4, 0.0)]
+    ("workers", "share"), [(0, 0.80), (1, 0.75), (2, 0.50), (4, 0.017)]
 )
 def test_what_if_predicts_the_waits_of_the_model(workers: int, share: float) -> None:
     curve = what_if(80 * MS, 20 * MS)
-    assert curve.wait_shares[workers] == pytest.approx(share)
+    assert curve.wait_shares[workers] == pytest.approx(share, abs=1e-3)
     assert curve.best == 4
 
 

@@ -29,6 +29,7 @@ from tdbg.rules.rule import check_number
 from tdbg.rules.window import Advice, Description
 from tdbg.run.findings import Stage
 from tdbg.run.profile_tables import Phase
+from tdbg.stats.loader_queue import ENDED
 
 if TYPE_CHECKING:
     from tdbg.rules.vocabulary import Vocabulary
@@ -150,11 +151,11 @@ def _advice(each: Bin, wait: float, loading: Loading | None) -> tuple[Advice, fl
     best, cores = loading.best_workers or 1, allowed_cores(each)
     most = best if cores is None else loading.most_workers(cores)
     workers = min(best, most)
-    if workers <= loading.workers:
+    gain = 1.0 - loading.predicted_step_ns(workers) / loading.step_ns
+    if workers <= loading.workers or gain < ENDED:
         line = in_words(top_line([each], {Phase.DATA_WAIT}))
         full = _no_more(cores) if most < best else ""
         return _advice_on_fetches(wait, loading, full) + line, wait
-    gain = 1.0 - loading.predicted_step_ns(workers) / loading.step_ns
     left = loading.wait_share(workers)
     more = "" if workers == best else _no_more(cores)
 

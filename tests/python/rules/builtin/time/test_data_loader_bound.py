@@ -10,14 +10,17 @@ from profile_fake import START, ProfiledTraining
 from rules_fake import FakeRun, judge
 from tdbg.rules import DataLoaderBound, check
 from tdbg.run.findings import Finding, Severity
+from tdbg.stats.loader_queue import HANDOVER_NS
 
 
-def training(wait: float, *, seconds: float = 90, **loader: Any) -> FakeRun:
+def training(
+    wait: float, *, seconds: float = 90, rest: float = 0.02, **loader: Any
+) -> FakeRun:
     """Steps of 20 ms besides the wait, fetches of 80 ms."""
     run = FakeRun()
     made = ProfiledTraining(run)
     given = {"workers": 1, "fetch": 0.08, "fetch_cpu_ns": 10**6, **loader}
-    made.steps(seconds, {"data_wait": wait, "forward": 0.02}, loader=given)
+    made.steps(seconds, {"data_wait": wait, "forward": rest}, loader=given)
     made.samples("system", START, allowed_cores=8.0)
     return run
 
@@ -123,5 +126,12 @@ def test_predicted_waits_are_those_of_a_queue(workers: int) -> None:
     rest, fetch = 0.02, 0.08
     wait = fetch / workers - rest
     (finding,) = found(training(wait, workers=workers))
-    gain = 100 * wait / (wait + rest)
+    gain = 100 * (wait - HANDOVER_NS / 1e9) / (wait + rest)
     assert f"{gain:.0f}% shorter steps" in finding.advice
+
+
+def test_workers_that_cost_more_than_they_save_are_not_advised() -> None:
+    """A batch that takes 0.1 ms to fetch takes 0.35 ms to get from a worker."""
+    run = training(0.0001, seconds=40, rest=0.0004, workers=0, depth=-1, fetch=None)
+    (finding,) = found(run)
+    assert finding.advice.startswith("Make loading cheaper, for up to 20% shorter")
