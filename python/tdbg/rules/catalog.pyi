@@ -43,12 +43,14 @@ from tdbg.rules.builtin.tensors.all_zero import AllZero as AllZero
 from tdbg.rules.builtin.tensors.exploding import ExplodingTensor as ExplodingTensor
 from tdbg.rules.builtin.tensors.unchanged import UnchangedTensor as UnchangedTensor
 from tdbg.rules.builtin.tensors.variance import TensorVariance as TensorVariance
+from tdbg.rules.builtin.time.batch_size import BatchSize as BatchSize
 from tdbg.rules.builtin.time.checkpoint_stall import CheckpointStall as CheckpointStall
 from tdbg.rules.builtin.time.cpu_bottleneck import CPUBottleneck as CPUBottleneck
 from tdbg.rules.builtin.time.cpu_contention import CpuContention as CpuContention
 from tdbg.rules.builtin.time.cpu_throttled import CpuThrottled as CpuThrottled
 from tdbg.rules.builtin.time.data_loader_bound import DataLoaderBound as DataLoaderBound
 from tdbg.rules.builtin.time.dataloader import Dataloader as Dataloader
+from tdbg.rules.builtin.time.device_throttled import DeviceThrottled as DeviceThrottled
 from tdbg.rules.builtin.time.evaluation_share import EvaluationShare as EvaluationShare
 from tdbg.rules.builtin.time.exposed_communication import (
     ExposedCommunication as ExposedCommunication,
@@ -58,6 +60,7 @@ from tdbg.rules.builtin.time.idle_between_steps import (
     IdleBetweenSteps as IdleBetweenSteps,
 )
 from tdbg.rules.builtin.time.io_bottleneck import IOBottleneck as IOBottleneck
+from tdbg.rules.builtin.time.load_balancing import LoadBalancing as LoadBalancing
 from tdbg.rules.builtin.time.low_gpu_utilization import (
     LowGPUUtilization as LowGPUUtilization,
 )
@@ -68,6 +71,7 @@ from tdbg.rules.builtin.time.max_initialization_time import (
 from tdbg.rules.builtin.time.memory_leak import GPUMemoryIncrease as GPUMemoryIncrease
 from tdbg.rules.builtin.time.memory_leak import MemoryLeak as MemoryLeak
 from tdbg.rules.builtin.time.memory_pressure import MemoryPressure as MemoryPressure
+from tdbg.rules.builtin.time.network_bound import NetworkBound as NetworkBound
 from tdbg.rules.builtin.time.recompilation_storm import (
     RecompilationStorm as RecompilationStorm,
 )

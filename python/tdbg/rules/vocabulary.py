@@ -322,6 +322,10 @@ def _of_trees(
         leaf_penalty=leaf_penalty,
         starting_near=starting_near,
         validating=validating,
+        background_saving="copy the model and write the copy in a thread",
+        compiling="deeper trees",
+        all_devices="training through Dask",
+        changing_shapes=".",
     )
 
 

@@ -232,9 +232,12 @@ def test_numbers_far_below_zero_are_refused_by_name(name: str, parameter: str) -
 # one, or else a choice that does not exist.
 OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "AllZero": [{"threshold": 0.0}, {"collections": "outputs"}],
+    "BatchSize": [{"gpu_threshold_p95": 0.0}, {"gpu_memory_threshold_p95": 101.0}],
     "CheckpointStall": [{"threshold": 0.0}, {"longest": 0.0}],
+    "DeviceThrottled": [{"threshold": 101.0}],
     "ExposedCommunication": [{"threshold": 0.0}],
     "GPUMemoryIncrease": [{"increase": 0.0}, {"error_minutes": 31.0}],
+    "LoadBalancing": [{"spread": 0.0}, {"busy_spread": 0.0}, {"threshold": 1.5}],
     "LowGPUUtilization": [
         {"busy": 0.0},
         {"mean_busy": 101.0},
@@ -245,6 +248,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "MaxInitializationTime": [{"threshold": 0.0}],
     "MemoryLeak": [{"minutes": 0.0}, {"error_minutes": 31.0}],
     "MemoryPressure": [{"stalled": 0.0}, {"major_faults": 0.0}],
+    "NetworkBound": [{"threshold": 0.0}, {"wait": 101.0}],
     "Straggler": [{"threshold": 0.0}, {"last": 101.0}],
     "UnusedDevice": [{"minutes": 0.0}, {"minutes": 2.5}],
     "WorkerImbalance": [{"factor": 1.0}, {"batches": 0}],

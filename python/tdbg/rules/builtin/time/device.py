@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tdbg.rules.profile import Bin
+from tdbg.rules.profile import Bin, Rows
+from tdbg.rules.table import Bools
 
 # Of processes, where nobody could count them.
 NO_COUNT = np.iinfo(np.uint32).max
 
-__all__ = ["gpu_share", "has_gpu", "idle_share"]
+__all__ = ["gpu_share", "has_gpu", "idle_share", "in_usual_steps", "of_training"]
 
 
 def has_gpu(each: Bin) -> bool:
@@ -47,3 +48,22 @@ def idle_share(each: Bin) -> float | None:
         return 1.0
     share = gpu_share(each)
     return None if share is None else 1.0 - share
+
+
+def of_training(rows: Rows) -> Rows:
+    """Return the samples of devices that processes of the training use."""
+    n = rows["run_processes"]
+    found: Rows = rows[(n > 0) & (n != NO_COUNT) & np.isfinite(rows["busy"])]
+    return found
+
+
+def in_usual_steps(each: Bin, rows: Rows) -> Bools:
+    """Return which samples lie in usual steps: not in evaluation, nor in a save."""
+    inside = np.zeros(len(rows), bool)
+    for worker in np.unique(each.steps["worker"]):
+        own = each.steps["worker"] == worker
+        ends, usual = each.steps["time"][own], each.is_judged[own]
+        at = np.searchsorted(ends, rows["time"])
+        known = (at < len(ends)) & (rows["time"] >= each.start_ns)
+        inside[known] |= usual[at[known]]
+    return inside

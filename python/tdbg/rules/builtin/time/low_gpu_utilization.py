@@ -9,13 +9,12 @@ import numpy as np
 
 from tdbg.config.quantities import percent, plural
 from tdbg.rules.builtin.time.breakdown import Breakdown, breakdown_of
-from tdbg.rules.builtin.time.device import NO_COUNT
+from tdbg.rules.builtin.time.device import in_usual_steps, of_training
 from tdbg.rules.builtin.time.step_outlier import PHASE_WORDS
 from tdbg.rules.builtin.time.time_rule import TRAINING, Sign, TimeRule, check_optional
 from tdbg.rules.profile import Bin, ProfileWindow, Rows
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
-from tdbg.rules.table import Bools
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.profile_tables import Phase
@@ -86,10 +85,10 @@ class LowGPUUtilization(TimeRule):
         each = profile.bins[i]
         if not self._is_default:
             return self._by_percentiles(profile, i)
-        breakdown, rows = breakdown_of(each), _own(each.tables["gpu"])
+        breakdown, rows = breakdown_of(each), of_training(each.tables["gpu"])
         if breakdown is None:
             return {}
-        rows = rows[_in_usual_steps(each, rows)]
+        rows = rows[in_usual_steps(each, rows)]
         found = {}
         for name in np.unique(rows["instance"]):
             own = rows[rows["instance"] == name]
@@ -222,13 +221,6 @@ class UnusedDevice(TimeRule):
         return {TRAINING: Sign(severity=severity, describe=describe)}
 
 
-def _own(rows: Rows) -> Rows:
-    """Return the samples of devices that processes of the training use."""
-    n = rows["run_processes"]
-    found: Rows = rows[(n > 0) & (n != NO_COUNT) & np.isfinite(rows["busy"])]
-    return found
-
-
 def _new(each: Bin) -> Rows:
     """Return the samples of a bin without those before it."""
     rows = each.tables["gpu"]
@@ -239,15 +231,3 @@ def _new(each: Bin) -> Rows:
 def _does_nothing(rows: Rows) -> bool:
     n = rows["run_processes"]
     return bool((rows["busy"] == 0).all() and (n == 0).all())
-
-
-def _in_usual_steps(each: Bin, rows: Rows) -> Bools:
-    """Return which samples lie in usual steps: not in evaluation, nor in a save."""
-    inside = np.zeros(len(rows), bool)
-    for worker in np.unique(each.steps["worker"]):
-        own = each.steps["worker"] == worker
-        ends, usual = each.steps["time"][own], each.is_judged[own]
-        at = np.searchsorted(ends, rows["time"])
-        known = (at < len(ends)) & (rows["time"] >= each.start_ns)
-        inside[known] |= usual[at[known]]
-    return inside

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profile_fake import ProfiledTraining
+import pytest
+
+from profile_fake import START, ProfiledTraining
 from rules_fake import FakeRun, judge
 from tdbg.rules import (
     ExposedCommunication,
+    LoadBalancing,
+    NetworkBound,
     Rule,
     Straggler,
     WorkerImbalance,
@@ -88,3 +92,56 @@ def test_a_worker_that_is_slower_than_the_others_is_named() -> None:
     assert found(fetched(0.15, 0.05), WorkerImbalance()) == []
     # Nobody waits for it.
     assert found(fetched(0.3, 0.0), WorkerImbalance()) == []
+
+
+def test_ranks_with_unequal_work_are_found_and_follow_from_the_slow_one() -> None:
+    made = ranks([0.1, 0.13, 0.1])
+    (finding,) = found(made, LoadBalancing())
+    assert "that of rank 1 takes 30% longer than the median" in finding.message
+    assert finding.gain == pytest.approx(0.03 / 0.13, abs=0.01)
+    report = check(made.run, [LoadBalancing(), Straggler()], record=False)
+    causes = {each.rule: each.cause and each.cause.rule for each in report.findings}
+    assert causes == {"Straggler": None, "LoadBalancing": "Straggler"}
+    assert found(ranks([0.1, 0.105, 0.1]), LoadBalancing()) == []
+
+
+def test_ranks_that_take_turns_in_having_most_work_are_balanced() -> None:
+    made = ProfiledTraining(FakeRun(), n_workers=2)
+    for step in range(600):
+        at, number = made.now, made.n_steps
+        for rank in (0, 1):
+            made.now, made.n_steps = at, number
+            own = 0.13 if (step + rank) % 2 else 0.1
+            phases = {"forward": own, "communication": 0.13 - own}
+            made.steps(0.129, phases, worker=rank, scatter=0.0)
+    assert found(made, LoadBalancing()) == []
+
+
+def network(rate: float, *, wait: float, bits: int = 10**10) -> ProfiledTraining:
+    made = ProfiledTraining(FakeRun())
+    made.steps(90, {"data_wait": wait, "forward": 0.06})
+    made.samples(
+        "network",
+        START,
+        instance="eth0",
+        bits_per_second=bits,
+        totals={"received_bytes": rate, "sent_bytes": 1e6},
+    )
+    return made
+
+
+def test_a_link_at_its_limit_is_found_if_the_training_waits() -> None:
+    (finding,) = found(network(1.125e9, wait=0.04), NetworkBound())
+    assert finding.tensor == "eth0"
+    assert "carries 90% of its 10 Gbit/s" in finding.message
+    assert "wait for data for 40%" in finding.message
+    assert "Read less over the network" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("rate", "wait", "bits"),
+    [(1.125e9, 0.001, 10**10), (5e8, 0.04, 10**10), (1.125e9, 0.04, 2**64 - 1)],
+    ids=["nothing waits", "half of the speed", "unknown speed"],
+)
+def test_a_link_that_is_no_limit_is_fine(rate: float, wait: float, bits: int) -> None:
+    assert found(network(rate, wait=wait, bits=bits), NetworkBound()) == []
