@@ -13,7 +13,7 @@ from typing import Any
 
 from tdbg.compat.smdebug.exceptions import SMDebugValueError, translated
 from tdbg.config.messages import nearest
-from tdbg.rules import Rule, make, names
+from tdbg.rules import Rule, make
 
 __all__ = ["JUDGING", "REPORTED", "ProfilerRule", "RuleConfiguration", "rule_configs"]
 
@@ -33,6 +33,32 @@ REPORTED = ("OverallFrameworkMetrics", "OverallSystemUsage")
 _REPORT = "ProfilerReport"
 # How often SageMaker looked, and telemetry: tdbg looks at each bin, and sends nothing.
 _WITHOUT_EFFECT = frozenset({"scan_interval_us", "opt_out_telemetry"})
+
+# Parameters of formulas that accuse healthy trainings, and what to give instead.
+_REPLACED: Mapping[tuple[str, str], str] = {
+    **dict.fromkeys(
+        [
+            ("CPUBottleneck", each)
+            for each in ("threshold", "cpu_threshold", "gpu_threshold", "patience")
+        ],
+        "wait_threshold, worker_threshold or busy_threshold (one busy core among many "
+        "is no bottleneck)",
+    ),
+    **dict.fromkeys(
+        [
+            ("IOBottleneck", each)
+            for each in ("threshold", "io_threshold", "gpu_threshold", "patience")
+        ],
+        "wait_threshold, blocked_threshold or pressure_threshold (a busy host has no "
+        "I/O wait, however long its processes wait for a disk)",
+    ),
+    **dict.fromkeys(
+        [("BatchSize", each) for each in ("cpu_threshold_p95", "patience", "window")],
+        "gpu_threshold_p95 or gpu_memory_threshold_p95 (the rule asks what a step "
+        "waits for, not how busy the processor is)",
+    ),
+    ("LoadBalancing", "patience"): "threshold (the rule judges every 10 s)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +140,7 @@ class ProfilerRule:
             return ()
         if name != _REPORT:
             return (_rule(name, self.rule_parameters),)
-        there = set(names())
-        of_rule: dict[str, dict[str, Any]] = {e: {} for e in JUDGING if e in there}
+        of_rule: dict[str, dict[str, Any]] = {each: {} for each in JUDGING}
         for key, value in self.rule_parameters.items():
             rule, _, parameter = key.partition("_")
             if rule not in of_rule or not parameter:
@@ -127,6 +152,10 @@ class ProfilerRule:
 
 def _rule(name: str, parameters: Mapping[str, Any]) -> Rule:
     values = {key: _value(value) for key, value in parameters.items()}
+    for key in values:
+        if (name, key) in _REPLACED:
+            msg = f"{name} does not take {key}: give {_REPLACED[name, key]}"
+            raise SMDebugValueError(msg)
     with translated():
         return make(name, **values)
 
