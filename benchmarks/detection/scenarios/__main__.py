@@ -38,7 +38,7 @@ WORKERS = re.compile(r"num_workers=(\d+)")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what is asked for; 1 if a cause was wrong, missed, or made up."""
+    """Run what is asked for, and print its tables."""
     given = _options(arguments)
     if given.verb == "corpus":
         bins, seconds = given.bin_seconds, given.seconds

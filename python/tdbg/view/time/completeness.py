@@ -20,7 +20,7 @@ from tdbg.view.time.loading import LoaderUse
 from tdbg.view.time.phases import span_text
 
 if TYPE_CHECKING:
-    from tdbg.trial.profile.windows import RecordedWindow
+    from tdbg.trial import RecordedWindow
 
 __all__ = [
     "OwnCost",
