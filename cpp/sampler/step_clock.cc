@@ -209,8 +209,10 @@ void StepClock::KeepEvaluation(const Number& number) {
 void StepClock::ForgetEvaluation() {
   if (!std::exchange(has_evaluation_, false)) return;
   is_evaluating_ = false;
-  const std::int64_t ns =
-      evaluation_.phase_ns[static_cast<std::size_t>(Phase::kEvaluation)];
+  // A step that has ended since has taken the time with it.
+  const std::int64_t ns = std::clamp<std::int64_t>(
+      evaluation_.phase_ns[static_cast<std::size_t>(Phase::kEvaluation)], 0,
+      Time(Phase::kEvaluation));
   Time(Phase::kEvaluation) -= ns;
   Time(Phase::kForward) += ns;
   batch_.Add(evaluation_.samples, evaluation_.tokens);

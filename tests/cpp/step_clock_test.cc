@@ -151,6 +151,23 @@ TDBG_TEST(AnEvaluationThatTurnsOutToTrainIsAForward) {
   EXPECT_EQ(rows[0].tokens, 80);
 }
 
+TDBG_TEST(AnEvaluationOfAStepThatHasEndedLeavesNoTimeToTheNext) {
+  StepClock clock;
+  clock.Start();
+  clock.Enter(Phase::kEvaluation);
+  Wait(10'000);
+  clock.Leave(Phase::kEvaluation);
+  clock.EndEvaluation();
+  clock.EndStep(Train(0));
+  clock.ForgetEvaluation();
+  clock.EndStep(Train(1));
+  const std::vector<StepRow> rows = clock.TakeRows();
+  EXPECT_EQ(rows.size(), 2U);
+  for (const StepRow& row : rows) EXPECT_EQ(Sum(row), row.duration_ns);
+  EXPECT_EQ(Of(rows[1], Phase::kEvaluation), 0);
+  EXPECT_EQ(Of(rows[1], Phase::kForward), 0);
+}
+
 TDBG_TEST(AnotherThreadChangesNothingUntilItEndsAStep) {
   StepClock clock;
   clock.Start();

@@ -33,6 +33,7 @@ __all__ = [
     "DISK",
     "GPU",
     "LOADER",
+    "MODEL_PHASES",
     "NETWORK",
     "NOT_MEASURED",
     "PHASE_COLUMNS",
@@ -101,6 +102,10 @@ class ProcessKind(enum.IntEnum):
 PHASE_COLUMNS: Final[Mapping[Phase, str]] = {
     phase: f"{phase.name.lower()}_ns" for phase in Phase
 }
+
+#: The phases that the model's own time lies in.  A framework that tells neither leaves
+#: it in ``OTHER``: TensorFlow's loops, and Gluon.
+MODEL_PHASES: Final = (Phase.BACKWARD, Phase.COMPUTE)
 
 #: One row for each step of each rank.  The phases add up to ``duration_ns``, which
 #: lasts from the end of the rank's previous step: evaluation, checkpoints and waiting

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from tdbg.config.quantities import conjoin
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
 from tdbg.view.time.bins import BinColumns, Integers, binned
-from tdbg.view.time.phases import NAMES, ORDER, duration_text, percent_text
+from tdbg.view.time.phases import (
+    NAMES,
+    ORDER,
+    duration_text,
+    names_of,
+    percent_text,
+)
 
 __all__ = [
     "Bands",
@@ -40,6 +46,7 @@ class PhaseShare:
 
     Attributes:
         phase: Which one.
+        name: The name that users know.
         share: Its share of the summed time of the steps, 0 to 1.
         total_ns: Its time in all of the steps.
         median_ns: Its time in a step: the median over the steps.
@@ -47,15 +54,11 @@ class PhaseShare:
     """
 
     phase: Phase
+    name: str
     share: float
     total_ns: int
     median_ns: float
     p95_ns: float
-
-    @property
-    def name(self) -> str:
-        """The name that users know."""
-        return NAMES[self.phase]
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
@@ -114,14 +117,16 @@ def breakdown_of(rows: NDArray[np.void], title: str = "") -> PhaseBreakdown:
     """
     duration = rows["duration_ns"]
     total = int(duration.sum())
+    spent = {phase: int(rows[PHASE_COLUMNS[phase]].sum()) for phase in ORDER}
+    spent = {phase: time for phase, time in spent.items() if time > 0}
+    names = names_of(spent)
     phases = []
-    for phase in ORDER:
-        times = rows[PHASE_COLUMNS[phase]]
-        spent = int(times.sum())
-        if spent > 0:
-            median, p95 = np.percentile(times, [50, 95])
-            share = spent / max(total, 1)
-            phases.append(PhaseShare(phase, share, spent, float(median), float(p95)))
+    for phase, time in spent.items():
+        median, p95 = np.percentile(rows[PHASE_COLUMNS[phase]], [50, 95])
+        share = time / max(total, 1)
+        phases.append(
+            PhaseShare(phase, names[phase], share, time, float(median), float(p95))
+        )
     median, p95 = np.percentile(duration, [50, 95])
     return PhaseBreakdown(
         title, len(rows), total, float(median), float(p95), tuple(phases)
@@ -186,7 +191,8 @@ class Bands:
     @property
     def names(self) -> list[str]:
         """The names that users know, of the phases."""
-        return [NAMES[each] for each in self.phases]
+        names = names_of(self.phases)
+        return [names[each] for each in self.phases]
 
 
 def bands_of(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
 from tdbg.view.time.breakdown import PhaseBreakdown
-from tdbg.view.time.phases import COMPUTING, NAMES, ORDER
+from tdbg.view.time.phases import COMPUTING, NAMES
 
 __all__ = [
     "AFTER",
@@ -89,9 +89,9 @@ def job_phases(
     computing = steps.share_of(*COMPUTING)
     parts = [(STARTUP, before_s, False), ("computing", loop_s * computing, True)]
     parts += [
-        (NAMES[phase], loop_s * steps.share_of(phase), False)
-        for phase in ORDER
-        if phase not in COMPUTING
+        (each.name, loop_s * each.share, False)
+        for each in steps.phases
+        if each.phase not in COMPUTING
     ]
     parts.append((AFTER, after_s, False))
     return tuple(

@@ -6,11 +6,20 @@ Thread safety: constants and pure functions.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Mapping
 
 from tdbg.config.quantities import number
-from tdbg.run.profile_tables import Phase
+from tdbg.run.profile_tables import MODEL_PHASES, Phase
 
-__all__ = ["COMPUTING", "NAMES", "ORDER", "duration_text", "percent_text", "span_text"]
+__all__ = [
+    "COMPUTING",
+    "NAMES",
+    "ORDER",
+    "duration_text",
+    "names_of",
+    "percent_text",
+    "span_text",
+]
 
 #: What users call each phase.
 NAMES: dict[Phase, str] = {
@@ -53,7 +62,24 @@ COMPUTING = (
     Phase.OPTIMIZER,
 )
 
+# What ``OTHER`` is where the model's own time is in it.
+_UNTOLD = "the model and other code"
+
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+
+
+def names_of(phases: Collection[Phase]) -> Mapping[Phase, str]:
+    """Return what users call phases, where these take any time.
+
+    Example:
+        >>> names_of({Phase.OTHER, Phase.BACKWARD})[Phase.OTHER]
+        'other code'
+        >>> names_of({Phase.OTHER, Phase.OPTIMIZER})[Phase.OTHER]
+        'the model and other code'
+    """
+    if any(phase in phases for phase in MODEL_PHASES):
+        return NAMES
+    return {**NAMES, Phase.OTHER: _UNTOLD}
 
 
 def duration_text(ns: float) -> str:
