@@ -110,7 +110,7 @@ void StepClock::Spend(std::int64_t ns) {
 
 void StepClock::SpendIn(Phase from, std::int64_t ns) {
   if (!IsMine()) return;
-  const std::int64_t moved = std::clamp<std::int64_t>(ns, 0, Time(from));
+  const std::int64_t moved = std::clamp<std::int64_t>(ns, 0, NewTime(from));
   Time(from) -= moved;
   Time(Phase::kCapture) += moved;
 }
@@ -118,7 +118,7 @@ void StepClock::SpendIn(Phase from, std::int64_t ns) {
 void StepClock::Move(Phase to, std::int64_t ns) {
   if (!IsMine()) return;
   Charge();
-  const std::int64_t moved = std::clamp<std::int64_t>(ns, 0, Time(phase()));
+  const std::int64_t moved = std::clamp<std::int64_t>(ns, 0, NewTime(phase()));
   Time(phase()) -= moved;
   Time(to) += moved;
 }
@@ -213,8 +213,10 @@ void StepClock::ForgetEvaluation() {
   const std::int64_t ns = std::clamp<std::int64_t>(
       evaluation_.phase_ns[static_cast<std::size_t>(Phase::kEvaluation)], 0,
       Time(Phase::kEvaluation));
-  Time(Phase::kEvaluation) -= ns;
-  Time(Phase::kForward) += ns;
+  for (auto* times : {&times_, &marked_times_}) {
+    (*times)[static_cast<std::size_t>(Phase::kEvaluation)] -= ns;
+    (*times)[static_cast<std::size_t>(Phase::kForward)] += ns;
+  }
   batch_.Add(evaluation_.samples, evaluation_.tokens);
 }
 

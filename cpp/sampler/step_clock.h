@@ -171,6 +171,11 @@ class StepClock {
   std::int64_t& Time(Phase phase) {
     return times_[static_cast<std::size_t>(phase)];
   }
+  // What of it no row holds yet.
+  [[nodiscard]] std::int64_t NewTime(Phase phase) const {
+    const auto at = static_cast<std::size_t>(phase);
+    return times_[at] - marked_times_[at];
+  }
   void Add(const StepRow& row);
   [[nodiscard]] bool IsDue(std::int64_t now_ns) const;
 

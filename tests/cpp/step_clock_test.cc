@@ -168,6 +168,28 @@ TDBG_TEST(AnEvaluationOfAStepThatHasEndedLeavesNoTimeToTheNext) {
   EXPECT_EQ(Of(rows[1], Phase::kForward), 0);
 }
 
+TDBG_TEST(TimeOfAnEvaluationThatHasARowIsSpentByNobodyElse) {
+  StepClock clock;
+  clock.Start();
+  for (const std::int64_t i : {0, 1}) {
+    clock.Enter(Phase::kEvaluation);
+    Wait(10'000);
+    if (i == 1) clock.Spend(1'000'000'000);
+    clock.Leave(Phase::kEvaluation);
+    clock.EndEvaluation();
+    clock.KeepEvaluation({.global_step = i, .mode_step = i, .mode = 2});
+  }
+  clock.EndStep(Train(2));
+  const std::vector<StepRow> rows = clock.TakeRows();
+  EXPECT_EQ(rows.size(), 3U);
+  for (const StepRow& row : rows) {
+    EXPECT_EQ(Sum(row), row.duration_ns);
+    EXPECT_GE(Of(row, Phase::kEvaluation), 0);
+  }
+  EXPECT_GE(Of(rows[0], Phase::kEvaluation), 10'000);
+  EXPECT_GE(Of(rows[1], Phase::kCapture), 10'000);
+}
+
 TDBG_TEST(AnotherThreadChangesNothingUntilItEndsAStep) {
   StepClock clock;
   clock.Start();
