@@ -51,6 +51,7 @@ SECOND = {
     "export/test_at_end.py": "whole programs",
     "actions": "services that are told of findings",
     "notebook/test_plot.py": "Matplotlib",
+    "notebook/test_time_plots.py": "Matplotlib",
     "benchmarks": "whole programs",
     "demo": "whole programs",
     "examples": "whole programs",
