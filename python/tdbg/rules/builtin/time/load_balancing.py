@@ -94,21 +94,23 @@ class LoadBalancing(TimeRule):
         return found
 
     def _of_ranks(self, ranks: Ranks) -> Sign:
-        own = ranks.own - ranks.phases[Phase.DATA_WAIT]
-        at, usual = int(own.argmax()), float(np.median(own))
-        excess = 100 * (float(own[at]) / usual - 1) if usual > 0 else 0.0
-        gain = float(own[at] - usual) / ranks.step_ns
-        is_bad = excess >= self.spread and ranks.last_share(at) >= SAME
+        work = np.median(ranks.work_ns, axis=1)
+        at, usual = int(work.argmax()), float(np.median(work))
+        excess = 100 * (float(work[at]) / usual - 1) if usual > 0 else 0.0
+        gain = float(work[at] - usual) / ranks.step_ns
+        is_same = float((ranks.work_ns.argmax(axis=0) == at).mean()) >= SAME
+        is_bad = excess >= self.spread and is_same
 
         def describe() -> Description:
             others = [k for k in range(len(ranks.workers)) if k != at]
+            phase = ranks.differing_phase(at, others, Phase.DATA_WAIT)
             batches = ", ".join(number(each) for each in ranks.samples if each >= 0)
             uneven = f" Their batches hold {batches} samples." if batches else ""
             return Description(
                 message=(
                     f"The ranks do not get equal work: that of rank "
                     f"{ranks.workers[at]} takes {percent(excess)} longer than the "
-                    f"median, most of it {PHASE_WORDS[_phase(ranks, at, others)]}."
+                    f"median, most of it {PHASE_WORDS[phase]}."
                     f"{uneven}"
                 ),
                 value=excess,
@@ -162,11 +164,6 @@ def _apart(text: str, value: float, threshold: float) -> Sign:
 
     severity = Severity.WARNING if value >= threshold else None
     return Sign(severity=severity, describe=describe)
-
-
-def _phase(ranks: Ranks, at: int, others: list[int]) -> Phase:
-    phase = ranks.differing_phase(at, others)
-    return Phase.OTHER if phase is Phase.DATA_WAIT else phase
 
 
 def _busy(each: Bin) -> dict[str, Floats]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdbg.rules.profile import Bin
+from tdbg.rules.profile import Bin, Rows
 from tdbg.rules.table import Floats
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
 
@@ -30,6 +30,7 @@ class Ranks:
     Attributes:
         workers: Numbers of the ranks.
         own_ns: Ranks x steps: the time of a step without communication.
+        work_ns: The same, and without waiting for data.
         step_ns: Median duration of a step.
         phases: The medians of each phase, by rank.
         samples: The median number of samples in a batch of each rank; -1: unknown.
@@ -37,6 +38,7 @@ class Ranks:
 
     workers: tuple[int, ...]
     own_ns: Floats
+    work_ns: Floats
     step_ns: float
     phases: dict[Phase, Floats]
     samples: Floats
@@ -51,12 +53,15 @@ class Ranks:
         """Return in which share of the steps a rank has most work."""
         return float((self.own_ns.argmax(axis=0) == rank).mean())
 
-    def differing_phase(self, rank: int, others: Sequence[int]) -> Phase:
-        """Return the phase in which a rank exceeds the median of others most."""
+    def differing_phase(self, rank: int, others: Sequence[int], *waits: Phase) -> Phase:
+        """Return the phase in which a rank exceeds the median of others most.
+
+        Communication is none of its own, nor is any of *waits*.
+        """
         excess = {
             phase: float(values[rank] - np.median(values[list(others)]))
             for phase, values in self.phases.items()
-            if phase is not Phase.COMMUNICATION
+            if phase not in (Phase.COMMUNICATION, *waits)
         }
         return max(excess, key=lambda phase: excess[phase])
 
@@ -81,10 +86,11 @@ def _ranks(each: Bin) -> Ranks | None:
     if any(len(rows) != len(common) for rows in table):
         return None
     duration = np.array([rows["duration_ns"] for rows in table], np.float64)
-    waited = np.array([rows["communication_ns"] for rows in table], np.float64)
+    waited = _of_phase(table, Phase.COMMUNICATION)
     return Ranks(
         workers=tuple(workers),
         own_ns=duration - waited,
+        work_ns=duration - waited - _of_phase(table, Phase.DATA_WAIT),
         step_ns=float(np.median(duration)),
         phases={
             phase: np.array([float(np.median(rows[column])) for rows in table])
@@ -92,3 +98,8 @@ def _ranks(each: Bin) -> Ranks | None:
         },
         samples=np.array([float(np.median(rows["samples"])) for rows in table]),
     )
+
+
+def _of_phase(table: Sequence[Rows], phase: Phase) -> Floats:
+    """Return the time of a phase: ranks x steps."""
+    return np.array([rows[PHASE_COLUMNS[phase]] for rows in table], np.float64)
