@@ -24,17 +24,15 @@ from tdbg.cost import (
     offers_of,
 )
 from tdbg.errors import QueryError
-from tdbg.run.profile_tables import NOT_MEASURED, PHASE_COLUMNS
+from tdbg.run.profile_tables import NOT_MEASURED, PHASE_COLUMNS, Phase
 from tdbg.trial import Trial
 from tdbg.view.problems import Diagnosis
-from tdbg.view.time import NAMES, LoaderUse, TimeView, percent_text
+from tdbg.view.time import LoaderUse, TimeView, names_of, percent_text
 
 __all__ = ["CostPart", "RunCost", "cost_view", "money", "offer_text", "usage_of"]
 
 _SECOND = 1e9
 _PERCENTILE = 95
-_NAMES = {phase.name.lower(): name for phase, name in NAMES.items()}
-_NAMES[STARTUP] = "start-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,9 +168,12 @@ def cost_view(
 
 def _parts(usage: Usage, total: float) -> Iterator[CostPart]:
     small = 0.0
+    names = names_of([each for each in Phase if usage.shares.get(each.name.lower())])
+    words = {phase.name.lower(): word for phase, word in names.items()}
+    words[STARTUP] = "start-up"
     for name, share in sorted(usage.shares.items(), key=lambda item: -item[1]):
         if share >= 0.005:
-            yield CostPart(_NAMES[name], share, share * total)
+            yield CostPart(words[name], share, share * total)
         else:
             small += share
     if small > 0:

@@ -15,6 +15,7 @@ from tdbg.view.time.phases import (
     NAMES,
     ORDER,
     duration_text,
+    names_of,
     percent_text,
     span_text,
 )
@@ -60,6 +61,7 @@ __all__ = [
     "even_edges",
     "lateness_in",
     "lines_at_end",
+    "names_of",
     "percent_text",
     "span_text",
     "step_breakdown",
