@@ -38,9 +38,8 @@ class StepRows:
     def write(self) -> None:
         """Write the rows that are complete."""
         rows = np.frombuffer(self._session.clock.take_rows(), STEP)
-        write = getattr(self._session, "write_samples", None)
-        if len(rows) and write is not None:
-            write("step", rows)
+        if len(rows):
+            self._session.write_samples("step", rows)
 
     def close(self) -> None:
         """Write what is there; the session asks once more when its last step ends."""
