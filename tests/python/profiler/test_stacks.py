@@ -302,9 +302,9 @@ def test_a_rank_that_waits_for_a_batch_is_named_with_its_workers() -> None:
         0,
         ("/usr/lib/python3.11/multiprocessing/queues.py", 1, "get"),
         (f"{TORCH}/utils/data/dataloader.py", 1, "_try_get_data"),
-        ("/work/tdbg/profiler/loaders.py", 1, "__next__"),
+        ("/opt/tdbg/profiler/loaders.py", 1, "__next__"),
         ("/me/train.py", 30, "train"),
-        own_folder="/work/tdbg/",
+        own_folder="/opt/tdbg/",
     )
     loop = (f"{TORCH}/utils/data/_utils/worker.py", 349, "_worker_loop")
     busy = process(0, ("/me/data.py", 9, "__getitem__"), loop, kind="worker", worker=1)

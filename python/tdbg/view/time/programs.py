@@ -176,8 +176,8 @@ def short_place(place: str) -> str:
     Example:
         >>> short_place("/opt/lib/python3.11/site-packages/torch/_ops.py:95 call")
         'torch/_ops.py:95 call'
-        >>> short_place("/home/ada/work/nets/train.py:36 main")
-        'work/nets/train.py:36 main'
+        >>> short_place("/home/ada/code/nets/train.py:36 main")
+        'code/nets/train.py:36 main'
     """
     in_package = _PACKAGE.match(place)
     if in_package:

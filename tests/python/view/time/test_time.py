@@ -343,7 +343,7 @@ def test_lines_are_ranked_within_their_phase() -> None:
 
 def test_lines_of_libraries_name_the_line_of_the_program_that_called_them() -> None:
     library = "/opt/lib/python3.11/site-packages/torch/_ops.py:95 call"
-    stack = ["/home/ada/work/nets/train.py:36 main", library]
+    stack = ["/home/ada/code/nets/train.py:36 main", library]
     event = {
         "what": "python_lines",
         "samples": [
@@ -353,7 +353,7 @@ def test_lines_of_libraries_name_the_line_of_the_program_that_called_them() -> N
     }
     (found,) = lines_of([event])
     assert found.short_place == "torch/_ops.py:95 call"
-    assert found.short_caller == "work/nets/train.py:36 main"
+    assert found.short_caller == "code/nets/train.py:36 main"
 
 
 # --- What is odd ----------------------------------------------------------------
