@@ -11,14 +11,11 @@ from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.run.profile_tables import Phase
+from tdbg.run.program_lines import is_of_library
 from tdbg.run.stacks import Frame, ProcessStack, ask_for_stacks
 
 __all__ = ["StackGroup", "Stalls", "group_stacks", "say_where"]
 
-# Where libraries lie; what is elsewhere is the program.
-_LIBRARY = re.compile(
-    r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3\.\d+/|\A<frozen |\A<string>"
-)
 # Functions of libraries that only call others.
 _WRAPPERS = frozenset(
     {"wrapper", "inner", "_fn", "__call__", "_call_impl", "_wrapped_call_impl"}
@@ -191,7 +188,7 @@ def _waits_for(process: ProcessStack, frames: tuple[Frame, ...]) -> str:
 def _inside(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
     """Return the calls of libraries inside the innermost one of the program."""
     for i, frame in enumerate(frames):
-        if not _LIBRARY.search(frame.file):
+        if not is_of_library(frame.file):
             return frames[:i]
     return frames
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from tdbg.run.json_values import is_integer, list_of, mapping_of
 from tdbg.run.profile_tables import Phase
+from tdbg.run.program_lines import innermost_of_program
 from tdbg.view.time.phases import NAMES, ORDER
 
 __all__ = [
@@ -34,7 +35,7 @@ MOST_LINES = 5
 LEAST_LOOKS = 0.01
 # Of the path of a program, so many parts are shown.
 MOST_FOLDERS = 3
-# Where packages lie: those that are installed, Python's own, and tdbg.
+# What stands before the name of a package in the path of its files.
 _PACKAGE = re.compile(
     r".*?/(?:site-packages|dist-packages)/|.*?/lib/python3\.\d+/|.*/python/(?=tdbg/)"
     r"|<frozen "
@@ -234,5 +235,5 @@ def _samples(
 
 def _caller(stack: list[str]) -> str:
     """Return the innermost place in the program itself; empty if that is the last."""
-    own = next((each for each in reversed(stack) if not _PACKAGE.match(each)), "")
+    own = innermost_of_program(stack)
     return "" if own == stack[-1] else own

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 
 from tdbg.rules.profile import Bin
 from tdbg.run.profile_tables import Phase
+from tdbg.run.program_lines import innermost_of_program
 
 __all__ = ["TopLine", "in_words", "top_line"]
 
 # Fewer samples than this name no line.
 ENOUGH_SAMPLES = 20
-# Files of Python and of packages, which the user does not change: the line that called
-# into them is named instead.
-_OF_OTHERS = ("site-packages/", "dist-packages/", "lib/python3", "<frozen", "<string>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +38,16 @@ def top_line(bins: Sequence[Bin], phases: Collection[Phase]) -> TopLine | None:
     """Return the line of the program that the samples of some phases show most.
 
     None if there are too few samples.  Of each stack the innermost line counts that
-    does not belong to Python or to a package.
+    is the program's own: not Python's, a package's, or tdbg's.
     """
     counts: Counter[str] = Counter()
     for each in bins:
         for event in each.events.get("python_lines", ()):
             for sample in event.get("samples") or ():
                 if sample.get("phase") in phases and sample.get("stack"):
-                    counts[_own_line(sample["stack"])] += int(sample.get("count", 1))
+                    stack = sample["stack"]
+                    line = innermost_of_program(stack) or stack[-1]
+                    counts[line] += int(sample.get("count", 1))
     total = counts.total()
     if total < ENOUGH_SAMPLES:
         return None
@@ -60,8 +60,3 @@ def in_words(line: TopLine | None) -> str:
     if line is None:
         return ""
     return f" Most of it is in {line.where} ({100 * line.share:.0f}% of the samples)."
-
-
-def _own_line(stack: Sequence[str]) -> str:
-    own = [line for line in stack if not any(part in line for part in _OF_OTHERS)]
-    return own[-1] if own else stack[-1]

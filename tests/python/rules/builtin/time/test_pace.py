@@ -76,6 +76,16 @@ def test_a_line_is_not_blamed_where_the_model_computes_in_the_same_time() -> Non
     assert begun(with_phases(told, 80, 20), IdleBetweenSteps())
 
 
+def test_the_line_that_called_a_package_or_tdbg_is_named() -> None:
+    packages = ["/v/lib/python3.11/site-packages/x.py:1 f", "/src/python/tdbg/y.py:2 g"]
+    made = training(phases={"forward": 0.05, "backward": 0.05, "other": 0.1})
+    for at in range(0, 90, 10):
+        stack = ["/me/train.py:7 main", *packages]
+        samples = [{"phase": 0, "stack": stack, "count": 80}]
+        made.event("python_lines", start_ns=START + at * SECOND, samples=samples)
+    assert begun(made, IdleBetweenSteps()).message.startswith("/me/train.py:7 main")
+
+
 def test_time_that_no_line_stands_out_in_is_not_blamed() -> None:
     assert found(with_lines(0.1, 40, 40, 40), IdleBetweenSteps()) == []
     # Few samples, samples of another phase, and little time.
