@@ -104,9 +104,10 @@ NodeFile::NodeFile(std::string path, int fd)
 bool NodeFile::is_copy() const { return fork_depth_ != ForkDepth(); }
 
 NodeFile::~NodeFile() {
-  // Closing frees the locks of this process.
-  if (takes_part_ && Lock(fd_, F_WRLCK, kMemberByte) &&
-      IsStillNamed(fd_, path_)) {
+  // The shared lock goes first: of two that leave at once, each would else find
+  // the other's.  Closing frees the locks of this process.
+  if (takes_part_ && Lock(fd_, F_UNLCK, kMemberByte) &&
+      Lock(fd_, F_WRLCK, kMemberByte) && IsStillNamed(fd_, path_)) {
     ::unlink(path_.c_str());
   }
   ::close(fd_);
