@@ -1,7 +1,8 @@
 """What a window of the profiler costs, and torch.profiler that is always on.
 
-A small transformer with AdamW, a step of which is some 4,000 operators, trains with a
-window of 5 steps in every 40. Its cost is the process's time on a processor over such
+A small transformer with AdamW, a step of which is 3,600 operators, trains with a window
+of 5 steps in every 40: with small batches, and with longer ones, which take as many
+operators more time. Its cost is the process's time on a processor over such
 a stretch, less that of 40 steps of its end: starting, stopping, slower steps, and
 adding up in another thread. Beside it, blocks of 40 steps in one ``torch.profiler``.
 
@@ -33,17 +34,19 @@ EVERY = 40
 #: Of each stretch, the last steps: nothing of the window is left to be worked out.
 PLAIN = 15
 LAYERS = 4
+#: Samples in a batch: with more, a step takes 2 to 3 times as long.
+SHORT, LONG = 4, 96
 
 
 class Training:
     """A training that measures the processor's time of each of its steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_size: int = SHORT) -> None:
         torch.manual_seed(1)
         layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
         self.model = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
-        self.batch = torch.randn(4, 8, 32)
+        self.batch = torch.randn(batch_size, 8, 32)
         self.losses: list[float] = []
         self.times: list[float] = []
 
@@ -63,9 +66,11 @@ def stretches(times: list[float], first: int) -> Iterator[list[float]]:
         yield times[start : start + EVERY]
 
 
-def of_windows(rounds: int, out: Path, **kinds: Any) -> tuple[list[float], list[float]]:
+def of_windows(
+    rounds: int, out: Path, batch_size: int = SHORT, **kinds: Any
+) -> tuple[list[float], list[float]]:
     """Cost of each window in steps, and how much longer its steps took."""
-    training = Training()
+    training = Training(batch_size)
     window = td.WindowConfig(start_step=EVERY, num_steps=STEPS, every=EVERY, **kinds)
     profiler = td.ProfilerConfig(
         budget=1.0, python_interval=None, system_interval=3600.0, windows=[window]
@@ -80,7 +85,8 @@ def of_windows(rounds: int, out: Path, **kinds: Any) -> tuple[list[float], list[
         costs.append(sum(steps) / plain - EVERY)
         within.append(statistics.mean(steps[1:STEPS]) / plain)
     verify(out, len(costs))
-    check(training.losses == plain_losses(len(training.losses)), "losses differ")
+    plain = plain_losses(len(training.losses), batch_size)
+    check(training.losses == plain, "losses differ")
     return costs, within
 
 
@@ -117,13 +123,20 @@ def of_profiler(rounds: int, read: Callable[[Any], object]) -> list[float]:
     return ratios
 
 
-_plain = Training()
+_plain: dict[int, Training] = {}
 
 
-def plain_losses(n: int) -> list[float]:
-    if len(_plain.losses) < n:
-        _plain.train(n - len(_plain.losses))
-    return _plain.losses[:n]
+def plain_losses(n: int, batch_size: int = SHORT) -> list[float]:
+    plain = _plain.setdefault(batch_size, Training(batch_size))
+    if len(plain.losses) < n:
+        plain.train(n - len(plain.losses))
+    return plain.losses[:n]
+
+
+def plain_ms(batch_size: int = SHORT) -> float:
+    """The processor's time of a step without a profiler, in milliseconds."""
+    plain_losses(EVERY, batch_size)
+    return 1e3 * statistics.median(_plain[batch_size].times)
 
 
 def main() -> None:
@@ -136,6 +149,7 @@ def main() -> None:
     )
     for name, kinds in (
         ("window: operators", {}),
+        ("... in longer steps", {"batch_size": LONG}),
         ("... with shapes", {"shapes": True}),
         ("... with calls stored", {"spans": True}),
         ("window: cProfile", {"operators": False, "functions": "cprofile"}),
@@ -149,8 +163,8 @@ def main() -> None:
     table.add("torch.profiler always on", str(always), "", "")
     averages = Ratio.of(of_profiler(2, lambda profiler: profiler.key_averages()))
     table.add("... and key_averages() every 40 steps", str(averages), "", "")
-    milliseconds = 1e3 * statistics.median(_plain.times)
-    print(f"a plain step: {milliseconds:.1f} ms of a processor")
+    steps = f"{plain_ms():.1f} ms, a longer one {plain_ms(LONG):.1f} ms"
+    print(f"a plain step takes {steps} of a processor")
     Report("profiler/window", given, tables=[table]).save()
 
 

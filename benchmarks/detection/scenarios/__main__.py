@@ -40,10 +40,10 @@ WORKERS = re.compile(r"num_workers=(\d+)")
 def main(arguments: list[str] | None = None) -> int:
     """Run what is asked for, and print its tables."""
     given = _options(arguments)
-    if given.verb == "corpus":
-        bins, seconds = given.bin_seconds, given.seconds
-        return _shown(*corpus.tables(given.scripts, seconds, given.jobs, bins))
     names = tuple(given.only.split(","))
+    if given.verb == "corpus":
+        files = corpus.scripts(given.scripts, names)
+        return _shown(*corpus.tables(files, given.seconds, given.jobs))
     chosen = [
         each
         for each in scenarios().values()
@@ -76,9 +76,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--scripts", type=Path, nargs="*", default=[], help="healthy ones, or folders"
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="for each script")
-    parser.add_argument(
-        "--bin-seconds", type=float, default=10.0, help="of the rules' bins: corpus"
-    )
     return parser.parse_args(arguments)
 
 

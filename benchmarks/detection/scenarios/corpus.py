@@ -20,7 +20,7 @@ from tdbg.errors import TdbgError
 from tdbg.rules import check
 from tdbg.run.findings import Finding, Severity
 
-__all__ = ["tables"]
+__all__ = ["scripts", "tables"]
 
 PROGRAMS = ROOT / "benchmarks" / "wild" / "programs"
 
@@ -35,10 +35,17 @@ class _Heard:
     trouble: str = ""
 
 
-def tables(scripts: Sequence[Path], seconds: float, jobs: int) -> tuple[Table, Table]:
-    """Run scripts (or those of folders) for so long each; return what was said."""
-    places = scripts or [PROGRAMS]
-    files = [file for place in places for file in _files(place)]
+def scripts(places: Sequence[Path], names: tuple[str, ...]) -> list[Path]:
+    """Return the scripts (or those of folders) whose names begin with one of *names*.
+
+    Without a place, those are the programs that know no tdbg.
+    """
+    files = [file for place in places or [PROGRAMS] for file in _files(place)]
+    return [file for file in files if file.stem.startswith(names)]
+
+
+def tables(files: Sequence[Path], seconds: float, jobs: int) -> tuple[Table, Table]:
+    """Run scripts for so long each; return what was said."""
     with ThreadPoolExecutor(jobs) as pool:
         heard = list(pool.map(lambda file: _listen(file, seconds), files))
     return _totals(heard), _said(heard)

@@ -106,15 +106,18 @@ class Performance:
         ]
 
     @property
+    def crowded(self) -> list[Finding]:
+        """First causes that follow from others having the cores, when they had."""
+        others = [each for each in self.roots if each not in self.naming]
+        return [
+            each for each in others if each.rule in CROWDED and self.recorded.is_busy
+        ]
+
+    @property
     def wrong(self) -> list[Finding]:
         """First causes that name something that is not there."""
-        named = self.recorded.scenario.named_by if self.recorded.is_sick else ()
-        return [
-            each
-            for each in self.roots
-            if each.rule not in named
-            and not (each.rule in CROWDED and self.recorded.is_busy)
-        ]
+        named = [*self.naming, *self.crowded]
+        return [each for each in self.roots if each not in named]
 
 
 def perform(

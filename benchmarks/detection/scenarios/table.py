@@ -71,13 +71,16 @@ def totals(found: Sequence[Performance]) -> Table:
     well = [each for each in valid if not each.recorded.is_sick]
     shown = Table(
         "all scenarios",
-        ("runs", "number", "cause named", "wrong cause", "with a false alarm"),
+        ("runs", "number", "cause named", "wrong cause or alarm", "busy machine named"),
     )
-    named = sum(bool(each.naming) for each in sick)
-    shown.add(
-        "with a fault", len(sick), named, sum(bool(each.wrong) for each in sick), "-"
-    )
-    shown.add("healthy", len(well), "-", "-", sum(bool(each.wrong) for each in well))
+    for name, kind in (("with a fault", sick), ("healthy", well)):
+        shown.add(
+            name,
+            len(kind),
+            sum(bool(each.naming) for each in kind) if kind is sick else "-",
+            sum(bool(each.wrong) for each in kind),
+            sum(bool(each.crowded) for each in kind),
+        )
     skipped = [each.recorded for each in found if not _is_valid(each.recorded)]
     shown.note = "; ".join(
         f"not counted: {each.name} ({each.trouble or 'the predicate did not hold'})"

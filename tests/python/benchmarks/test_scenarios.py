@@ -18,7 +18,7 @@ import pytest
 
 from benchmarks._harness.machine import ROOT
 from benchmarks.detection.scenarios import __main__ as program
-from benchmarks.detection.scenarios import play, table
+from benchmarks.detection.scenarios import corpus, play, table
 from benchmarks.detection.scenarios.kit import Scenario, scenarios
 from benchmarks.detection.scenarios.stage import (
     Performance,
@@ -130,10 +130,21 @@ def test_a_wrong_cause_and_a_false_alarm_are_counted() -> None:
         heard("no_loader", "healthy"),
     ]
     rows = table.totals(found).rows
-    assert rows[0][:4] == ["with a fault", "2", "1", "1"]
-    assert rows[1] == ["healthy", "2", "-", "-", "1"]
+    assert rows == [
+        ["with a fault", "2", "1", "1", "0"],
+        ["healthy", "2", "-", "1", "0"],
+    ]
     told = [row[:2] for row in table.alarms(found).rows]
     assert told == [["loader_sleeps.twin", "GcPauses"], ["saves_often", "StepOutlier"]]
+
+
+def test_a_machine_that_was_busy_is_counted_apart() -> None:
+    said = heard("no_loader", "healthy", warning("CpuContention"), warning("GcPauses"))
+    said.recorded.outcome["queued"] = 0.2
+    (row,) = table.totals([said]).rows[1:]
+    assert row[3:] == ["1", "1"]
+    assert [each.rule for each in said.crowded] == ["CpuContention"]
+    assert [each.rule for each in said.wrong] == ["GcPauses"]
 
 
 @pytest.mark.parametrize(("after", "kept"), [(21.0, "yes"), (30.0, "NO")])
@@ -160,3 +171,10 @@ def test_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(SystemExit, match="no scenario has a name that begins so"):
         program.main(["list", "--only", "nothing"])
+
+
+def test_the_corpus_is_of_scripts_with_these_names(tmp_path: Path) -> None:
+    for name in ("vae.py", "gan.py", "vae.toml"):
+        (tmp_path / name).touch()
+    assert corpus.scripts([tmp_path], ("v",)) == [tmp_path / "vae.py"]
+    assert corpus.scripts([], ("digits_mlp",))[0].name == "digits_mlp.py"
