@@ -17,10 +17,12 @@ from torch.utils.data import DataLoader
 
 from benchmarks.detection.scenarios.cases.data import Vectors
 from benchmarks.detection.scenarios.cases.loading import MANY, train
-from benchmarks.detection.scenarios.kit import Play, fault, network
+from benchmarks.detection.scenarios.kit import Device, Play, fault, network
 
 __all__: list[str] = []
 
+# At this step, all that PyTorch loads late is there.
+SET_UP = 10
 CORES = len(os.sched_getaffinity(0))
 
 
@@ -100,9 +102,6 @@ def burners(n: int) -> Iterator[None]:
 def collects_often(play: Play) -> None:
     """gc.collect() each 5 steps with 2,000,000 objects. Twin: after gc.freeze()."""
     kept = [{"id": i} for i in range(2_000_000)]
-    gc.collect()
-    if not play.ill:
-        gc.freeze()
     model = network(0.03)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     criterion = nn.CrossEntropyLoss()
@@ -114,6 +113,8 @@ def collects_often(play: Play) -> None:
         optimizer.step()
         if step % 5 == 4:
             gc.collect()
+        if step == SET_UP and not play.ill:
+            gc.freeze()
     play.figures["objects"] = len(kept)
     # Counting what is frozen, and freeing it at the end, takes a second by itself.
     play.shows(play.share("gc") > 0.1)
@@ -125,12 +126,12 @@ def shapes_never_repeat(play: Play) -> None:
     torch._dynamo.config.recompile_limit = 10**6
     torch._dynamo.config.accumulated_recompile_limit = 10**6
     core = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
-    model = torch.compile(core, backend="eager", dynamic=False)
+    compiled = torch.compile(core, backend="eager", dynamic=False)
+    model = nn.Sequential(compiled, Device(0.03))  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(core.parameters(), lr=0.05)
     graphs = 0
     for step in play.steps():
         length = 8 + (step if play.ill else step % 4)
-        time.sleep(0.03)
         optimizer.zero_grad()
         model(torch.randn(length, 32)).square().mean().backward()
         optimizer.step()

@@ -13,7 +13,14 @@ import numpy as np
 from tdbg.rules.profile import Bin, Rows
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
 
-__all__ = ["ENOUGH_NS", "ENOUGH_STEPS", "Breakdown", "breakdown_of", "is_enough"]
+__all__ = [
+    "ENOUGH_NS",
+    "ENOUGH_STEPS",
+    "Breakdown",
+    "breakdown_of",
+    "is_enough",
+    "share_of_most_ranks",
+]
 
 # What a bin must hold to be judged: so many steps, or so much time in steps.
 ENOUGH_STEPS = 5
@@ -53,6 +60,20 @@ def is_enough(steps: Rows) -> bool:
 def breakdown_of(each: Bin) -> Breakdown | None:
     """Return where the time of a bin's usual steps goes; None if they are too few."""
     return each.derived("breakdown", lambda: _breakdown(each.usual_steps))
+
+
+def share_of_most_ranks(each: Bin, phase: Phase) -> float:
+    """Return the median over ranks of a phase's share of their usual steps.
+
+    What one rank does alone, others wait for: ``Straggler`` says so.
+    """
+    steps = each.usual_steps
+    shares = []
+    for worker in np.unique(steps["worker"]):
+        own = steps[steps["worker"] == worker]
+        part, whole = own[PHASE_COLUMNS[phase]].sum(), own["duration_ns"].sum()
+        shares.append(float(part) / max(1.0, float(whole)))
+    return float(np.median(shares))
 
 
 def _breakdown(steps: Rows) -> Breakdown | None:

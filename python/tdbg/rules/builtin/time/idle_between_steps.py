@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tdbg.config.quantities import percent
-from tdbg.rules.builtin.time.breakdown import breakdown_of
+from tdbg.rules.builtin.time.breakdown import breakdown_of, share_of_most_ranks
 from tdbg.rules.builtin.time.device import idle_share
 from tdbg.rules.builtin.time.lines import top_line
 from tdbg.rules.builtin.time.time_rule import (
@@ -67,7 +67,7 @@ class IdleBetweenSteps(TimeRule):
         breakdown = breakdown_of(each)
         if breakdown is None or breakdown.share(*MODEL_PHASES) == 0:
             return {}
-        share, idle = breakdown.share(Phase.OTHER), idle_share(each)
+        share, idle = share_of_most_ranks(each, Phase.OTHER), idle_share(each)
         line = top_line(profile.bins[max(0, i - self.reach) : i + 1], {Phase.OTHER})
         is_long = 100 * share >= self.threshold
         if is_long and (line is None or line.n_samples < self.samples or idle is None):

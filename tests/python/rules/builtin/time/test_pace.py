@@ -44,6 +44,16 @@ def begun(made: ProfiledTraining, rule: Rule) -> Finding:
 # --- IdleBetweenSteps -----------------------------------------------------------------
 
 
+def with_samples(made: ProfiledTraining, *counts: int, phase: int = 0) -> None:
+    """Add Python samples to each 10 s, so many of each line."""
+    samples = [
+        {"phase": phase, "stack": [f"train.py:{k} main"], "count": count}
+        for k, count in enumerate(counts)
+    ]
+    for at in range(0, 90, 10):
+        made.event("python_lines", start_ns=START + at * SECOND, samples=samples)
+
+
 def with_lines(other: float, *counts: int, phase: int = 0) -> ProfiledTraining:
     """Steps of 0.1 s and *other* s of no phase, whose samples are in some lines."""
     return with_phases(
@@ -53,12 +63,7 @@ def with_lines(other: float, *counts: int, phase: int = 0) -> ProfiledTraining:
 
 def with_phases(phases: Any, *counts: int, phase: int = 0) -> ProfiledTraining:
     made = training(phases=phases)
-    for at in range(0, 90, 10):
-        samples = [
-            {"phase": phase, "stack": [f"train.py:{k} main"], "count": count}
-            for k, count in enumerate(counts)
-        ]
-        made.event("python_lines", start_ns=START + at * SECOND, samples=samples)
+    with_samples(made, *counts, phase=phase)
     return made
 
 
@@ -74,6 +79,20 @@ def test_a_line_is_not_blamed_where_the_model_computes_in_the_same_time() -> Non
     assert found(with_phases(tape, 80, 20), IdleBetweenSteps()) == []
     told = {"compute": 0.02, "optimizer": 0.01, "other": 0.1}
     assert begun(with_phases(told, 80, 20), IdleBetweenSteps())
+
+
+@pytest.mark.parametrize("idle_ranks", [1, 3])
+def test_what_one_rank_does_alone_is_left_to_straggler(idle_ranks: int) -> None:
+    made = ProfiledTraining(FakeRun(), n_workers=3)
+    for _ in range(450):
+        at, number = made.now, made.n_steps
+        for rank in range(3):
+            made.now, made.n_steps = at, number
+            idles = "other" if rank < idle_ranks else "communication"
+            phases = {"backward": 0.1, idles: 0.1}
+            made.steps(0.19, phases, worker=rank, scatter=0.0)
+    with_samples(made, 90)
+    assert bool(found(made, IdleBetweenSteps())) is (idle_ranks == 3)
 
 
 def test_the_line_that_called_a_package_or_tdbg_is_named() -> None:
