@@ -42,9 +42,12 @@ class StepTimeRegression(TimeRule):
 
     The medians of two windows that follow each other differ by more than ``max(10 %,
     4 * MAD of the medians of 10 steps)``, and half a window later it is still so.
+    Where steps take less than 40 ms, means of some steps stand for steps, so that
+    windows last for seconds: any machine is slower for a moment.
 
     Args:
         threshold: How much longer a step takes, in percent.
+        warning: How much longer it takes for a warning, in percent.
         num_steps: How many steps each of the two windows has.
 
     Raises:
@@ -53,12 +56,16 @@ class StepTimeRegression(TimeRule):
 
     stage = Stage.PACE
     bad_bins = 1
+    # Bins of which all steps count.
+    reach = 3
 
     threshold: float = 10.0
+    warning: float = 20.0
     num_steps: int = 100
 
     def __post_init__(self) -> None:
         check_number(self, "threshold", above=0.0)
+        check_number(self, "warning", above=0.0)
         check_number(self, "num_steps", least=50, whole=True)
 
     @property
@@ -73,22 +80,25 @@ class StepTimeRegression(TimeRule):
 
     def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
         """Look for a change among the last steps that is still there."""
-        steps, is_new = profile.steps_until(i, self.lookback_steps)
+        steps, is_new = profile.steps_until(i, self._n_steps(profile, i))
         if 2 * len(steps) < 5 * self.num_steps or not is_new.any():
             return {}
-        duration = steps["duration_ns"].astype(np.float64)
-        found = self._change(duration)
+        together = max(1, len(steps) // self.lookback_steps)
+        steps = steps[len(steps) % together :]
+        found = self._change(steps["duration_ns"].reshape(-1, together).mean(axis=1))
         if found is None:
             return {TRAINING: Sign(severity=None, describe=_nothing)}
         at, before, now = found
+        at, n = at * together, self.num_steps * together
         gain = 1.0 - before / now
-        grown = _growth_of_batches(steps, at, self.num_steps)
+        grown = _growth_of_batches(steps, at, n)
         # Larger batches take longer, and are no fault.
         is_explained = grown is not None and grown > 0.5 * (now / before - 1.0)
-        severity = Severity.INFO if is_explained else gain_severity(gain)
+        is_clear = 100 * (now / before - 1.0) >= self.warning and not is_explained
+        severity = gain_severity(gain) if is_clear else Severity.INFO
 
         def describe() -> Description:
-            phase, share = _risen(steps, at, self.num_steps)
+            phase, share = _risen(steps, at, n)
             more = ""
             if grown is not None and grown >= 0.01:
                 more = f" Batches hold {percent(100 * grown)} more."
@@ -110,6 +120,12 @@ class StepTimeRegression(TimeRule):
             )
 
         return {TRAINING: Sign(severity=severity, describe=describe)}
+
+    def _n_steps(self, profile: ProfileWindow, i: int) -> int:
+        """Return how many steps are looked at: those of some bins, and no fewer."""
+        bins = profile.bins[max(0, i - self.reach) : i + 1]
+        recent = sum(int((each.usual_steps["worker"] == 0).sum()) for each in bins)
+        return max(self.lookback_steps, recent)
 
     def _change(self, duration: Floats) -> tuple[int, float, float] | None:
         """Return the oldest change that lasts, with the medians before it and now."""

@@ -208,6 +208,24 @@ def test_noise_that_wanders_is_no_regression(cv: float) -> None:
     assert n_found == 0
 
 
+def test_a_moment_is_no_regression_of_short_steps() -> None:
+    made = training(38, {"forward": 0.003})
+    made.steps(2, {"forward": 0.0045})
+    made.steps(40, {"forward": 0.003})
+    assert found(made, StepTimeRegression()) == []
+    made.steps(40, {"forward": 0.0045})
+    finding = begun(made, StepTimeRegression())
+    assert finding.first_step == pytest.approx(26_000, rel=0.05)
+    assert "instead of 3 ms, 50% longer" in finding.message
+
+
+def test_what_a_machine_does_by_itself_is_an_info() -> None:
+    assert begun(slower(1.15), StepTimeRegression()).severity is Severity.INFO
+    assert begun(slower(1.3), StepTimeRegression()).severity is Severity.WARNING
+    rule = StepTimeRegression(warning=10.0)
+    assert begun(slower(1.15), rule).severity is Severity.WARNING
+
+
 def test_larger_batches_take_longer_and_are_told_as_an_info() -> None:
     made = training(60, {"forward": 0.05}, tokens=1000)
     made.steps(90, {"forward": 0.075}, tokens=1500)
