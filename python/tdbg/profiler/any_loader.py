@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 from tdbg.capture.session import Session
@@ -18,11 +20,13 @@ from tdbg.config.messages import short
 from tdbg.errors import ConfigurationError
 from tdbg.profiler import loaders
 from tdbg.profiler.fetches import UNKNOWN
+from tdbg.profiler.loader_numbers import NumberedLoader
 from tdbg.profiler.loader_rows import LoaderRows, size_of
 
 __all__ = ["measured"]
 
 _T = TypeVar("_T")
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
 def measured(session: Session, batches: Iterable[_T]) -> Iterable[_T]:
@@ -43,13 +47,29 @@ def measured(session: Session, batches: Iterable[_T]) -> Iterable[_T]:
     rows = loaders.rows_of(session)
     if rows is None or _is_measured(batches):
         return batches
-    number = loaders.new_number()
-    kind = f"{type(batches).__module__}.{type(batches).__qualname__}"
-    rows.describe(number, {"kind": kind, "batches": _length(batches)})
+    facts = {"kind": _kind(batches), "batches": _length(batches)}
+    made_at = facts["kind"], getattr(batches, "gi_code", None), _line_of_program()
     if isinstance(batches, Iterator):
-        return _Batches(rows, number, 0, batches)
+        iterator = _Batches(rows, batches, made_at)
+        rows.describe(iterator._numbered.number, facts)
+        return iterator
     has_length = hasattr(type(batches), "__len__")
-    return (_SizedLoader if has_length else _Loader)(rows, number, batches)
+    loader = (_SizedLoader if has_length else _Loader)(rows, batches)
+    loader._numbered = loaders.number_of(loader, made_at)
+    rows.describe(loader._numbered.number, facts)
+    return loader
+
+
+def _kind(batches: object) -> str:
+    return f"{type(batches).__module__}.{type(batches).__qualname__}"
+
+
+def _line_of_program() -> tuple[str, int]:
+    """Return the file and the line that tdbg was called from."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _is_measured(batches: object) -> bool:
@@ -67,22 +87,22 @@ def _length(batches: Any) -> int | None:
 class _Loader(Generic[_T]):
     """An iterable whose batches are measured; its attributes are the iterable's."""
 
-    _own = frozenset({"_batches", "_rows", "_number", "_epoch"})
+    _own = frozenset({"_batches", "_rows", "_numbered"})
+    _numbered: NumberedLoader
 
-    def __init__(self, rows: LoaderRows, number: int, batches: Iterable[_T]) -> None:
+    def __init__(self, rows: LoaderRows, batches: Iterable[_T]) -> None:
         self._rows = rows
-        self._number = number
-        self._epoch = -1
         self._batches = batches
 
     def __iter__(self) -> Iterator[_T]:
-        self._epoch += 1
+        began = time.monotonic_ns()
         self._rows.waits()
         try:
             batches = iter(self._batches)
         finally:
             self._rows.goes_on()
-        return _Batches(self._rows, self._number, self._epoch, batches)
+        starting_ns = time.monotonic_ns() - began
+        return _Batches(self._rows, batches, self._numbered, starting_ns)
 
     def __getattr__(self, name: str) -> Any:
         if name in self._own:  # Of a copy that is only being made.
@@ -118,12 +138,18 @@ class _Batches(Iterator[_T]):
     """An iterator whose batches are measured; its attributes are the iterator's."""
 
     def __init__(
-        self, rows: LoaderRows, number: int, epoch: int, batches: Iterator[_T]
+        self,
+        rows: LoaderRows,
+        batches: Iterator[_T],
+        made_at: Hashable | NumberedLoader,
+        starting_ns: int = 0,
     ) -> None:
         self._rows = rows
-        self._number = number
-        self._epoch = epoch
         self._batches = batches
+        is_known = isinstance(made_at, NumberedLoader)
+        self._numbered = made_at if is_known else loaders.number_of(self, made_at)
+        self._epoch = self._numbered.begins(self)
+        self._starting_ns = starting_ns
 
     def __next__(self) -> _T:
         rows = self._rows
@@ -131,16 +157,20 @@ class _Batches(Iterator[_T]):
         if session is None or session.is_closed or loaders.is_inside():
             return next(self._batches)
         rows.waits()
-        began = time.monotonic_ns()
+        began = time.monotonic_ns() - self._starting_ns
+        self._starting_ns = 0
         try:
             with loaders.inside():
                 batch = next(self._batches)
+        except StopIteration:
+            self._numbered.ends(self)
+            raise
         finally:
             ended = time.monotonic_ns()
             rows.goes_on()
         samples, n_bytes = size_of(batch)
         worker, depth = -1, -1  # Not known of a loader that is not PyTorch's.
-        where = self._number, worker, os.getpid(), self._epoch, depth, 0, 0
+        where = self._numbered.number, worker, os.getpid(), self._epoch, depth, 0, 0
         rows.add((ended, *where, samples, ended - began, *UNKNOWN, n_bytes))
         return batch
 

@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from tdbg.capture.process import at_exit
@@ -31,6 +31,7 @@ from tdbg.capture.ranks import launched_rank
 from tdbg.capture.session import Session
 from tdbg.profiler.fetches import UNKNOWN, Fetch, FetchMemory
 from tdbg.profiler.later_run import LaterRun
+from tdbg.profiler.loader_numbers import LoaderNumbers, NumberedLoader
 from tdbg.profiler.loader_rows import LoaderRows, size_of
 from tdbg.profiler.loader_workers import MODULE, MeasuredWorker
 from tdbg.profiler.part import ProfilerSettings
@@ -44,7 +45,7 @@ __all__ = [
     "expect",
     "inside",
     "is_inside",
-    "new_number",
+    "number_of",
     "rows_of",
     "start",
     "worker_processes",
@@ -128,9 +129,14 @@ def rows_of(session: Session) -> LoaderRows | None:
     return next((rows for rows in _active if rows.session is session), None)
 
 
-def new_number() -> int:
-    """Return the number of a further loader of this process."""
-    return _numbers.new()
+def number_of(loader: object, kind: Hashable) -> NumberedLoader:
+    """Return the number of a loader that is not PyTorch's.
+
+    Args:
+        loader: The loader.
+        kind: What it has in common with one that is made anew.
+    """
+    return _numbers.of(loader, kind, None)
 
 
 def is_inside() -> bool:
@@ -153,10 +159,11 @@ def inside() -> Iterator[None]:
 
 def _become_inert() -> None:
     """Measure nothing in a forked child."""
-    global _active, _early, _lock  # noqa: PLW0603
+    global _active, _early, _lock, _numbers  # noqa: PLW0603
     _active = ()
     _early = None if _early is None else LaterRun()
     _lock = threading.RLock()
+    _numbers = LoaderNumbers()
 
 
 os.register_at_fork(after_in_child=_become_inert)
@@ -165,57 +172,37 @@ os.register_at_fork(after_in_child=_become_inert)
 # ---- loaders and their iterators --------------------------------------------------
 
 
-class _LoaderNumbers:
-    """Numbers loaders in the order in which they are first iterated over."""
-
-    def __init__(self) -> None:
-        self._numbers: weakref.WeakKeyDictionary[Any, list[int]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._next = 0
-
-    def new(self) -> int:
-        self._next += 1
-        return self._next - 1
-
-    def next_epoch(self, loader: Any) -> tuple[int, int]:
-        """Return the number of a loader and of its epoch that begins."""
-        found = self._numbers.get(loader)
-        if found is None:
-            found = self._numbers[loader] = [self.new(), -1]
-        found[1] += 1
-        return found[0], found[1]
-
-
-_numbers = _LoaderNumbers()
+_numbers = LoaderNumbers()
 
 
 class _Iteration:
     """What tdbg knows of an iterator of a DataLoader.
 
     Attributes:
-        loader: Number of the loader.
+        numbered: The loader.
         epoch: Number of the epoch in the loader.
         worker: The one that fetched the newest batch; -1: this process.
         start: When the epoch began, and when its first batch could be asked for, in ns;
             None: unknown.
+        starting_ns: How long the training has waited for the epoch to begin, which no
+            row has yet.
         known_to: The sessions that know of the iterator.
     """
 
     def __init__(
         self,
         iterator: Any,
-        loader: int,
-        epoch: int,
+        numbered: NumberedLoader,
         facts: Mapping[str, Any] | None = None,
         memory: FetchMemory | None = None,
     ) -> None:
-        self.loader = loader
+        self.numbered = numbered
+        self.loader = numbered.number
         self.facts = facts
         self.start: tuple[int, int] | None = None
+        self.starting_ns = 0
         self.known_to: tuple[LoaderRows, ...] = ()
-        self.epoch = epoch
-        self.first_epoch = epoch
+        self.epoch = self.first_epoch = numbered.begins(iterator)
         self.worker = -1
         self.memory = memory
         self.n_workers: int = iterator._num_workers
@@ -227,9 +214,14 @@ class _Iteration:
         self.pids: list[int] = [each.pid for each in getattr(iterator, "_workers", ())]
         self.queue = getattr(iterator, "_data_queue", None)
 
-    def begin_epoch(self) -> None:
-        self.epoch += 1
+    def begin_epoch(self, iterator: Any) -> None:
+        self.epoch = self.numbered.begins(iterator)
         self.n_taken = [0] * self.n_workers
+
+    def started(self, began_ns: int, observers: tuple[LoaderRows, ...]) -> None:
+        """Note that the first batch of an epoch can be asked for now."""
+        self.start = began_ns, time.monotonic_ns()
+        self.starting_ns = self.start[1] - began_ns if observers else 0
 
     def introduce(self, observers: tuple[LoaderRows, ...]) -> None:
         """Tell sessions what is known, those that have not heard it yet."""
@@ -275,6 +267,7 @@ class _Iteration:
                 epoch = self.epoch - self.first_epoch
                 fetch = self.memory.read(worker, epoch, number)
         samples, n_bytes = size_of(batch)
+        wait, self.starting_ns = wait + self.starting_ns, 0
         return (
             ended_ns,
             self.loader,
@@ -295,7 +288,7 @@ def _iteration_of(iterator: Any) -> _Iteration:
     """Return what is known; of an iterator that is older than the hook, little."""
     state: _Iteration | None = iterator.__dict__.get(_STATE)
     if state is None:
-        state = _Iteration(iterator, _numbers.new(), 0)
+        state = _Iteration(iterator, _numbers.new())
         setattr(iterator, _STATE, state)
     return state
 
@@ -381,6 +374,9 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
         began, cpu_ns = now(), -cpu() if is_alone else -1
         try:
             batch = original(self)
+        except StopIteration:
+            state.numbered.ends(self)
+            raise
         finally:
             ended = now()
             _inside.depth = 0
@@ -412,11 +408,12 @@ def _measured_init(original: Callable[..., Any]) -> Callable[..., Any]:
             original(self, loader)
             return
         began = time.monotonic_ns()
-        number, epoch = _numbers.next_epoch(loader)
-        with _waiting(observers), _workers_of(loader, number) as memory:
+        facts = _facts(loader)
+        numbered = _numbers.of(loader, _kind(loader, facts), loader.dataset)
+        with _waiting(observers), _workers_of(loader, numbered.number) as memory:
             original(self, loader)
-        state = _Iteration(self, number, epoch, _facts(loader), memory)
-        state.start = began, time.monotonic_ns()
+        state = _Iteration(self, numbered, facts, memory)
+        state.started(began, observers)
         setattr(self, _STATE, state)
         if state.pids:
             _living.add(self)
@@ -474,11 +471,10 @@ def _measured_reset(original: Callable[..., Any]) -> Callable[..., Any]:
             return
         observers = _active
         began = time.monotonic_ns()
-        _numbers.next_epoch(loader)
-        state.begin_epoch()
+        state.begin_epoch(self)
         with _waiting(observers):
             original(self, loader, first_iter)
-        state.start = began, time.monotonic_ns()
+        state.started(began, observers)
         for rows in observers:
             rows.started(state.loader, state.epoch, *state.start)
 
@@ -493,6 +489,12 @@ def _measured_process(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, data, worker)
 
     return _process_data
+
+
+def _kind(loader: Any, facts: Mapping[str, Any]) -> Hashable:
+    """Return what a loader has in common with one that is made anew."""
+    samplers = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
+    return (type(loader), *map(type, samplers), repr(facts))
 
 
 def _facts(loader: Any) -> dict[str, Any]:
