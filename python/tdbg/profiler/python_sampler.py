@@ -28,7 +28,7 @@ from tdbg.capture.session import Session
 from tdbg.profiler.part import ProfilerSettings
 from tdbg.run.schema import EventKind
 
-__all__ = ["PythonSampler", "start"]
+__all__ = ["PythonSampler", "sampler_of", "start"]
 
 _FIRST_SIGNAL = signal.SIGRTMIN + 15
 _N_SIGNALS = 4
@@ -135,6 +135,8 @@ class PythonSampler:
     def __init__(self, session: Session, interval: float | None) -> None:
         self._session = session
         self._counts = StackCounts()
+        self._asked = interval
+        self._most: float | None = None
         self._interval_ns = 0
         self._last_ns = self._written_ns = time.monotonic_ns()
         self._number: int | None = None
@@ -142,6 +144,7 @@ class PythonSampler:
         self._handler = _handler_of(weakref.ref(self))
         if interval is not None:
             self._begin(interval)
+        _samplers[id(session)] = self
 
     def _begin(self, interval: float) -> None:
         core = import_module("tdbg._core")
@@ -156,7 +159,24 @@ class PythonSampler:
 
     def change(self, settings: ProfilerSettings) -> None:
         """Go on with another interval, or with none."""
-        interval = settings.python_interval
+        self._asked = settings.python_interval
+        self._go_on()
+
+    def limit(self, most: float | None) -> None:
+        """Sample more often, if it samples at all.
+
+        Args:
+            most: Seconds between two samples, at most; None: as the settings say.
+        """
+        if most != self._most:
+            self._most = most
+            if self._asked is not None:
+                self._go_on()
+
+    def _go_on(self) -> None:
+        interval = self._asked
+        if interval is not None and self._most is not None:
+            interval = min(interval, self._most)
         self._timer = None
         self._write(time.monotonic_ns())
         if interval is not None:
@@ -203,6 +223,7 @@ class PythonSampler:
     def forked(self) -> None:
         """Sample no longer."""
         self._timer = None
+        _samplers.pop(id(self._session), None)
         if self._number is None:
             return
         # A signal may be under way, which ends a process by default.
@@ -223,6 +244,17 @@ def _handler_of(
             found.sample(frame)
 
     return handle
+
+
+# By the addresses of their sessions, which live as long as they do.
+_samplers: weakref.WeakValueDictionary[int, PythonSampler] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def sampler_of(session: Session) -> PythonSampler | None:
+    """Return what samples a session; None: nothing does."""
+    return _samplers.get(id(session))
 
 
 def start(session: Session, settings: ProfilerSettings) -> PythonSampler | None:

@@ -144,6 +144,31 @@ def test_without_an_interval_it_takes_no_signal_until_it_gets_one(
     assert event["period_ns"] == 1_000_000
 
 
+def test_it_samples_more_often_for_a_while(session: Any) -> None:
+    sampler = PythonSampler(session, 3600.0)
+    assert python_sampler.sampler_of(session) is sampler
+    sampler.limit(0.001)
+    until(lambda: len(sampler._counts._counts) > 0)
+    # What the settings say meanwhile holds afterwards.
+    sampler.change(SimpleNamespace(python_interval=1800.0))  # type: ignore[arg-type]
+    assert sampler._interval_ns == 1_000_000
+    sampler.limit(None)
+    assert sampler._interval_ns == 1800 * 10**9
+    sampler.close()
+    assert {each["period_ns"] for each in session.events} == {1_000_000}
+    assert python_sampler.sampler_of(session) is None
+
+
+def test_a_limit_makes_it_neither_slower_nor_turns_it_on(session: Any) -> None:
+    sampler = PythonSampler(session, 0.002)
+    sampler.limit(0.01)
+    assert sampler._interval_ns == 2_000_000
+    sampler.change(SimpleNamespace(python_interval=None))  # type: ignore[arg-type]
+    sampler.limit(0.001)
+    assert sampler._timer is None
+    sampler.close()
+
+
 def test_an_interval_that_cannot_be_had_is_told(session: Any) -> None:
     sampler = PythonSampler(session, None)
     settings: Any = SimpleNamespace(python_interval=0.05)

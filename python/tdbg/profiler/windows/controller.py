@@ -22,6 +22,7 @@ from tdbg.config.profiler import ProfilerConfig, WindowConfig
 from tdbg.errors import ConfigurationError
 from tdbg.modes import TRAIN
 from tdbg.profiler.part import ProfilerSettings
+from tdbg.profiler.python_sampler import sampler_of
 from tdbg.profiler.windows.engine import Unavailable
 from tdbg.profiler.windows.engines import Results, Started, start_engines
 from tdbg.run.profile_requests import PROFILE, ProfileRequest
@@ -35,6 +36,8 @@ _NEVER = 1 << 62
 # free when it began.
 _MOST_MEMORY = 0.5
 _CLOSING_SECONDS = 5.0
+# Seconds between two samples of the Python stack while a window is open.
+_PYTHON_INTERVAL = 0.01
 # Of so few steps their mean says nothing.
 _FEWEST_STEPS = 5
 
@@ -334,10 +337,18 @@ class Windows:
             unknown=started.unknown,
         )
         self._session.meter.once_ns += spent_ns
+        self._sample_at_most_each(_PYTHON_INTERVAL)
+
+    def _sample_at_most_each(self, seconds: float | None) -> None:
+        """Sample the Python stack more often; None: as ever."""
+        sampler = sampler_of(self._session)
+        if sampler is not None:
+            sampler.limit(seconds)
 
     def _end(self, opened: _Open, step: int, reason: str) -> None:
         self._open = None
         end_ns = time.monotonic_ns()
+        self._sample_at_most_each(None)
         finish = [engine.stop() for engine in reversed(opened.started.engines)]
         stopped_ns = time.monotonic_ns()
         n_steps = step - opened.step
@@ -400,6 +411,7 @@ class Windows:
         """End the window that is open, and refuse those that have not begun."""
         session = self._session
         opened, self._open = self._open, None
+        self._sample_at_most_each(None)
         unmet = [due for due in self._due if due.window.every is None]
         if opened is not None:
             step = session.machine.training_number

@@ -194,43 +194,48 @@ def lines_of(
 
     Args:
         events: What the run says of Python lines; other events are passed over.
-        most: At most so many of each phase; none below 1 % of all looks.
+        most: At most so many of each phase; none below 1 % of the time.
     """
-    looks: dict[Phase, Counter[str]] = {}
+    looks: Counter[tuple[Phase, str]] = Counter()
+    times: dict[Phase, Counter[str]] = {}
     callers: dict[tuple[Phase, str], Counter[str]] = {}
-    for phase, stack, count in _samples(events):
+    for phase, stack, count, period in _samples(events):
         place = stack[-1]
-        looks.setdefault(phase, Counter())[place] += count
+        looks[phase, place] += count
+        times.setdefault(phase, Counter())[place] += count * period
         callers.setdefault((phase, place), Counter())[_caller(stack)] += count
-    n_all = sum(lines.total() for lines in looks.values())
+    whole = sum(lines.total() for lines in times.values())
     return tuple(
         Line(
             phase,
             place,
             callers[phase, place].most_common(1)[0][0],
-            n / lines.total(),
-            n / n_all,
-            n,
+            time / lines.total(),
+            time / whole,
+            looks[phase, place],
         )
         for phase in ORDER
-        if (lines := looks.get(phase)) is not None
-        for place, n in lines.most_common(most)
-        if n >= LEAST_LOOKS * n_all > 0
+        if (lines := times.get(phase)) is not None
+        for place, time in lines.most_common(most)
+        if time >= LEAST_LOOKS * whole > 0
     )
 
 
 def _samples(
     events: Iterable[Mapping[str, Any]],
-) -> Iterator[tuple[Phase, list[str], int]]:
-    """Yield phase, stack and number of looks of what was sampled."""
+) -> Iterator[tuple[Phase, list[str], int, int]]:
+    """Yield phase, stack, number of looks, and ns from one to the next."""
     for each in events:
         if each.get("what") != "python_lines":
             continue
+        # Windows look more often.
+        period = each.get("period_ns")
+        period = period if is_integer(period) and period > 0 else 1
         for sample in map(mapping_of, list_of(each.get("samples"))):
             stack, number = list_of(sample.get("stack")), sample.get("phase")
             count = sample.get("count")
             if stack and is_integer(count) and number in list(Phase):
-                yield Phase(number), list(map(str, stack)), count
+                yield Phase(number), list(map(str, stack)), count, period
 
 
 def _caller(stack: list[str]) -> str:

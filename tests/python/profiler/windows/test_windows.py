@@ -15,7 +15,9 @@ import torch
 from torch import nn
 
 import tdbg.pytorch as td
+from tdbg.profiler.python_sampler import sampler_of
 from tdbg.profiler.windows.controller import WindowCosts
+from tdbg.profiler.windows.torch_operators import TorchOperators
 from tdbg.run.profile_requests import request_profile
 from tdbg.trial import create_trial
 
@@ -436,6 +438,44 @@ def test_a_profiler_that_fails_refuses_the_window_and_not_the_training(
     training.close()
     assert training.states() == ["accepted", "refused"]
     assert "no such profiler" in training.told()[-1]["reason"]
+
+
+# ---- samples of Python -----------------------------------------------------------
+
+
+def test_python_is_sampled_100_times_a_second_within_a_window(run_dir: Path) -> None:
+    training = Training(run_dir, window(start_step=3, num_steps=3))
+    training.train(12, lambda: time.sleep(0.06))
+    training.close()
+    (_, started, ended) = training.told()
+    often = [x for x in training.told("python_lines") if x["period_ns"] == 10_000_000]
+    assert often
+    for each in often:
+        assert each["start_ns"] >= started["start_ns"]
+        assert each["end_ns"] <= ended["end_ns"] + 10**9
+    assert training.told("python_lines")[-1]["period_ns"] == 50_000_000
+
+
+def test_python_is_sampled_as_before_after_a_window_that_fails(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = TorchOperators.stop
+
+    def broken(engine: TorchOperators) -> None:
+        stop(engine)
+        msg = "cannot stop"
+        raise OSError(msg)
+
+    monkeypatch.setattr(TorchOperators, "stop", broken)
+    training = Training(run_dir, window(start_step=3, num_steps=2))
+    training.train(4)
+    sampler = sampler_of(training.hook._session)
+    assert sampler is not None
+    assert sampler._interval_ns == 10_000_000
+    training.train(4)
+    assert sampler._interval_ns == 50_000_000
+    assert training.hook.n_steps == 8
+    training.close()
 
 
 def test_a_forked_child_has_no_window(run_dir: Path) -> None:

@@ -25,7 +25,7 @@ class TopLine:
 
     Attributes:
         where: ``file:line function``.
-        share: Its share of the samples of these phases.
+        share: Its share of the time in these phases.
         n_samples: How many samples these phases have.
     """
 
@@ -40,19 +40,21 @@ def top_line(bins: Sequence[Bin], phases: Collection[Phase]) -> TopLine | None:
     None if there are too few samples.  Of each stack the innermost line counts that
     is the program's own: not Python's, a package's, or tdbg's.
     """
-    counts: Counter[str] = Counter()
+    times: Counter[str] = Counter()
+    n_samples = 0
     for each in bins:
         for event in each.events.get("python_lines", ()):
+            period = event.get("period_ns") or 1  # Windows sample more often.
             for sample in event.get("samples") or ():
                 if sample.get("phase") in phases and sample.get("stack"):
-                    stack = sample["stack"]
+                    stack, count = sample["stack"], int(sample.get("count", 1))
                     line = innermost_of_program(stack) or stack[-1]
-                    counts[line] += int(sample.get("count", 1))
-    total = counts.total()
-    if total < ENOUGH_SAMPLES:
+                    times[line] += count * period
+                    n_samples += count
+    if n_samples < ENOUGH_SAMPLES:
         return None
-    where, n = counts.most_common(1)[0]
-    return TopLine(where, n / total, total)
+    where, time = times.most_common(1)[0]
+    return TopLine(where, time / times.total(), n_samples)
 
 
 def in_words(line: TopLine | None) -> str:
