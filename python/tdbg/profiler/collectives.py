@@ -33,7 +33,7 @@ import numpy as np
 from tdbg.capture.session import Session
 from tdbg.profiler.part import ProfilerSettings
 from tdbg.profiler.patches import LibraryPatches
-from tdbg.run.profile_tables import COLLECTIVE, Phase
+from tdbg.run.profile_tables import COLLECTIVE, COLLECTIVE_KINDS, Phase
 from tdbg.run.schema import EventKind
 
 __all__ = ["DDP", "KINDS", "CollectiveRows", "Collectives", "start"]
@@ -42,7 +42,7 @@ _FLUSH_NS = 1_000_000_000
 _MAX_ROWS = 512
 _MAX_GROUPS = 10_000
 
-#: The kinds by the methods of a process group, in the order of their numbers.
+#: The kinds by the methods of a process group.
 KINDS: dict[str, str] = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce",
@@ -71,8 +71,7 @@ KINDS: dict[str, str] = {
 }
 #: The all-reduce of gradients that DistributedDataParallel makes of a backward.
 DDP = "ddp_all_reduce"
-_WORDS = [*dict.fromkeys(KINDS.values()), DDP]
-_NUMBERS = {word: i for i, word in enumerate(_WORDS)}
+_NUMBERS = {word: i for i, word in enumerate(COLLECTIVE_KINDS)}
 
 _MODULE = "torch._C._distributed_c10d"
 _DDP_MODULE = "torch.nn.parallel.distributed"
@@ -129,7 +128,7 @@ class CollectiveRows:
     def _describe(self, number: int, name: str, group: Any) -> None:
         content: dict[str, Any] = {
             "what": "collectives",
-            "kinds": _WORDS,
+            "kinds": list(COLLECTIVE_KINDS),
             "group": number,
             "name": name,
         }

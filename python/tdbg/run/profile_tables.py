@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "COLLECTIVE",
+    "COLLECTIVE_KINDS",
     "DISK",
     "GPU",
     "LOADER",
@@ -266,6 +267,14 @@ COLLECTIVE: Final = np.dtype(
         ("exposed_ns", "<i8"),  # of that, the time in which the rank waited
         ("bytes", "<i8"),
     ]
+)
+
+#: The kinds of collective operations, as PyTorch names them, in the order of the words
+#: that this tdbg writes.  ``ddp_all_reduce`` is the all-reduce of gradients that
+#: DistributedDataParallel makes of a backward.
+COLLECTIVE_KINDS: Final = (
+    *("all_reduce", "broadcast", "all_gather", "gather", "scatter", "reduce"),
+    *("reduce_scatter", "all_to_all", "barrier", "send", "recv", "ddp_all_reduce"),
 )
 
 #: The tables by name; a table of cores has a type of its own for each number of cores.

@@ -12,16 +12,20 @@ import time as clocks
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from tdbg.config.messages import check_choice
 from tdbg.config.quantities import plural
 from tdbg.errors import NoMoreData, StepNotYetAvailable
 from tdbg.modes import ModeKeys
+from tdbg.run.profile_tables import COLLECTIVE_KINDS
 from tdbg.trial.profile import analysis
 from tdbg.trial.profile.clock import TimeRange
 from tdbg.trial.profile.queries import SPAN_DTYPE, ProfileQueries, Rows, Steps
 from tdbg.trial.profile.tables import joined
 from tdbg.trial.profile.windows import (
     RecordedWindow,
+    collective_words_of,
     functions_of,
     operators_of,
     python_lines_of,
@@ -172,9 +176,38 @@ class Profile(ProfileQueries):
         worker: str | int | None = None,
         time: TimeRange | None = None,
         steps: Steps | None = None,
+        kind: str | None = None,
     ) -> Rows:
-        """Return a row for each collective operation of a rank: ``COLLECTIVE``."""
-        return self.table("collective", worker=worker, time=time, steps=steps)
+        """Return a row for each collective operation of a rank: ``COLLECTIVE``.
+
+        Args:
+            worker: As above.
+            time: As above.
+            steps: As above.
+            kind: Only operations of this kind, as PyTorch names them: "all_reduce",
+                "all_gather", "broadcast", ...; "ddp_all_reduce" are the gradients of
+                DistributedDataParallel.
+
+        Raises:
+            ConfigurationError: If there is no *kind* of this name.
+        """
+        found = self.table("collective", worker=worker, time=time, steps=steps)
+        if kind is None:
+            return found
+        names = self.collective_kinds(found)
+        check_choice("kind", kind, sorted({*COLLECTIVE_KINDS, *names.tolist()} - {""}))
+        return found[names == kind]
+
+    def collective_kinds(self, rows: Rows) -> NDArray[np.object_]:
+        """Return the kind of each row of ``collectives()``, as text; "": unknown."""
+        with self._run.fresh() as run:
+            words = collective_words_of(self._placed(run))
+        names = np.full(len(rows), "", object)
+        for worker, known in words.items():
+            for number, word in enumerate(known):
+                of_kind = (rows["worker"] == worker) & (rows["kind"] == number)
+                names[of_kind] = word
+        return names
 
     def spans(
         self,

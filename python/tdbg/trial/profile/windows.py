@@ -1,4 +1,4 @@
-"""Windows of a profile, and what was found in them, from the run's events.
+"""Windows of a profile, and what else the run's events say of it.
 
 Thread safety: values; ask under the trial's lock.
 """
@@ -19,6 +19,7 @@ __all__ = [
     "OPERATOR_DTYPE",
     "PYTHON_LINE_DTYPE",
     "RecordedWindow",
+    "collective_words_of",
     "functions_of",
     "operators_of",
     "python_lines_of",
@@ -162,6 +163,14 @@ def functions_of(writers: Placed, window: str | None) -> list[dict[str, Any]]:
         if window is None or str(data.get("window", "")) == window
         for each in list_of(data.get("functions"))
     ]
+
+
+def collective_words_of(writers: Placed) -> dict[int, list[str]]:
+    """Return the kinds of collective operations, in their order, of each worker."""
+    return {
+        worker: list(map(str, list_of(data.get("kinds"))))
+        for data, worker, _ in _changes(writers, "collectives")
+    }
 
 
 def python_lines_of(writers: Placed) -> NDArray[np.void]:

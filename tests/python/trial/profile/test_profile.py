@@ -21,6 +21,7 @@ from tdbg.errors import (
 )
 from tdbg.modes import ModeKeys
 from tdbg.run.profile_tables import (
+    COLLECTIVE,
     DISK,
     GPU,
     LOADER,
@@ -285,6 +286,28 @@ def test_what_events_say_is_read(tmp_path: Path) -> None:
     assert (function["name"], function["window"]) == ("f", "w1")
     (line,) = profile.python_lines()
     assert (line["line"], line["count"]) == ("a.py:9 load", 4)
+
+
+def test_collective_operations_are_selected_by_their_kind(
+    tmp_path: Path, begin: int
+) -> None:
+    # The second rank was recorded by a tdbg that knew the kinds in another order.
+    for rank, words in enumerate((["all_reduce", "barrier"], ["new", "all_reduce"])):
+        with RunBuilder(tmp_path / "run", rank=rank, world_size=2) as run:
+            run.event(EventKind.CHANGE, {"what": "collectives", "kinds": words})
+            rows = np.zeros(3, COLLECTIVE)
+            rows["time"], rows["kind"] = begin + np.arange(3), [0, 1, 9]
+            run.samples("collective", rows)
+    profile = profile_of(tmp_path / "run")
+    found = profile.collectives(kind="all_reduce")
+    assert found[["worker", "kind"]].tolist() == [(0, 0), (1, 1)]
+    assert len(profile.collectives(kind="send")) == 0
+    assert len(profile.collectives(worker=1, kind="new")) == 1
+    everything = profile.collectives(worker=0)
+    names = profile.collective_kinds(everything).tolist()
+    assert names == ["all_reduce", "barrier", ""]
+    with pytest.raises(ConfigurationError, match=r"'allreduce'.*all_reduce"):
+        profile.collectives(kind="allreduce")
 
 
 def test_spans_have_names_and_steps(tmp_path: Path, begin: int) -> None:
