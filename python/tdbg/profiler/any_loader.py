@@ -146,8 +146,9 @@ class _Batches(Iterator[_T]):
     ) -> None:
         self._rows = rows
         self._batches = batches
-        is_known = isinstance(made_at, NumberedLoader)
-        self._numbered = made_at if is_known else loaders.number_of(self, made_at)
+        if not isinstance(made_at, NumberedLoader):
+            made_at = loaders.number_of(self, made_at)
+        self._numbered = made_at
         self._epoch = self._numbered.begins(self)
         self._starting_ns = starting_ns
 

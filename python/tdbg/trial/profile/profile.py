@@ -196,7 +196,8 @@ class Profile(ProfileQueries):
             return found
         names = self.collective_kinds(found)
         check_choice("kind", kind, sorted({*COLLECTIVE_KINDS, *names.tolist()} - {""}))
-        return found[names == kind]
+        chosen: Rows = found[names == kind]
+        return chosen
 
     def collective_kinds(self, rows: Rows) -> NDArray[np.object_]:
         """Return the kind of each row of ``collectives()``, as text; "": unknown."""
