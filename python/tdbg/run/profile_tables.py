@@ -44,8 +44,10 @@ __all__ = [
     "TABLES",
     "Phase",
     "ProcessKind",
+    "core_shares",
     "core_type",
     "empty",
+    "measured",
     "parse_columns",
     "parse_table_name",
     "table_name",
@@ -238,10 +240,7 @@ LOADER: Final = np.dtype(
         ("worker", "<i4"),  # that fetched it; -1: the consumer's own process
         ("pid", "<i4"),  # of the worker; 0: unknown
         ("epoch", "<i4"),  # number of the iterator of this loader
-        (
-            "depth",
-            "<i4",
-        ),  # batches ready when the consumer asked; -1: unknown
+        ("depth", "<i4"),  # batches ready when the consumer asked; -1: unknown
         ("capacity", "<i4"),  # batches that may be ready: workers x prefetch factor
         ("workers", "<i4"),
         ("samples", "<i4"),  # in the batch; -1: unknown
@@ -257,10 +256,7 @@ COLLECTIVE: Final = np.dtype(
     [
         ("time", "<i8"),  # when it ended
         ("global_step", "<i8"),
-        (
-            "sequence",
-            "<i8",
-        ),  # in its group, equal on all ranks
+        ("sequence", "<i8"),  # in its group, equal on all ranks
         ("group", "<i4"),  # number of the process group
         ("kind", "<u4"),  # index in the words of the table's event
         ("duration_ns", "<i8"),  # from the call, which is the rank's arrival
@@ -366,6 +362,28 @@ def _written(name: str, column: np.dtype[Any]) -> str:
         return f"{name}:{column.str}"
     base, (length,) = column.subdtype
     return f"{name}:{base.str}*{length}"
+
+
+def measured(column: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a column as numbers, with NaN where nothing was measured.
+
+    Example:
+        >>> measured(np.array([5, NOT_MEASURED], np.uint64)).tolist()
+        [5.0, nan]
+    """
+    found = column.astype(np.float64)
+    if column.dtype.kind == "u":
+        found[column == np.iinfo(column.dtype).max] = np.nan
+    return found
+
+
+def core_shares(rows: NDArray[np.void]) -> NDArray[np.float64]:
+    """Return how busy cores were, 0 to 1, by rows of the table ``core``.
+
+    Returns:
+        NaN where nothing was measured.  Shape (rows, cores).
+    """
+    return measured(rows["busy"]) / 200
 
 
 def empty(table: np.dtype[Any]) -> NDArray[Any]:

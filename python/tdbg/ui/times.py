@@ -72,7 +72,7 @@ def _of_machine(view: TimeView) -> dict[str, Any]:
         "lines": _all(view.python_lines),
         "machine": _all(view.machine.table()),
         "memory": [_memory(each) for each in view.machine.memories()],
-        "energy": _or_none(view.energy),
+        "energy": view.energy.statement,
         "own_cost": _or_none(view.own_cost),
         "lacks": list(view.lacks),
     }

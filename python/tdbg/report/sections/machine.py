@@ -21,7 +21,6 @@ from tdbg.view.time import (
     Line,
     LoaderUse,
     Operators,
-    TimeView,
     UsageRow,
     duration_text,
     percent_text,
@@ -106,7 +105,7 @@ def _value(value: float, unit: str) -> str:
 
 
 def memory(subject: Subject) -> Section | None:
-    """Tell how memory went, when it will be full, and what the run used of energy."""
+    """Tell how memory went, when it will be full, and how much energy the run used."""
     view = subject.time
     uses, span = view.machine.memories(), view.machine.span
     if not uses or span is None:
@@ -119,7 +118,7 @@ def memory(subject: Subject) -> Section | None:
     content += [
         tag("p", _forecast(each.name, each.forecast)) for each in uses if each.forecast
     ]
-    content.append(tag("p", _energy(view)))
+    content.append(tag("p", f"Energy: {view.energy.statement}."))
     return Section("memory", "Memory and energy", content)
 
 
@@ -129,19 +128,6 @@ def _forecast(name: str, found: Forecast) -> str:
         f"and reaches {size(found.limit)} {span_text(found.seconds * 1e9)} after the "
         "last sample, if it goes on so."
     )
-
-
-def _energy(view: TimeView) -> str:
-    found = view.energy
-    if found is None:
-        return "Energy: nothing on this machine counts it that tdbg may read."
-    parts = ", ".join(f"{name} {number(wh)}" for name, wh in found.watt_hours.items())
-    text = f"Energy: {number(found.total)} Wh ({parts})"
-    if found.per_step:
-        text += f", {number(found.per_step * 1000)} mWh a step"
-    if found.per_sample:
-        text += f", {number(found.per_sample * 1000)} mWh a sample"
-    return f"{text}."
 
 
 def ranks(subject: Subject) -> Section | None:

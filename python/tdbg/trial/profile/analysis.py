@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
-from tdbg.run.profile_tables import NOT_MEASURED, PHASE_COLUMNS
+from tdbg.run.profile_tables import PHASE_COLUMNS, core_shares, measured
 from tdbg.trial.profile.clock import RunClock
 
 __all__ = [
@@ -331,10 +331,10 @@ def device_uses(profile: Tables) -> Iterator[DeviceUse]:
         busy = np.where(np.isnan(rows["allowed_busy"]), busy, rows["allowed_busy"])
         of_host = node, "", "share", rows["time"], seconds
         yield DeviceUse("cpu", *of_host, busy.astype(np.float64))
-        free, total = _float(rows["memory_available"]), _float(rows["memory_total"])
+        free, total = measured(rows["memory_available"]), measured(rows["memory_total"])
         yield DeviceUse("memory", *of_host, 1 - _share(free, total))
         yield DeviceUse("i/o", *of_host, rows["cpu_iowait"].astype(np.float64))
-        used, limit = _float(rows["cgroup_memory"]), _float(rows["cgroup_limit"])
+        used, limit = measured(rows["cgroup_memory"]), measured(rows["cgroup_limit"])
         of_group = node, "cgroup", "share", rows["time"], seconds
         yield DeviceUse("memory", *of_group, _share(used, limit))
     yield from _gpus(profile)
@@ -347,37 +347,39 @@ def device_uses(profile: Tables) -> Iterator[DeviceUse]:
 def _cores(profile: Tables) -> Iterator[DeviceUse]:
     for node, rows in _by_node(profile, "core"):
         seconds = _seconds(rows)
-        for core in range(rows["busy"].shape[1]):
-            busy = rows["busy"][:, core]
-            values = np.where(busy == 255, np.nan, busy / 200)
+        for core, busy in enumerate(core_shares(rows).T):
             yield DeviceUse(
-                "cpu", node, f"cpu{core}", "share", rows["time"], seconds, values
+                "cpu", node, f"cpu{core}", "share", rows["time"], seconds, busy
             )
 
 
 def _gpus(profile: Tables) -> Iterator[DeviceUse]:
     for node, device, rows in _by_device(profile, "gpu"):
+        busy = rows["busy"].astype(np.float64)
         yield DeviceUse(
-            "gpu", node, device, "share", rows["time"], _seconds(rows),
-            rows["busy"].astype(np.float64),
-        )  # fmt: skip
+            "gpu", node, device, "share", rows["time"], _seconds(rows), busy
+        )
 
 
 def _gpu_memory(profile: Tables) -> Iterator[DeviceUse]:
     for node, device, rows in _by_device(profile, "gpu"):
-        share = _share(_float(rows["memory_used"]), _float(rows["memory_total"]))
+        share = _share(measured(rows["memory_used"]), measured(rows["memory_total"]))
         yield DeviceUse(
             "gpu_memory", node, device, "share", rows["time"], _seconds(rows), share
         )
 
 
 def _rates(
-    profile: Tables, table: str, resource: str, columns: tuple[str, ...], scale: float,
+    profile: Tables,
+    table: str,
+    resource: str,
+    columns: tuple[str, ...],
+    scale: float,
     unit: str,
-) -> Iterator[DeviceUse]:  # fmt: skip
-    """Growth of totals, a second."""
+) -> Iterator[DeviceUse]:
+    """Yield how fast totals grow, a second."""
     for node, device, rows in _by_device(profile, table):
-        total = np.sum([_float(rows[column]) for column in columns], axis=0)
+        total = np.sum([measured(rows[column]) for column in columns], axis=0)
         seconds = _seconds(rows)[1:]
         grown = np.where(np.diff(total) < 0, np.nan, np.diff(total))  # Booted anew.
         values = _share(grown * scale, seconds)
@@ -409,9 +411,3 @@ def _seconds(rows: Rows) -> Floats:
     """How long each sample counts: since the one before; the first, for no time."""
     found: Floats = np.diff(rows["time"], prepend=rows["time"][:1]) / 1e9
     return found
-
-
-def _float(column: NDArray[np.uint64]) -> Floats:
-    """A column of unsigned integers; NaN where it was not measured."""
-    values = column.astype(np.float64)
-    return np.where(column == NOT_MEASURED, np.nan, values)

@@ -70,7 +70,10 @@ class EnergyUse(NamedTuple):
         """
         total = self.total_wh
         if total is None:
-            return "unknown: neither the GPUs nor the processors have a counter"
+            return (
+                "unknown, because neither the GPUs nor the processors have a counter "
+                "that tdbg may read"
+            )
         text = f"{total:.3g} Wh"
         if self.processor_wh is None:
             text += ", of the GPUs alone"

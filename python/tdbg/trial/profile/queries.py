@@ -47,7 +47,6 @@ _DURATIONS = {
     "collective": "duration_ns",
     "span": "duration_ns",
 }
-_SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
 
 class ProfileQueries:

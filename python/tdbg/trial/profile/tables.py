@@ -35,7 +35,6 @@ Rows = NDArray[np.void]
 # A row may lie behind the end of what was asked for and still tell of it: samplers
 # write one in a minute at least.
 _MARGIN_NS = 61_000_000_000
-_NO_CORE = 255
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from tdbg.view.time.phases import (
 )
 from tdbg.view.time.programs import Line, Operators
 from tdbg.view.time.ranks import Lateness, lateness_in
-from tdbg.view.time.usage import Energy, Forecast, UsageMap, UsageRow
+from tdbg.view.time.usage import Forecast, UsageMap, UsageRow
 from tdbg.view.time.view import (
     NO_PROFILE,
     Change,
@@ -40,7 +40,6 @@ __all__ = [
     "Bands",
     "BinColumns",
     "Change",
-    "Energy",
     "Forecast",
     "JobPhase",
     "Lateness",

@@ -1,6 +1,6 @@
-"""What a profile says of machines, put into the values that are shown.
+"""The machines of a run, in the values that every face shows.
 
-Thread safety: functions; a profile's own.
+Thread safety: as the profile.
 """
 
 from __future__ import annotations
@@ -12,18 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.run.profile_tables import core_shares, measured
 from tdbg.view.time.bins import Floats, Integers
 from tdbg.view.time.usage import (
-    Energy,
     Forecast,
     UsageMap,
     UsageRow,
-    busy_shares,
     core_name,
-    energy_of,
     forecast_of,
     growth,
-    measured,
     usage_map,
     usage_row,
 )
@@ -93,9 +90,9 @@ class Machine:
     def samples(self) -> list[tuple[str, Floats]]:
         """Return how busy each core and each GPU was, by name: a share a sample."""
         found = [
-            (core_name(node, i), busy_shares(rows)[:, i])
+            (core_name(node, i), busy)
             for node, rows in self.cores
-            for i in range(rows["busy"].shape[1])
+            for i, busy in enumerate(core_shares(rows).T)
         ]
         return found + [(name, measured(rows["busy"])) for name, rows in self.gpus]
 
@@ -154,16 +151,6 @@ class Machine:
             found.append(_memory(name, rows, used, total))
         return [each for each in found if np.isfinite(each.used).any()]
 
-    def energy(self, n_steps: int, n_samples: float | None) -> Energy | None:
-        """Return the energy of the run, or None if nothing counts it."""
-        counters = {}
-        for node, rows in self.system:
-            joules = measured(rows["energy_uj"]) / 1e6
-            counters[f"{node} processors".strip()] = joules
-        for name, rows in self.gpus:
-            counters[name] = measured(rows["energy_mj"]) / 1e3
-        return energy_of(counters, n_steps, n_samples)
-
 
 def _memory(name: str, rows: Rows, used: Floats, limits: Floats) -> MemoryUse:
     known = limits[np.isfinite(limits)]
@@ -173,13 +160,13 @@ def _memory(name: str, rows: Rows, used: Floats, limits: Floats) -> MemoryUse:
 
 
 def _named(by_node: list[Rows]) -> Named:
-    """Rows of nodes with the name of each; a node that is alone needs none."""
+    """Return rows of nodes, each with its name; a node that is alone needs none."""
     found = [(f"node {i}", rows) for i, rows in enumerate(by_node) if len(rows)]
     return found if len(found) > 1 else [("", rows) for _, rows in found]
 
 
 def _gpus(by_node: list[Rows]) -> Named:
-    """Rows of each GPU, by node and by NVML's number."""
+    """Return the rows of each GPU, by node and by NVML's number."""
     return [
         (f"{node} GPU {index}".strip(), rows[rows["index"] == index])
         for node, rows in _named(by_node)
@@ -188,7 +175,7 @@ def _gpus(by_node: list[Rows]) -> Named:
 
 
 def _rates(rows: Rows, column: str) -> Floats:
-    """Growth of a total a second, of all instances together."""
+    """Return how fast a total grows, a second, over all instances together."""
     found: dict[int, float] = {}
     keys = np.char.add(rows["worker"].astype("U"), rows["instance"])
     for key in np.unique(keys).tolist():

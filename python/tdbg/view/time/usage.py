@@ -1,4 +1,4 @@
-"""Cores, GPUs, memory and energy over time; and what the machine did, in percentiles.
+"""Cores, GPUs and memory over time; and what the machine did, in percentiles.
 
 Thread safety: pure functions over values.
 """
@@ -6,7 +6,7 @@ Thread safety: pure functions over values.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,40 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.quantities import reach
-from tdbg.run.profile_tables import NOT_MEASURED
+from tdbg.run.profile_tables import core_shares
 from tdbg.view.time.bins import BinColumns, Floats, Integers, covered
 
 __all__ = [
-    "Energy",
     "Forecast",
     "UsageMap",
     "UsageRow",
-    "busy_shares",
     "core_name",
-    "energy_of",
     "forecast_of",
     "growth",
-    "measured",
     "usage_map",
     "usage_row",
 ]
 
 # More cores than rows share them.
 MOST_ROWS = 64
-NO_CORE = 255
 # A forecast is of so many medians of neighbouring samples.
 BLOCKS = 60
 LEAST_BLOCKS = 12
 # Mann-Kendall's z, and the rise in shares of the limit, from which memory grows.
 LEAST_Z, LEAST_RISE = 6.0, 0.01
-
-
-def measured(column: NDArray[Any]) -> Floats:
-    """Return a column as numbers, with NaN where nothing was measured."""
-    found = column.astype(np.float64)
-    if column.dtype.kind == "u" and column.dtype.itemsize == 8:
-        found[column == NOT_MEASURED] = np.nan
-    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,7 +72,7 @@ def usage_map(
     """
     parts, names = [], []
     for node, rows in cores:
-        busy = busy_shares(rows)
+        busy = core_shares(rows)
         groups = _groups(busy.shape[1], MOST_ROWS // max(1, len(cores)))
         shares = np.stack([_mean(busy[:, g], axis=1) for g in groups], axis=1)
         parts.append(covered(rows["time"], shares, edges))
@@ -108,13 +95,6 @@ def usage_map(
 
 def _groups(n: int, most: int) -> list[NDArray[np.int64]]:
     return np.array_split(np.arange(n), min(n, max(1, most))) if n else []
-
-
-def busy_shares(rows: NDArray[np.void]) -> Floats:
-    """Return how busy cores were, of rows of the table ``core``.  Shape (n, cores)."""
-    busy = rows["busy"].astype(np.float64)
-    busy[rows["busy"] == NO_CORE] = np.nan
-    return np.asarray(busy / 200)
 
 
 def core_name(node: str, first: int, last: int | None = None) -> str:
@@ -243,58 +223,3 @@ def _kendall(values: Floats) -> float:
     first, second = np.triu_indices(n, 1)
     score = float(np.sign(values[second] - values[first]).sum())
     return score / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-
-
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """What a run used of energy, as far as the machine counts it.
-
-    Attributes:
-        watt_hours: By what counts it, such as "GPU 0" or "processors".
-        per_step: Watt-hours a training step; None: there are no steps.
-        per_sample: Watt-hours a sample; None: batches do not say how many they have.
-    """
-
-    watt_hours: Mapping[str, float]
-    per_step: float | None
-    per_sample: float | None
-
-    @property
-    def total(self) -> float:
-        """Watt-hours of everything that was counted."""
-        return sum(self.watt_hours.values())
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a dictionary that JSON can hold."""
-        return {
-            "watt_hours": dict(self.watt_hours),
-            "total": self.total,
-            "per_step": self.per_step,
-            "per_sample": self.per_sample,
-        }
-
-
-def energy_of(
-    counters: Mapping[str, Floats], n_steps: int, n_samples: float | None
-) -> Energy | None:
-    """Return the energy of a run, or None if nothing counts it.
-
-    Args:
-        counters: By what counts it: totals in joules, of each sample.
-        n_steps: Training steps.
-        n_samples: Samples of them; None: unknown.
-    """
-    used = {}
-    for name, totals in counters.items():
-        known = totals[np.isfinite(totals)]
-        if len(known) > 1:
-            # A counter that fell was reset.
-            used[name] = float(np.maximum(np.diff(known), 0.0).sum()) / 3600
-    if not used:
-        return None
-    total = sum(used.values())
-    return Energy(
-        used,
-        total / n_steps if n_steps else None,
-        total / n_samples if n_samples else None,
-    )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tdbg.config.quantities import conjoin, plural
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.run.profile_tables import Phase
-from tdbg.trial import Trial, create_trial
+from tdbg.trial import EnergyUse, Trial, create_trial, energy_of
 from tdbg.view.problems import Diagnosis, Problem, diagnosis_of_run
 from tdbg.view.time.bins import BinColumns, Integers, binned, covered, even_edges
 from tdbg.view.time.breakdown import (
@@ -55,7 +55,7 @@ from tdbg.view.time.machine import Machine
 from tdbg.view.time.phases import percent_text, span_text
 from tdbg.view.time.programs import Line, Operators, lines_of, operators_of
 from tdbg.view.time.ranks import Lateness, lateness_of
-from tdbg.view.time.usage import Energy, UsageMap
+from tdbg.view.time.usage import UsageMap
 
 __all__ = [
     "NO_PROFILE",
@@ -329,12 +329,9 @@ class TimeView:
         return Machine(self._profile)
 
     @cached_property
-    def energy(self) -> Energy | None:
-        """The energy of the run, or None if nothing counts it."""
-        samples = self.steps["samples"]
-        n_samples = float(samples[samples >= 0].sum())
-        n_steps = len(np.unique(self.steps["global_step"]))
-        return self.machine.energy(n_steps, n_samples or None)
+    def energy(self) -> EnergyUse:
+        """The energy of the run."""
+        return energy_of(self._profile)
 
     def usage(self, edges: Integers) -> UsageMap:
         """Return how busy cores and GPUs were over columns of training steps."""

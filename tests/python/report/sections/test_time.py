@@ -103,7 +103,7 @@ def test_the_rank_that_the_others_wait_for_comes_first(text: str) -> None:
 def test_energy_that_nothing_counts_is_said_and_not_guessed(tmp_path: Path) -> None:
     profiled_run(tmp_path / "run", [Plan()])
     text = report.render(tdbg.create_trial(tmp_path / "run"), profile=True)
-    assert "Energy: nothing on this machine counts it" in text
+    assert "Energy: unknown, because neither the GPUs" in text
 
 
 def test_a_run_without_a_profile_says_so_in_one_line(tmp_path: Path) -> None:

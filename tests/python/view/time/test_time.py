@@ -30,7 +30,7 @@ from tdbg.view.time.loading import loading_of
 from tdbg.view.time.phases import NAMES, ORDER, duration_text, span_text
 from tdbg.view.time.programs import lines_of, operators_of
 from tdbg.view.time.ranks import lateness_of
-from tdbg.view.time.usage import energy_of, forecast_of, usage_map
+from tdbg.view.time.usage import forecast_of, usage_map
 
 SECOND = 10**9
 
@@ -241,14 +241,6 @@ def test_memory_that_does_not_leak_has_none(shape: str) -> None:
         "cache that fills": 8e9 + 4e9 * (1 - np.exp(-seconds / 60)),
     }[shape]
     assert forecast_of((seconds * 1e9).astype(np.int64), used, 16e9) is None
-
-
-def test_energy_is_counted_by_the_step_and_by_the_sample() -> None:
-    found = energy_of({"GPU 0": np.array([0.0, 3600.0, np.nan, 7200.0])}, 10, 640.0)
-    assert found is not None
-    assert found.total == pytest.approx(2.0)
-    assert found.per_step == pytest.approx(0.2)
-    assert energy_of({"GPU 0": np.full(3, np.nan)}, 10, None) is None
 
 
 # --- Ranks --------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tdbg.compat.smdebug.profiler.utils import (
 )
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import is_run
-from tdbg.run.profile_tables import NOT_MEASURED, PHASE_COLUMNS, Phase
+from tdbg.run.profile_tables import PHASE_COLUMNS, Phase, core_shares, measured
 from tdbg.trial import create_trial
 
 __all__ = ["RunEvents", "has_ended", "is_run", "status_of"]
@@ -39,7 +39,6 @@ PHASE_NAMES: Final = {
     Phase.BACKWARD: "Backward(post-forward)",
     Phase.DATA_WAIT: "DataWait",
 }
-_NOT_BUSY = 255
 _US = 1000
 #: Totals that become rates: the table, its kind, the sums of columns by name.
 _RATES: Final = (
@@ -155,25 +154,23 @@ class RunEvents:
 
     def _series(self, node: int) -> Iterator[_Series]:
         rows = self._profile.system(node=node)
-        used = 1 - _known(rows["memory_available"]) / _known(rows["memory_total"])
+        used = 1 - measured(rows["memory_available"]) / measured(rows["memory_total"])
         yield "memory", "MemoryUsedPercent", "", 100 * used, rows
         waits = 100 * rows["cpu_iowait"].astype(np.float64)
         yield "cpu", "cpu", "I/OWaitPercentage", waits, rows
         rows = self._profile.cores(node=node)
-        for core in range(rows["busy"].shape[1] if len(rows) else 0):
-            busy = rows["busy"][:, core].astype(np.float64)
-            busy[busy == _NOT_BUSY] = np.nan
-            yield "cpu", f"cpu{core}", "CPUUtilization", busy / 2, rows
+        for core, busy in enumerate(core_shares(rows).T if len(rows) else ()):
+            yield "cpu", f"cpu{core}", "CPUUtilization", 100 * busy, rows
         for index, rows in _parts(self._profile.gpus(node=node), "index"):
             busy = 100 * rows["busy"].astype(np.float64)
-            held = 100 * _known(rows["memory_used"]) / _known(rows["memory_total"])
+            held = 100 * measured(rows["memory_used"]) / measured(rows["memory_total"])
             yield "gpu", f"gpu{index}", "GPUUtilization", busy, rows
             yield "gpu", f"gpu{index}", "GPUMemoryUtilization", held, rows
         for table, kind, dimension, rates in _RATES:
             devices = getattr(self._profile, table)(node=node)
             for _, rows in _parts(devices, "instance"):
                 for name, columns in rates.items():
-                    totals = sum(_known(rows[column]) for column in columns)
+                    totals = sum(measured(rows[column]) for column in columns)
                     seconds = np.diff(rows["time"]) / 1e9
                     with np.errstate(divide="ignore", invalid="ignore"):
                         rate = np.diff(np.asarray(totals)) / seconds
@@ -230,12 +227,6 @@ class RunEvents:
     def _at(self, rows: _Rows) -> NDArray[np.float64]:
         """Return when rows were taken, in us since the epoch."""
         return np.asarray(self._profile.wall_ns(rows["time"]) / _US, np.float64)
-
-
-def _known(column: NDArray[Any]) -> NDArray[np.float64]:
-    found = column.astype(np.float64)
-    found[column == NOT_MEASURED] = np.nan
-    return found
 
 
 def _parts(rows: _Rows, column: str) -> Iterator[tuple[Any, _Rows]]:

@@ -98,12 +98,8 @@ export interface Facts {
     limit: number | null;
     forecast: { slope: number; seconds: number; limit: number } | null;
   }[];
-  energy: {
-    watt_hours: Record<string, number>;
-    total: number;
-    per_step: number | null;
-    per_sample: number | null;
-  } | null;
+  /** The energy of the run, in words. */
+  energy: string;
   own_cost: { sentence: string } | null;
   /** What was not recorded, and why, a sentence each. */
   lacks: string[];

@@ -208,7 +208,7 @@ export function MachineCard({ facts }: { facts: Facts }) {
           ),
         ])}
       />
-      <p class="soft">{energyText(facts)}</p>
+      <p class="soft">Energy: {facts.energy}.</p>
     </Card>
   );
 }
@@ -232,10 +232,4 @@ function amount(value: number, unit: string): string {
   if (unit === "share") return percent(value);
   if (unit === "bytes") return bytes(value);
   return unit === "bytes/s" ? `${bytes(value)}/s` : `${number(value)} ${unit}`;
-}
-
-function energyText({ energy }: Facts): string {
-  if (!energy) return "Energy: nothing on this machine counts it that tdbg may read.";
-  const step = energy.per_step === null ? "" : `, ${number(energy.per_step * 1000)} mWh a step`;
-  return `Energy: ${number(energy.total)} Wh${step}.`;
 }
