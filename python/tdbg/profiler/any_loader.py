@@ -96,11 +96,11 @@ class _Loader(Generic[_T]):
 
     def __iter__(self) -> Iterator[_T]:
         began = time.monotonic_ns()
-        self._rows.waits()
+        self._rows.enter()
         try:
             batches = iter(self._batches)
         finally:
-            self._rows.goes_on()
+            self._rows.leave()
         starting_ns = time.monotonic_ns() - began
         return _Batches(self._rows, batches, self._numbered, starting_ns)
 
@@ -157,7 +157,7 @@ class _Batches(Iterator[_T]):
         session = rows.session
         if session is None or session.is_closed or loaders.is_inside():
             return next(self._batches)
-        rows.waits()
+        rows.enter()
         began = time.monotonic_ns() - self._starting_ns
         self._starting_ns = 0
         try:
@@ -168,7 +168,7 @@ class _Batches(Iterator[_T]):
             raise
         finally:
             ended = time.monotonic_ns()
-            rows.goes_on()
+            rows.leave()
         samples, n_bytes = size_of(batch)
         worker, depth = -1, -1  # Not known of a loader that is not PyTorch's.
         where = self._numbered.number, worker, os.getpid(), self._epoch, depth, 0, 0

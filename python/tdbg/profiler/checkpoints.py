@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tdbg.capture.session import Session
-from tdbg.profiler.part import ProfilerPart, ProfilerSettings
+from tdbg.config.profiler import ProfilerConfig
+from tdbg.profiler.part import ProfilerPart
 from tdbg.run.profile_tables import Phase
 from tdbg.run.schema import EventKind
 
@@ -37,7 +38,7 @@ _ORIGINAL = "_tdbg_saves"
 _open: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
 
 
-def start(session: Session, settings: ProfilerSettings) -> ProfilerPart:  # noqa: ARG001
+def start(session: Session, _: ProfilerConfig) -> ProfilerPart:
     """Measure checkpoints until the part is closed."""
     return Checkpoints(session)
 

@@ -28,18 +28,15 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tdbg.capture.session import Session
-from tdbg.profiler.part import ProfilerSettings
+from tdbg.config.profiler import ProfilerConfig
+from tdbg.profiler.part import write_off
 from tdbg.profiler.patches import LibraryPatches
-from tdbg.run.profile_tables import COLLECTIVE, COLLECTIVE_KINDS, Phase
-from tdbg.run.schema import EventKind
+from tdbg.profiler.phase_rows import PhaseRows
+from tdbg.run.profile_tables import COLLECTIVE_KINDS, Phase
 
 __all__ = ["DDP", "KINDS", "CollectiveRows", "Collectives", "start"]
 
-_FLUSH_NS = 1_000_000_000
-_MAX_ROWS = 512
 _MAX_GROUPS = 10_000
 
 #: The kinds by the methods of a process group.
@@ -81,37 +78,17 @@ _MAX_PENDING = 1024
 _GIVEN = frozenset({"all_gather", "gather", "reduce_scatter", "all_to_all"})
 
 
-class CollectiveRows:
-    """Collects the collective operations of a session, which it does not keep alive.
+class CollectiveRows(PhaseRows):
+    """Collects the collective operations of a session.
 
     Args:
         session: Writes them.
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = weakref.ref(session)
-        self._lock = threading.Lock()
-        self._rows: list[tuple[int, ...]] = []
-        self._written_ns = time.monotonic_ns()
+        super().__init__(session, "collective", Phase.COMMUNICATION)
         self._groups: dict[str, int] = {}
         self._sequence: dict[int, int] = {}
-
-    @property
-    def session(self) -> Session | None:
-        """Return the session; None: it is gone."""
-        return self._session()
-
-    def begin(self) -> None:
-        """The rank begins to communicate."""
-        session = self._session()
-        if session is not None:
-            session.clock.enter(Phase.COMMUNICATION)
-
-    def end(self) -> None:
-        """The rank goes on."""
-        session = self._session()
-        if session is not None:
-            session.clock.leave(Phase.COMMUNICATION)
 
     def number(self, group: Any) -> tuple[int, int]:
         """Return the number of a process group, and the next of its operations."""
@@ -135,12 +112,9 @@ class CollectiveRows:
         with contextlib.suppress(Exception):
             content["size"] = int(group.size())
             content["backend"] = str(group.name())
-        session = self._session()
-        with contextlib.suppress(Exception):
-            if session is not None and session.is_live:
-                session.write_event(EventKind.CHANGE, content)
+        self.write_fact(content)
 
-    def add(
+    def add_operation(
         self,
         kind: str,
         place: tuple[int, int],
@@ -165,20 +139,7 @@ class CollectiveRows:
         step = int(session.clock.global_step) + 1
         group, sequence = place
         what = sequence, group, _NUMBERS[kind]
-        self._rows.append(
-            (ended_ns, step, *what, ended_ns - began_ns, exposed_ns, n_bytes)
-        )
-        if ended_ns - self._written_ns > _FLUSH_NS or len(self._rows) >= _MAX_ROWS:
-            self.write()
-
-    def write(self) -> None:
-        """Hand the rows to the session."""
-        with self._lock:
-            rows, self._rows = self._rows, []
-            self._written_ns = time.monotonic_ns()
-        session = self._session()
-        if rows and session is not None:
-            session.write_samples("collective", np.array(rows, COLLECTIVE))
+        self.add((ended_ns, step, *what, ended_ns - began_ns, exposed_ns, n_bytes))
 
 
 _active: tuple[CollectiveRows, ...] = ()
@@ -237,7 +198,7 @@ class Collectives:
                 _pending.clear()
 
 
-def start(session: Session, _: ProfilerSettings) -> Collectives | None:
+def start(session: Session, _: ProfilerConfig) -> Collectives | None:
     """Measure the collective operations of a session, where PyTorch has any."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or _MODULE not in sys.modules:
@@ -245,8 +206,7 @@ def start(session: Session, _: ProfilerSettings) -> Collectives | None:
     try:
         return Collectives(session) if distributed.is_available() else None
     except (AttributeError, TypeError) as error:
-        content = {"what": "profiler", "part": "collectives", "off": str(error)[:500]}
-        session.write_event(EventKind.CHANGE, content)
+        write_off(session, "collectives", error)
         return None
 
 
@@ -286,14 +246,14 @@ def _measured_call(kind: str) -> Callable[[Any], Any]:
                 return original(self, *arguments, **named)
             places = tuple(rows.number(self) for rows in observers)
             for rows in observers:
-                rows.begin()
+                rows.enter()
             began = now()
             try:
                 work = original(self, *arguments, **named)
             finally:
                 launched = now() - began
                 for rows in observers:
-                    rows.end()
+                    rows.leave()
             if work is not None:
                 given = arguments[at] if len(arguments) > at else None
                 n_bytes, is_on_host = _size(given)
@@ -324,7 +284,7 @@ def _measured_wait(original: Any) -> Any:
         if found is None:
             return original(self, *arguments, **named)
         for rows in found.rows:
-            rows.begin()
+            rows.enter()
         began = now()
         try:
             return original(self, *arguments, **named)
@@ -333,8 +293,8 @@ def _measured_wait(original: Any) -> Any:
             # On a device the host goes on while the device waits.
             exposed = found.launch_ns + ended - began if found.is_on_host else -1
             for rows, place in zip(found.rows, found.places, strict=True):
-                rows.end()
-                rows.add(
+                rows.leave()
+                rows.add_operation(
                     found.kind, place, found.began_ns, ended, exposed, found.n_bytes
                 )
 
@@ -433,7 +393,7 @@ class _ModuleWaits:
             self._last = weakref.ref(parameter)
             self._began_ns = time.monotonic_ns()
             if self._is_known:
-                self._rows.begin()
+                self._rows.enter()
             _after_backward(self._ends)
 
     def _ends(self) -> None:
@@ -445,13 +405,13 @@ class _ModuleWaits:
         if not self._is_known:
             self._keep_last()
             return
-        self._rows.end()
+        self._rows.leave()
         module = self._module()
         if module is None:
             return
         place = self._rows.number(module.process_group)
         exposed = ended - began if self._on_host else -1
-        self._rows.add(DDP, place, began, ended, exposed, self._n_bytes)
+        self._rows.add_operation(DDP, place, began, ended, exposed, self._n_bytes)
 
     def _keep_last(self) -> None:
         last = None if self._last is None else self._last()

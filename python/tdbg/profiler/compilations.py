@@ -19,7 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tdbg.capture.session import Session
-from tdbg.profiler.part import ProfilerPart, ProfilerSettings
+from tdbg.config.profiler import ProfilerConfig
+from tdbg.profiler.part import ProfilerPart
 from tdbg.run.profile_tables import Phase
 from tdbg.run.schema import EventKind
 
@@ -40,7 +41,7 @@ _LEAST_NS = 1_000_000
 _MOST = 16
 
 
-def start(session: Session, settings: ProfilerSettings) -> ProfilerPart:  # noqa: ARG001
+def start(session: Session, _: ProfilerConfig) -> ProfilerPart:
     """Measure compilations until the part is closed."""
     return Compilations(session)
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tdbg.capture.session import Session
-from tdbg.profiler.part import ProfilerPart, ProfilerSettings
+from tdbg.config.profiler import ProfilerConfig
+from tdbg.profiler.part import ProfilerPart
 from tdbg.run.schema import EventKind
 
 __all__ = ["CollectorPauses", "start"]
@@ -27,7 +28,7 @@ _MOST = 16
 _Collects = Callable[[str, Mapping[str, Any]], None]
 
 
-def start(session: Session, settings: ProfilerSettings) -> ProfilerPart:  # noqa: ARG001
+def start(session: Session, _: ProfilerConfig) -> ProfilerPart:
     """Measure the collector until the part is closed."""
     return CollectorPauses(session)
 

@@ -29,16 +29,16 @@ from typing import Any
 from tdbg.capture.process import at_exit
 from tdbg.capture.ranks import launched_rank
 from tdbg.capture.session import Session
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.profiler.fetches import UNKNOWN, Fetch, FetchMemory
 from tdbg.profiler.later_run import LaterRun
 from tdbg.profiler.loader_numbers import LoaderNumbers, NumberedLoader
 from tdbg.profiler.loader_rows import LoaderRows, size_of
 from tdbg.profiler.loader_workers import MODULE, MeasuredWorker
-from tdbg.profiler.part import ProfilerSettings
+from tdbg.profiler.part import write_off
 from tdbg.profiler.patches import LibraryPatches
 from tdbg.profiler.stacks import StackSite
 from tdbg.profiler.system import follow_process
-from tdbg.run.schema import EventKind
 
 __all__ = [
     "Loaders",
@@ -99,13 +99,12 @@ class Loaders:
                 _early.forget()
 
 
-def start(session: Session, _: ProfilerSettings) -> Loaders | None:
+def start(session: Session, _: ProfilerConfig) -> Loaders | None:
     """Measure the loaders of a session."""
     try:
         return Loaders(session)
     except (AttributeError, TypeError, ValueError) as error:
-        content = {"what": "profiler", "part": "loaders", "off": str(error)[:500]}
-        session.write_event(EventKind.CHANGE, content)
+        write_off(session, "loaders", error)
         return None
 
 
@@ -348,12 +347,12 @@ def _install() -> None:
 @contextlib.contextmanager
 def _waiting(observers: tuple[LoaderRows, ...]) -> Iterator[None]:
     for rows in observers:
-        rows.waits()
+        rows.enter()
     try:
         yield
     finally:
         for rows in observers:
-            rows.goes_on()
+            rows.leave()
 
 
 def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -369,7 +368,7 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
         depth = state.ready(self)
         _inside.depth = 1
         for rows in observers:
-            rows.waits()
+            rows.enter()
         is_alone = state.n_workers == 0
         began, cpu_ns = now(), -cpu() if is_alone else -1
         try:
@@ -381,7 +380,7 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
             ended = now()
             _inside.depth = 0
             for rows in observers:
-                rows.goes_on()
+                rows.leave()
         if is_alone:
             cpu_ns += cpu()
         row = state.row(began, ended, cpu_ns, depth, batch)

@@ -1,4 +1,4 @@
-"""What a part of the profiler is: one thing that is observed, from open to close."""
+"""A part of the profiler: one thing that is observed, from open to close."""
 
 from __future__ import annotations
 
@@ -6,20 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tdbg.capture.session import Session
+from tdbg.config.profiler import ProfilerConfig
+from tdbg.run.schema import EventKind
 
-__all__ = ["ProfilerPart", "ProfilerSettings", "Start"]
-
-
-class ProfilerSettings(Protocol):
-    """Settings of the profiler; parts may read more of them."""
-
-    @property
-    def enabled(self) -> bool:
-        """Whether anything is observed."""
-
-    @property
-    def python_interval(self) -> float | None:
-        """Seconds between two samples of the Python stack; None: there are none."""
+__all__ = ["ProfilerPart", "Start", "write_off"]
 
 
 class ProfilerPart(Protocol):
@@ -34,8 +24,14 @@ class ProfilerPart(Protocol):
     """
 
     def close(self) -> None:
-        """Observe no longer; write what is left.  It is called once."""
+        """Stop observing, and write what is left.  It is called once."""
 
 
-Start = Callable[[Session, ProfilerSettings], ProfilerPart | None]
+Start = Callable[[Session, ProfilerConfig], ProfilerPart | None]
 """Starts a part of a session; returns None if there is nothing to observe."""
+
+
+def write_off(session: Session, part: str, why: object) -> None:
+    """Write down that a part of the profiler is off, and why."""
+    content = {"what": "profiler", "part": part, "off": str(why)[:500]}
+    session.write_event(EventKind.CHANGE, content)

@@ -1,4 +1,4 @@
-"""``Profiler``: what observes a training beside its tensors, from open to close.
+"""``Profiler``: observes a training beside its tensors, from open to close.
 
 It consists of parts, each in a module of its own.  A part is added by one line in
 ``PARTS``; it is started with the session and closed with it.
@@ -31,16 +31,15 @@ from tdbg.profiler import (
     system,
     windows,
 )
-from tdbg.profiler.part import ProfilerPart, ProfilerSettings, Start
+from tdbg.profiler.part import ProfilerPart, Start
 from tdbg.run.profile_requests import PROFILE, SETTINGS, ProfileRequest
 from tdbg.run.requests import Request
 from tdbg.run.schema import EventKind
 
-__all__ = ["OF_EVERY_RANK", "PARTS", "Profiler", "ProfilerPart", "ProfilerSettings"]
-
+__all__ = ["OF_EVERY_RANK", "PARTS", "Profiler"]
 
 OF_EVERY_RANK: frozenset[Start] = frozenset({stacks.start})
-"""The parts that ranks have, too, which write no run."""
+"""The parts that a rank has, too, if it writes no run."""
 
 PARTS: Sequence[Start] = (
     stacks.start,
@@ -74,7 +73,7 @@ class Profiler:
     def __init__(
         self,
         session: Session,
-        settings: ProfilerSettings,
+        settings: ProfilerConfig,
         parts: Sequence[Start] = PARTS,
     ) -> None:
         self.session = session
@@ -105,8 +104,6 @@ class Profiler:
         """Change the settings as a request asks, or say why not."""
         told: dict[str, Any] = {"what": "profiler", "request": request.id}
         try:
-            if not isinstance(self.settings, ProfilerConfig):
-                return
             asked = ProfileRequest.parse(request.body)
             if asked.window is not None:
                 msg = "the profiler is off: turn it on first (--set enabled=on)"

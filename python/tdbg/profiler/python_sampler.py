@@ -25,7 +25,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tdbg.capture.session import Session
-from tdbg.profiler.part import ProfilerSettings
+from tdbg.config.profiler import ProfilerConfig
+from tdbg.profiler.part import write_off
 from tdbg.run.schema import EventKind
 
 __all__ = ["PythonSampler", "sampler_of", "start"]
@@ -157,7 +158,7 @@ class PythonSampler:
         # would wait for it for ever.
         self._timer.handled()
 
-    def change(self, settings: ProfilerSettings) -> None:
+    def change(self, settings: ProfilerConfig) -> None:
         """Go on with another interval, or with none."""
         self._asked = settings.python_interval
         self._go_on()
@@ -183,7 +184,7 @@ class PythonSampler:
             try:
                 self._begin(interval)
             except ValueError as error:
-                _tell_off(self._session, error)
+                write_off(self._session, "python_sampler", error)
 
     def sample(self, frame: FrameType | None) -> None:
         """Count the stack of the main thread; called by the handler."""
@@ -257,18 +258,13 @@ def sampler_of(session: Session) -> PythonSampler | None:
     return _samplers.get(id(session))
 
 
-def start(session: Session, settings: ProfilerSettings) -> PythonSampler | None:
+def start(session: Session, settings: ProfilerConfig) -> PythonSampler | None:
     """Sample for a session, as soon as its settings have an interval."""
     try:
         return PythonSampler(session, settings.python_interval)
     except ValueError as error:
-        _tell_off(session, error)
+        write_off(session, "python_sampler", error)
         return None
-
-
-def _tell_off(session: Session, error: ValueError) -> None:
-    content = {"what": "profiler", "part": "python_sampler", "off": str(error)}
-    session.write_event(EventKind.CHANGE, content)
 
 
 def _take_signal(

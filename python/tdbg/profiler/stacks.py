@@ -33,7 +33,7 @@ from tdbg.run.stacks import (
 if TYPE_CHECKING:
     from tdbg._core import StepClock
     from tdbg.capture.session import Session
-    from tdbg.profiler.part import ProfilerSettings
+    from tdbg.config.profiler import ProfilerConfig
 
 __all__ = ["StackAnswers", "StackSite", "start"]
 
@@ -118,7 +118,7 @@ class StackAnswers:
         self._listener = None
 
 
-def start(session: Session, settings: ProfilerSettings) -> StackAnswers | None:  # noqa: ARG001
+def start(session: Session, _: ProfilerConfig) -> StackAnswers | None:
     """Answer for a rank."""
     if session.place is None:
         return None

@@ -12,13 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from tdbg.capture.session import Session
-from tdbg.profiler.part import ProfilerPart, ProfilerSettings
+from tdbg.config.profiler import ProfilerConfig
+from tdbg.profiler.part import ProfilerPart
 from tdbg.run.profile_tables import STEP
 
 __all__ = ["start"]
 
 
-def start(session: Session, settings: ProfilerSettings) -> ProfilerPart:  # noqa: ARG001
+def start(session: Session, _: ProfilerConfig) -> ProfilerPart:
     """Measure the steps of a session from now on."""
     return StepRows(session)
 

@@ -15,12 +15,13 @@ import tempfile
 import weakref
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from tdbg.capture.session import Session
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import TdbgError
+from tdbg.profiler.part import write_off
 from tdbg.run.profile_tables import ProcessKind
-from tdbg.run.schema import EventKind
 from tdbg.run.stacks import boot_id
 
 if TYPE_CHECKING:
@@ -30,14 +31,6 @@ __all__ = ["SystemPart", "follow_process", "node_file", "start"]
 
 # Whoever may write there: the core takes no file of another user.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-
-
-class SystemSettings(Protocol):
-    """Settings of the sampler."""
-
-    @property
-    def system_interval(self) -> float:
-        """Seconds between two samples."""
 
 
 class SystemPart:
@@ -71,7 +64,7 @@ class SystemPart:
         """Follow a process of this rank, as ``follow_process``."""
         self.sampler.add_process(pid, self._rank, kind, worker)
 
-    def change(self, settings: SystemSettings) -> None:
+    def change(self, settings: ProfilerConfig) -> None:
         """Sample at another interval from now on."""
         self.sampler.set_interval(settings.system_interval)
 
@@ -86,18 +79,12 @@ class SystemPart:
 _parts: weakref.WeakKeyDictionary[Session, SystemPart] = weakref.WeakKeyDictionary()
 
 
-def start(session: Session, settings: Any) -> SystemPart | None:
-    """Start the sampler of a session; the profiler calls it.
-
-    Args:
-        session: The session of a rank, which writes a run.
-        settings: Has ``system_interval``, as ``SystemSettings``.
-    """
+def start(session: Session, settings: ProfilerConfig) -> SystemPart | None:
+    """Start the sampler of a session of a rank, which writes a run."""
     try:
         return SystemPart(session, settings.system_interval)
     except TdbgError as error:
-        content = {"what": "profiler", "part": "system", "off": str(error)}
-        session.write_event(EventKind.CHANGE, content)
+        write_off(session, "system", error)
         return None
 
 

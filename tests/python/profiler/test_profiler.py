@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,9 +14,10 @@ from tdbg.capture.policy import Policy
 from tdbg.capture.session import Session
 from tdbg.config import CollectionRegistry
 from tdbg.config.options import SessionOptions
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.profiler import Profiler
 
-ON, OFF = SimpleNamespace(enabled=True), SimpleNamespace(enabled=False)
+ON, OFF = ProfilerConfig(), ProfilerConfig(enabled=False)
 
 
 class Noted:

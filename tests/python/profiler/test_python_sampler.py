@@ -18,6 +18,7 @@ import pytest
 
 from tdbg import _core
 from tdbg._core import SignalTimer, is_signal_free
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.profiler import python_sampler
 from tdbg.profiler.python_sampler import PythonSampler, StackCounts
 from tdbg.run.profile_tables import Phase
@@ -110,7 +111,7 @@ def test_a_long_call_in_c_counts_for_all_its_time(
 
 
 def test_it_is_off_where_the_training_has_no_main_thread(session: Any) -> None:
-    settings: Any = SimpleNamespace(python_interval=0.05)
+    settings = ProfilerConfig(python_interval=0.05)
     thread = threading.Thread(target=python_sampler.start, args=(session, settings))
     thread.start()
     thread.join()
@@ -120,9 +121,9 @@ def test_it_is_off_where_the_training_has_no_main_thread(session: Any) -> None:
 
 def test_its_interval_changes_while_it_runs(session: Any) -> None:
     sampler = PythonSampler(session, 3600.0)
-    sampler.change(SimpleNamespace(enabled=True, python_interval=0.001))  # type: ignore[arg-type]
+    sampler.change(ProfilerConfig(python_interval=0.001))
     until(lambda: len(sampler._counts._counts) > 0)
-    sampler.change(SimpleNamespace(enabled=True, python_interval=None))  # type: ignore[arg-type]
+    sampler.change(ProfilerConfig(python_interval=None))
     (event,) = session.events
     assert event["period_ns"] == 1_000_000
     time.sleep(0.02)
@@ -133,11 +134,11 @@ def test_its_interval_changes_while_it_runs(session: Any) -> None:
 def test_without_an_interval_it_takes_no_signal_until_it_gets_one(
     session: Any,
 ) -> None:
-    settings: Any = SimpleNamespace(python_interval=None)
+    settings = ProfilerConfig(python_interval=None)
     sampler = python_sampler.start(session, settings)
     assert sampler is not None
     assert sampler._number is None
-    sampler.change(SimpleNamespace(python_interval=0.001))  # type: ignore[arg-type]
+    sampler.change(ProfilerConfig(python_interval=0.001))
     until(lambda: len(sampler._counts._counts) > 0)
     sampler.close()
     (event,) = session.events
@@ -171,7 +172,7 @@ def test_a_limit_makes_it_neither_slower_nor_turns_it_on(session: Any) -> None:
 
 def test_an_interval_that_cannot_be_had_is_told(session: Any) -> None:
     sampler = PythonSampler(session, None)
-    settings: Any = SimpleNamespace(python_interval=0.05)
+    settings = ProfilerConfig(python_interval=0.05)
     thread = threading.Thread(target=sampler.change, args=(settings,))
     thread.start()
     thread.join()
@@ -204,7 +205,7 @@ def test_signals_of_the_program_are_not_taken(session: Any) -> None:
     before = {number: signal.signal(number, lambda *_: None) for number in taken}
     left, python_sampler._left = python_sampler._left, set()
     try:
-        settings: Any = SimpleNamespace(python_interval=0.05)
+        settings = ProfilerConfig(python_interval=0.05)
         assert python_sampler.start(session, settings) is None
         assert "the program uses all signals" in session.events[0]["off"]
     finally:

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from tdbg.run.profile_tables import (
 from tdbg.trial import create_trial
 
 FAST = 0.05
-SETTINGS = SimpleNamespace(enabled=True, system_interval=FAST)
+SETTINGS = ProfilerConfig(system_interval=FAST)
 SAMPLED = ("system", "disk", "network", "gpu", "process")
 
 Rows = NDArray[np.void]
@@ -131,7 +130,7 @@ def test_a_run_says_once_what_its_machine_is(session: Session, run_dir: Path) ->
 
 def test_the_shortest_training_has_a_first_and_a_last_sample(run_dir: Path) -> None:
     session = open_one(run_dir)
-    slow = SimpleNamespace(enabled=True, system_interval=3600.0)
+    slow = ProfilerConfig(system_interval=3600.0)
     part = Profiler(session, slow, [system.start]).parts[0]
     assert isinstance(part, system.SystemPart)
     wait_for(lambda: part.sampler.n_samples >= 2)  # The host and the processes.
@@ -165,7 +164,7 @@ def test_processes_are_followed_until_they_end(
 
 def test_the_interval_can_be_changed_while_the_training_runs(run_dir: Path) -> None:
     session = open_one(run_dir)
-    slow = SimpleNamespace(enabled=True, system_interval=3600.0)
+    slow = ProfilerConfig(system_interval=3600.0)
     part = Profiler(session, slow, [system.start]).parts[0]
     assert isinstance(part, system.SystemPart)
     part.change(SETTINGS)

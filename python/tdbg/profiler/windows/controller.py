@@ -21,7 +21,6 @@ from tdbg.capture.session import Session
 from tdbg.config.profiler import ProfilerConfig, WindowConfig
 from tdbg.errors import ConfigurationError
 from tdbg.modes import TRAIN
-from tdbg.profiler.part import ProfilerSettings
 from tdbg.profiler.python_sampler import sampler_of
 from tdbg.profiler.windows.engine import Unavailable
 from tdbg.profiler.windows.engines import Results, Started, start_engines
@@ -449,10 +448,8 @@ class Windows:
         self._session.write_event(EventKind.CHANGE, told, step)
 
 
-def start(session: Session, settings: ProfilerSettings) -> Windows | None:
+def start(session: Session, settings: ProfilerConfig) -> Windows:
     """Start the windows of a session."""
-    if not isinstance(settings, ProfilerConfig):
-        return None
     return Windows(session, settings)
 
 
