@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
+from tdbg.stats.estimates import slow_limit
 from tdbg.view.time.breakdown import PhaseBreakdown
 from tdbg.view.time.phases import COMPUTING, NAMES
 
@@ -27,9 +28,6 @@ __all__ = [
     "throughput_of",
 ]
 
-# A step is slow beyond so many deviations (MAD as a standard deviation), and so many
-# times the median.
-DEVIATIONS, TIMES = 6 * 1.4826, 1.5
 MOST_SLOW = 20
 # So many steps of a training are not like the rest of it.
 WARM_STEPS = 20
@@ -129,13 +127,6 @@ class SlowStep:
         return {**asdict(self), "phase": self.phase_name}
 
 
-def slow_limit(durations: NDArray[np.int64]) -> float:
-    """Return the duration beyond which a step is slow, in ns."""
-    median = float(np.median(durations))
-    deviation = float(np.median(np.abs(durations - median)))
-    return max(median + DEVIATIONS * deviation, TIMES * median)
-
-
 def slow_steps(
     rows: NDArray[np.void], places: NDArray[np.int64], most: int = MOST_SLOW
 ) -> tuple[int, tuple[SlowStep, ...]]:
@@ -148,7 +139,8 @@ def slow_steps(
     """
     if not len(rows):
         return 0, ()
-    slow = np.flatnonzero(rows["duration_ns"] > slow_limit(rows["duration_ns"]))
+    limit = slow_limit(rows["duration_ns"].astype(np.float64))
+    slow = np.flatnonzero(rows["duration_ns"] > limit)
     order = slow[np.argsort(-rows["duration_ns"][slow], kind="stable")][:most]
     usual = {each: np.median(rows[column]) for each, column in PHASE_COLUMNS.items()}
     found = []

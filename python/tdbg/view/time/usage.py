@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.quantities import reach
 from tdbg.run.profile_tables import core_shares
+from tdbg.stats.estimates import lasting_growth
 from tdbg.view.time.bins import BinColumns, Floats, Integers, covered
 
 __all__ = [
@@ -33,8 +34,8 @@ MOST_ROWS = 64
 # A forecast is of so many medians of neighbouring samples.
 BLOCKS = 60
 LEAST_BLOCKS = 12
-# Mann-Kendall's z, and the rise in shares of the limit, from which memory grows.
-LEAST_Z, LEAST_RISE = 6.0, 0.01
+# What memory must have risen by, as a share of its limit.
+LEAST_RISE = 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,9 +186,8 @@ class Forecast:
 def forecast_of(times: Integers, used: Floats, limit: float) -> Forecast | None:
     """Return when memory reaches its limit, or None if it does not grow for certain.
 
-    The slope is Theil and Sen's over medians of neighbouring samples; it counts from
-    Mann and Kendall's z of 6 and a rise of 1 % of the limit on, and if the last third
-    grows at least half as fast: a cache that fills ends by itself.
+    The samples count as medians of neighbours, and must rise by 1 % of the limit; what
+    is certain, ``tdbg.stats.estimates.lasting_growth`` says.
 
     Args:
         times: When each sample was taken, in ns.
@@ -203,23 +203,8 @@ def forecast_of(times: Integers, used: Floats, limit: float) -> Forecast | None:
     value = np.array([np.median(used[b]) for b in blocks])
     if len(blocks) < LEAST_BLOCKS:
         return None
-    slope = _slope(at, value)
-    rise = slope * (at[-1] - at[0])
-    third = len(at) // 3
-    is_slowing = _slope(at[-third:], value[-third:]) < slope / 2
-    if _kendall(value) <= LEAST_Z or rise <= LEAST_RISE * limit or is_slowing:
+    slope = lasting_growth(at, value, LEAST_RISE * limit)
+    if not slope:
         return None
     now = float(np.median(value - slope * at) + slope * times[-1] / 1e9)
     return Forecast(slope, now, max(0.0, (limit - now) / slope), limit)
-
-
-def _slope(at: Floats, values: Floats) -> float:
-    first, second = np.triu_indices(len(at), 1)
-    return float(np.median((values[second] - values[first]) / (at[second] - at[first])))
-
-
-def _kendall(values: Floats) -> float:
-    n = len(values)
-    first, second = np.triu_indices(n, 1)
-    score = float(np.sign(values[second] - values[first]).sum())
-    return score / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)

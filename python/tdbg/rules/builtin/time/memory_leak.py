@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.quantities import number, percent
-from tdbg.rules.builtin.time.estimates import block_medians, theil_sen, trend
 from tdbg.rules.builtin.time.time_rule import Sign, TimeRule, check_optional
 from tdbg.rules.profile import Bin, ProfileWindow, Rows
 from tdbg.rules.registry import register
@@ -17,14 +16,13 @@ from tdbg.rules.table import Floats
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity
 from tdbg.run.profile_tables import NOT_MEASURED
+from tdbg.stats.estimates import block_medians, lasting_growth
 
 __all__ = ["GPUMemoryIncrease", "MemoryLeak"]
 
 # Blocks of 5 s whose medians are compared, in bins of 10 s.
 BLOCKS, BLOCK_NS = 60, 5 * 10**9
 BINS = 30
-# How sure the trend must be, in deviations of Mann and Kendall's statistic.
-SURE = 6.0
 # What memory must have risen by, as a share of its limit.
 LEAST_RISE = 0.01
 # No control group is limited to more; a larger value says that there is no limit.
@@ -116,23 +114,11 @@ class _Growth(TimeRule):
 
 
 def growth(time: Floats, used: Floats, start: float, limit: float) -> float:
-    """Return by how many bytes a second a memory grows surely; 0 if it does not.
-
-    A rise counts if the medians of blocks show it and if it does not slow down: a cache
-    that fills grows ever more slowly.
-    """
+    """Return by how many bytes a second a memory grows surely; 0 if it does not."""
     x, y = block_medians(time, used, start, float(BLOCK_NS), BLOCKS)
     if len(x) < BLOCKS * 0.8:
         return 0.0
-    seconds = x / 1e9
-    slope = theil_sen(seconds, y)
-    third = len(x) // 3
-    first = theil_sen(seconds[:third], y[:third])
-    last = theil_sen(seconds[-third:], y[-third:])
-    is_sure = trend(y) > SURE
-    rises = slope * (seconds[-1] - seconds[0]) > LEAST_RISE * limit
-    goes_on = last > 0 and last >= 0.5 * first
-    return slope if is_sure and rises and goes_on else 0.0
+    return lasting_growth(x / 1e9, y, LEAST_RISE * limit)
 
 
 @register

@@ -10,7 +10,6 @@ import numpy as np
 from tdbg.config.quantities import number, percent, plural
 from tdbg.errors import ConfigurationError
 from tdbg.modes import TRAIN, ModeKeys
-from tdbg.rules.builtin.time.estimates import spread
 from tdbg.rules.builtin.time.time_rule import (
     TRAINING,
     Sign,
@@ -26,6 +25,7 @@ from tdbg.rules.table import Bools, Floats
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
+from tdbg.stats.estimates import slow_limit
 
 __all__ = ["PHASE_WORDS", "StepOutlier"]
 
@@ -112,7 +112,7 @@ class StepOutlier(TimeRule):
         if not self._is_default:
             return {TRAINING: self._by_deviations(duration)}
         median = float(np.median(duration))
-        is_slow = duration > max(median + 6 * spread(duration), 1.5 * median)
+        is_slow = duration > slow_limit(duration)
         cost = float((duration[is_slow] - median).sum() / duration.sum())
         is_bad = 100 * cost > self.threshold
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.quantities import number, percent, plural
-from tdbg.rules.builtin.time.estimates import spread
 from tdbg.rules.builtin.time.step_outlier import PHASE_WORDS
 from tdbg.rules.builtin.time.time_rule import (
     TRAINING,
@@ -24,6 +23,7 @@ from tdbg.rules.table import Floats
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
+from tdbg.stats.estimates import spread
 
 __all__ = ["StepTimeRegression"]
 

@@ -1,4 +1,4 @@
-"""Estimates that a few wild values do not move: spread, slope and trend.
+"""Estimates that a few wild values do not move: spread, slope, trend and growth.
 
 Thread safety: pure functions.
 """
@@ -8,13 +8,25 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tdbg.rules.table import Floats
+__all__ = [
+    "block_medians",
+    "lasting_growth",
+    "slow_limit",
+    "spread",
+    "theil_sen",
+    "trend",
+]
 
-__all__ = ["block_medians", "spread", "theil_sen", "trend"]
+Floats = NDArray[np.float64]
 
 # The deviation of normal values, in median absolute deviations.
 NORMAL = 1.4826
+# How sure a trend must be, in deviations of Mann and Kendall's statistic.
+SURE = 6.0
+# A value is far above the others beyond so many deviations, and so many medians.
+DEVIATIONS, MEDIANS = 6.0, 1.5
 
 
 def spread(values: Floats) -> float:
@@ -25,6 +37,17 @@ def spread(values: Floats) -> float:
         1.4826
     """
     return NORMAL * float(np.median(np.abs(values - np.median(values))))
+
+
+def slow_limit(durations: Floats) -> float:
+    """Return the duration beyond which a step takes far longer than the others.
+
+    Example:
+        >>> slow_limit(np.array([10.0, 10.0, 10.0, 11.0, 50.0]))
+        15.0
+    """
+    median = float(np.median(durations))
+    return max(median + DEVIATIONS * spread(durations), MEDIANS * median)
 
 
 def theil_sen(x: Floats, y: Floats) -> float:
@@ -56,6 +79,24 @@ def trend(values: Floats) -> float:
     if variance <= 0 or total == 0:
         return 0.0
     return (total - math.copysign(1.0, total)) / math.sqrt(float(variance) / 18.0)
+
+
+def lasting_growth(x: Floats, y: Floats, least: float) -> float:
+    """Return the slope of y over x if y surely grows and does not slow down, else 0.
+
+    A cache that fills grows ever more slowly: the last third must rise at least half as
+    fast as the first.
+
+    Args:
+        x: Ascending; at least 6 values.
+        y: Values at x: medians of blocks, so that noise does not count as growth.
+        least: What y must rise by over all of x.
+    """
+    slope = theil_sen(x, y)
+    third = len(x) // 3
+    first, last = theil_sen(x[:third], y[:third]), theil_sen(x[-third:], y[-third:])
+    is_sure = trend(y) > SURE and slope * (x[-1] - x[0]) > least
+    return slope if is_sure and last > 0 and last >= 0.5 * first else 0.0
 
 
 def block_medians(

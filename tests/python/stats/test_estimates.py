@@ -7,12 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from tdbg.rules.builtin.time.estimates import (
-    block_medians,
-    spread,
-    theil_sen,
-    trend,
-)
+from tdbg.stats.estimates import block_medians, spread, theil_sen, trend
 
 
 @pytest.mark.parametrize("seed", range(5))
