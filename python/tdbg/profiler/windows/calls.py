@@ -5,13 +5,13 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOST_NAMES", "Nesting", "largest", "nest"]
+__all__ = ["MOST_NAMES", "Nesting", "largest", "nest", "operators_event"]
 
 MOST_NAMES = 300
 """An event has at most so many operators or functions."""
@@ -96,3 +96,24 @@ def largest(rows: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
     return ordered[:MOST_NAMES], sum(
         int(row["self_ns"]) for row in ordered[MOST_NAMES:]
     )
+
+
+def operators_event(
+    device: str, rows: Collection[dict[str, Any]], n_events: int
+) -> dict[str, Any]:
+    """Return the event of the operators on a device.
+
+    Args:
+        device: ``cpu``, ``cuda``, ...
+        rows: One for each name.
+        n_events: How many calls they sum up.
+    """
+    chosen, rest_ns = largest(rows)
+    return {
+        "what": "operators",
+        "device": device,
+        "operators": chosen,
+        "n_names": len(rows),
+        "n_events": n_events,
+        "rest_ns": rest_ns,
+    }

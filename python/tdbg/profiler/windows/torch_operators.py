@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tdbg.config.profiler import WindowConfig
-from tdbg.profiler.windows.calls import Nesting, largest, nest
+from tdbg.profiler.windows.calls import Nesting, nest, operators_event
 from tdbg.profiler.windows.engine import Clock, OperatorCall, Unavailable, WindowResult
 
 __all__ = ["TorchOperators"]
@@ -144,7 +144,7 @@ class TorchOperators:
             if linked > 0:
                 by_correlation[linked] = by_correlation.get(linked, 0) + duration
         if rows:
-            found.events.append(_event("cuda", rows, len(events)))
+            found.events.append(operators_event("cuda", rows.values(), len(events)))
         return by_correlation
 
     def _operators(
@@ -171,7 +171,7 @@ class TorchOperators:
             rows = _summed(names, nesting.own_ns, durations)
         if self._window.memory:
             self._add_memory(events, names, nesting.parents, rows)
-        found.events.insert(0, _event("cpu", rows, len(events)))
+        found.events.insert(0, operators_event("cpu", rows.values(), len(events)))
         if self._window.spans:
             offset = clock.offset_ns
             found.spans = [
@@ -292,18 +292,6 @@ def _summed(
 
 def _row(name: str) -> dict[str, Any]:
     return {"name": name, "calls": 0, "self_ns": 0, "total_ns": 0, "device_ns": 0}
-
-
-def _event(device: str, rows: dict[Any, dict[str, Any]], n: int) -> dict[str, Any]:
-    chosen, rest_ns = largest(rows.values())
-    return {
-        "what": "operators",
-        "device": device,
-        "operators": chosen,
-        "n_names": len(rows),
-        "n_events": n,
-        "rest_ns": rest_ns,
-    }
 
 
 @contextlib.contextmanager

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from tdbg.config.profiler import WindowConfig
-from tdbg.profiler.windows.calls import largest, nest
+from tdbg.profiler.windows.calls import nest, operators_event
 from tdbg.profiler.windows.engine import Clock, OperatorCall, Unavailable, WindowResult
 
 __all__ = [
@@ -160,7 +161,7 @@ def _text(content: Any) -> str:
     return bytes(content).decode("utf-8", "replace")
 
 
-class _MessageOperators:
+class _MessageOperators(ABC):
     """Takes a window with a profiler whose sessions end with a message."""
 
     name = ""
@@ -184,8 +185,9 @@ class _MessageOperators:
             msg = f"the profiler of {self.name} did not start: {error}"
             raise Unavailable(msg) from error
 
+    @abstractmethod
     def _make_session(self) -> Any:
-        raise NotImplementedError
+        """Return a session of the library's profiler that has started."""
 
     def stop(self) -> Callable[[], WindowResult]:
         """End; return what reads the message."""
@@ -229,17 +231,7 @@ class _MessageOperators:
             row["calls"] += 1
             row["self_ns"] += nesting.own_ns[i]
             row["total_ns"] += each.duration_ns
-        chosen, rest_ns = largest(rows.values())
-        found.events.append(
-            {
-                "what": "operators",
-                "device": device,
-                "operators": chosen,
-                "n_names": len(rows),
-                "n_events": len(events),
-                "rest_ns": rest_ns,
-            }
-        )
+        found.events.append(operators_event(device, rows.values(), len(events)))
         if self._window.spans and device == "cpu":
             found.spans += [
                 OperatorCall(

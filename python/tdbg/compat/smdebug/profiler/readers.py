@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Never
@@ -51,7 +52,7 @@ _END = 2**62
 _Parser = SystemProfilerEventParser | TraceEventParser
 
 
-class MetricsReaderBase:
+class MetricsReaderBase(ABC):
     """Reads the events of one side of a profile.
 
     Several threads may not use one reader at once.
@@ -228,23 +229,29 @@ class MetricsReaderBase:
 
     # What the two sides differ in.
 
+    @abstractmethod
     def _time_of(self, name: str) -> int | None:
-        raise NotImplementedError
+        """Return the time in a file's name, in us; None: it has no events."""
 
+    @abstractmethod
     def _selected(self, times: list[int], first: float, last: float) -> Any:
-        raise NotImplementedError
+        """Return which files may have events of an interval: begin and end."""
 
+    @abstractmethod
     def _get_event_parser(self, filename: str) -> _Parser:
-        raise NotImplementedError
+        """Return the parser of a file."""
 
+    @abstractmethod
     def _within(
         self, parser: Any, first: int, last: int, event_type: str | None
     ) -> list[Any]:
-        raise NotImplementedError
+        """Return the parsed events of an interval."""
 
+    @abstractmethod
     def _bounds(self) -> tuple[int, int]:
-        raise NotImplementedError
+        """Return when a run begins and ends, in us."""
 
+    @abstractmethod
     def _of_run(
         self,
         first: int,
@@ -252,7 +259,7 @@ class MetricsReaderBase:
         event_type: str | None,
         suffixes: Sequence[str] | None,
     ) -> list[Any]:
-        raise NotImplementedError
+        """Return a run's events of an interval."""
 
 
 class SystemMetricsReader(MetricsReaderBase):

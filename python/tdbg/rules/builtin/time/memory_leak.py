@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -72,9 +73,9 @@ class _Growth(TimeRule):
         """Return that five minutes must have been sampled."""
         return "5 minutes of training after the first 20 steps and 10 s"
 
+    @abstractmethod
     def uses(self, bins: Sequence[Bin]) -> Iterator[_Use]:
         """Yield the memories that the rule judges."""
-        raise NotImplementedError
 
     def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
         """Judge the memories over five minutes without the beginning."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,7 +39,7 @@ _RATES = {"Algorithm", "Platform", ""}
 _Metrics = dict[str, dict[str, NDArray[np.float64]]]
 
 
-class _Chart:
+class _Chart(ABC):
     """A figure that a notebook shows."""
 
     def __init__(self) -> None:
@@ -121,9 +122,9 @@ class _SystemChart(_Chart):
         self._read(self.last_timestamp + 1, current_timestamp)
         self.create_plot()
 
+    @abstractmethod
     def create_plot(self) -> None:
         """Draw."""
-        raise NotImplementedError
 
 
 def _metrics_of(events: Iterable[ProfilerSystemEvent], by_node: bool) -> _Metrics:
