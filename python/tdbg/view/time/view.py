@@ -72,6 +72,8 @@ NO_PROFILE = "This run has no profile: it was recorded without one."
 MOST_BYTES = 1 << 31
 # Data are waited for from this share of a step on.
 LEAST_WAIT = 0.1
+# Smaller parts of a job are not put into words.
+LEAST_PART = 0.005
 Rows = NDArray[np.void]
 _TRAINING = [mode.value for mode in TRAINING]
 _MODES = {
@@ -310,7 +312,7 @@ class TimeView:
         parts = [
             f"{name} {span_text(1e9 * part)} ({percent_text(part / whole)})"
             for name, part in seconds.items()
-            if part > 0
+            if part > LEAST_PART * whole
         ]
         return f"{span_text(1e9 * whole)}: {conjoin(parts)}" if parts else ""
 
