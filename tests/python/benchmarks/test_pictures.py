@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.ui import pictures
+from benchmarks.ui import pictures, report_pictures
 from benchmarks.ui._pages import browser
 from benchmarks.ui._server import served
 from benchmarks.ui._trainings import TRAININGS
@@ -31,6 +31,15 @@ def test_every_picture_of_the_documentation_is_taken_by_the_program(
         for name in re.findall(r"\{(.*?)\}", picture.state)
     }
     assert named <= set(TRAININGS)
+
+
+def test_every_picture_of_a_report_is_taken_by_the_program(repository: Path) -> None:
+    images = repository / "docs/images"
+    found = [*images.glob("report_*.png"), *images.glob("notebook-live-*.png")]
+    taken = {*report_pictures.REPORTS, *report_pictures.CELLS}
+    assert {path.stem for path in found} == taken
+    runs = {run for each in report_pictures.REPORTS.values() for run in each.runs}
+    assert runs <= set(report_pictures.TRAININGS)
 
 
 def test_a_picture_shows_the_run_that_is_asked_for(
