@@ -10,14 +10,13 @@ from pathlib import Path
 import click
 from rich.markdown import Markdown
 
-import tdbg
 from tdbg.cli import options, output
 from tdbg.config.messages import nearest
 from tdbg.errors import ConfigurationError, NotARun
 
 __all__ = ["command", "folder", "pages"]
 
-PACKAGE = Path(tdbg.__file__).parent
+PACKAGE = Path(__file__).resolve().parents[1]
 # No line is wider, so that eyes find the next one.
 WIDEST = 100
 

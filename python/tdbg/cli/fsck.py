@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tdbg import _core
+from tdbg._core import RunReader
 from tdbg.cli import options
 from tdbg.cli.accounts import state_text
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, n_bytes, plain, table
@@ -36,7 +36,7 @@ HARMLESS = {"torn_tail", UNKNOWN_END}
 def command(ctx: click.Context, run: str, as_json: bool) -> None:
     """Read all of RUN, verify every checksum, name what is missing; change nothing."""
     opened = open_run(run)
-    readers: dict[WriterDirectory, _core.RunReader] = {}
+    readers: dict[WriterDirectory, RunReader] = {}
     writers = [
         _check(writer, opened.uuid, readers) for writer in writer_directories(opened)
     ]
@@ -61,12 +61,12 @@ def command(ctx: click.Context, run: str, as_json: bool) -> None:
 def _check(
     writer: WriterDirectory,
     run_uuid: bytes,
-    readers: dict[WriterDirectory, _core.RunReader],
+    readers: dict[WriterDirectory, RunReader],
 ) -> dict[str, Any]:
     """Check the files of a writer, and keep what reads them."""
     directory = writer.path
     try:
-        reader = readers[writer] = _core.RunReader(str(directory), run_uuid)
+        reader = readers[writer] = RunReader(str(directory), run_uuid)
     except StorageError as error:
         problem = _problem(directory, error, "unreadable")
         return {"writer": directory.name, "problems": [problem]}

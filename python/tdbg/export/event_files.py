@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg import _core
+from tdbg._core import masked_crc32c
 from tdbg.errors import ConfigurationError, StorageError
 from tdbg.modes import ModeKeys
 from tdbg.stats.histogram import INFINITY, SIGN, Histogram
@@ -373,8 +373,8 @@ def record(event: Any) -> bytes:
     return b"".join(
         (
             length,
-            struct.pack("<I", _core.masked_crc32c(length)),
+            struct.pack("<I", masked_crc32c(length)),
             data,
-            struct.pack("<I", _core.masked_crc32c(data)),
+            struct.pack("<I", masked_crc32c(data)),
         )
     )

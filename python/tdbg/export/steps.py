@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg import _core
+from tdbg._core import reduce
 from tdbg.errors import QueryError, StorageError
 from tdbg.export.event_files import ExportFolder, Messages, record
 from tdbg.export.selection import (
@@ -353,7 +353,7 @@ class Writing:
 
 
 def _moments(value: NDArray[Any]) -> Moments:
-    row = _core.reduce(value)
+    row = reduce(value)
     kind = _CLASSES.get(value.dtype.kind, np.float64)
     low, high = (float(row[name].view(kind)) for name in ("min", "max"))
     return low, high, float(row["mean"]), float(row["l2"])

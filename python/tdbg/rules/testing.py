@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tdbg import _core
+from tdbg._core import Capture
 from tdbg.config.collections import Role
 from tdbg.config.messages import nearest
 from tdbg.config.tensor_names import PREFIXES
@@ -68,7 +68,7 @@ class Recording:
             msg = f"there is a run at {path}; record into a new directory"
             raise ConfigurationError(msg)
         run = create_run(self.path)
-        self._capture = _core.Capture(
+        self._capture = Capture(
             str(run.path),
             run_uuid=run.uuid,
             attempt_uuid=uuid.uuid4().bytes,

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tdbg import _core
+from tdbg._core import count_bins
 from tdbg.errors import ConfigurationError
 from tdbg.shown import Shown
 from tdbg.stats.number_formats import Loss, borders_of
@@ -96,7 +96,7 @@ class Histogram(Shown):
         """
         array = np.asarray(array)
         on_edges = has_edge_values(array.dtype.name) and scale == 1.0
-        return cls(*_core.count_bins(array, scale), on_edges=on_edges)
+        return cls(*count_bins(array, scale), on_edges=on_edges)
 
     @classmethod
     def merge(cls, parts: Iterable[Histogram]) -> Histogram:

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tdbg import _core
+from tdbg._core import EnvelopeGrid, RunReader
 from tdbg.errors import ConfigurationError
 from tdbg.modes import ModeKeys
 from tdbg.trial.layout import Layout
 from tdbg.trial.series import Series
 from tdbg.trial.writers import Source
-
-if TYPE_CHECKING:
-    from tdbg._core import RunReader
 
 __all__ = [
     "DURATION_FIELD",
@@ -230,7 +226,7 @@ def fill(
         check: Called between parts of some ten milliseconds; what it raises ends this.
     """
     numbers = [ENVELOPE_FIELDS.index(name) for name in fields]
-    grid = _core.EnvelopeGrid(len(names), edges, numbers)
+    grid = EnvelopeGrid(len(names), edges, numbers)
     of_mode = None if mode is ModeKeys.GLOBAL else mode.value
     ranks = set()
     for one in questions:

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from tdbg import _core
+from tdbg._core import RunReader, look_at_writer
 from tdbg.config.quantities import plural
 from tdbg.run.directory import WriterDirectory
 from tdbg.trial.row_index import step_records
-
-if TYPE_CHECKING:
-    from tdbg._core import RunReader
 
 __all__ = ["CONCURRENT", "HiddenSteps", "hidden_steps"]
 
@@ -106,7 +103,7 @@ def _hidden(
 
 def _slack(one: WriterDirectory, two: WriterDirectory) -> int:
     """By how much the clocks of two writers may differ, in ns."""
-    pages = [_core.look_at_writer(str(each.path)) or {} for each in (one, two)]
+    pages = [look_at_writer(str(each.path)) or {} for each in (one, two)]
 
     def agree(*names: str) -> bool:
         return all(pages[0].get(n, 0) == pages[1].get(n, 1) for n in names)

@@ -18,21 +18,18 @@ import contextlib
 import contextvars
 import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg import _core
+from tdbg._core import STEP_DTYPE, RunReader
 from tdbg.modes import ModeKeys
 from tdbg.run.schema import GapContent, StepFlag
 from tdbg.trial.compact_table import CompactTable
 from tdbg.trial.row_index import Growable, step_records
 from tdbg.trial.training_steps import is_training, training_steps
 from tdbg.trial.writers import Source, absent_ranks
-
-if TYPE_CHECKING:
-    from tdbg._core import RunReader
 
 __all__ = ["STEP_TABLE_DTYPE", "StepTable", "waiting_for_steps"]
 
@@ -430,7 +427,7 @@ def _records(sources: Sequence[Source], start: int) -> Iterator[_Records]:
 
 def _read(spans: list[tuple[Source, int, int]], begin: int, end: int) -> _Records:
     """The records at ``begin <= step < end``."""
-    rows, ranks, generations = [np.empty(0, _core.STEP_DTYPE)], [], []
+    rows, ranks, generations = [np.empty(0, STEP_DTYPE)], [], []
     for source, first, stop in spans:
         if first >= end or stop <= begin:
             continue

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg import _core
-from tdbg._core import Definition
+from tdbg._core import ROW_DTYPE, Definition
 from tdbg.errors import (
     ConfigurationError,
     QueryError,
@@ -104,7 +103,7 @@ def extremes_of(row: np.void, number: int) -> tuple[float | int, float | int]:
 
 def as_row(merged: Statistics) -> np.void:
     """The only entry of *merged*, as the core lays a row out."""
-    rows = np.zeros(1, _core.ROW_DTYPE)
+    rows = np.zeros(1, ROW_DTYPE)
     extremes = dict(zip(EXTREMES, merged.extreme_bits, strict=True))
     for name in FIELDS:
         rows[name] = extremes.get(name, getattr(merged, name))[0, 0]

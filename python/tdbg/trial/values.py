@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg import _core
-from tdbg._core import Definition
+from tdbg._core import Definition, reduce
 from tdbg.config.collections import Role
 from tdbg.errors import CorruptionError, TensorUnavailableForStep
 from tdbg.trial.run import RunState
@@ -178,7 +177,7 @@ def read_value(entry: RawEntry) -> NDArray[Any]:
 
 def reduce_value(entry: RawEntry, step: int) -> RowEntry:
     """The statistics row of a saved value, by the kernel that captures them."""
-    row = _core.reduce(read_value(entry)).reshape(1).copy()
+    row = reduce(read_value(entry)).reshape(1).copy()
     row["step"] = step
     row["definition"] = entry.definition.id
     row["micro_batch"], row["call"] = entry.call

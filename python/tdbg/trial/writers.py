@@ -20,22 +20,17 @@ from collections.abc import (
     ValuesView,
 )
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg import _core
-from tdbg._core import Definition, Event
+from tdbg._core import Definition, Event, RunReader
 from tdbg.errors import QueryError, TdbgError
 from tdbg.run.directory import WriterDirectory
 from tdbg.run.json_values import is_integer, list_of, parse_document
 from tdbg.run.schema import EventKind
 from tdbg.trial.row_index import HistogramIndex, RowBlocks
-
-if TYPE_CHECKING:
-    from tdbg._core import RunReader
-
 
 __all__ = [
     "Attempt",
@@ -232,7 +227,7 @@ class WriterReader:
         self.name = directory.path.name
         self.rank = directory.rank
         self.generation = directory.generation
-        self.reader = _core.RunReader(
+        self.reader = RunReader(
             str(directory.path), self._run_uuid, **self._options
         )
         self.identity = self.reader.identity()

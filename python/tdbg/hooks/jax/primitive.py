@@ -33,7 +33,7 @@ from jax.interpreters import ad, batching, mlir
 from jax.interpreters import partial_eval as pe
 from jax.sharding import NamedSharding, PartitionSpec
 
-from tdbg import _core
+from tdbg._core import TAP_ALL_TARGET, TAP_TARGET, show_tensor, tap_handlers
 from tdbg.hooks.jax.shards import PartTable, part_table
 
 __all__ = ["PASSES", "ProgramObserver", "show", "show_all", "when_done"]
@@ -204,7 +204,7 @@ def _call_all(*operands: Any, taps: tuple[int, ...]) -> Any:
     """Call the handler of the core that is given several tensors."""
     ticket = operands[-1]
     call = jax.ffi.ffi_call(
-        _core.TAP_ALL_TARGET, jax.ShapeDtypeStruct(ticket.shape, ticket.dtype)
+        TAP_ALL_TARGET, jax.ShapeDtypeStruct(ticket.shape, ticket.dtype)
     )
     return call(*operands, tap=np.array([tap * PASSES for tap in taps], np.int64))
 
@@ -213,7 +213,7 @@ def _call(x: Any, ticket: Any, *, tap: int, table: PartTable | None = None) -> A
     """Call the handler of the core."""
     attributes = {} if table is None else table.attributes()
     call = jax.ffi.ffi_call(
-        _core.TAP_TARGET,
+        TAP_TARGET,
         jax.ShapeDtypeStruct(x.shape, x.dtype),
         input_output_aliases={0: 0},
     )
@@ -293,7 +293,7 @@ _log = logging.getLogger("tdbg")
 def calls_handler() -> bool:
     """Whether XLA takes the handlers of the core; registers them at the first call."""
     try:
-        for name, handler in _core.tap_handlers().items():
+        for name, handler in tap_handlers().items():
             jax.ffi.register_ffi_target(name, handler, platform="cpu", api_version=1)
     except Exception as error:
         _log.warning(
@@ -326,4 +326,4 @@ def _show(tap: int, x: Any, ticket: Any) -> None:
     if number >= 0:
         low, high = (int(word) for word in words[:2].view(np.uint32))
         array = np.ascontiguousarray(x)
-        _core.show_tensor(low | high << 32, tap, array, number)
+        show_tensor(low | high << 32, tap, array, number)

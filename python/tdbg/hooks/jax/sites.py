@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg import _core
+from tdbg._core import TapPlan, TapTensors, close_tap_step
 from tdbg.capture.adapter import TensorRef, UnitSummarySpec, bytes_of
 from tdbg.capture.naming import MAX_CALLS
 from tdbg.capture.recorder import MAX_MICRO_BATCH
@@ -64,7 +64,7 @@ class SitePlan(NamedTuple):
         arguments: The entries of the arguments that are taken.
     """
 
-    core: _core.TapPlan
+    core: TapPlan
     flags: dict[int, int]
     arguments: frozenset[TensorEntry] = frozenset()
 
@@ -97,7 +97,7 @@ class Sites:
         # What traces have left out, because no step captures it.
         self._left_out: set[tuple[str, Role, frozenset[str]]] = set()
         self._plans: dict[tuple[StepPlan, ArgumentTaps | None], SitePlan] = {}
-        self._tensors = _core.TapTensors()
+        self._tensors = TapTensors()
         self._patterns: dict[bytes, _Rows] = {}
 
     def captures(self, name: str, role: Role, classes: frozenset[str]) -> bool:
@@ -150,7 +150,7 @@ class Sites:
 
     def empty(self) -> SitePlan:
         """Return the plan that takes nothing."""
-        return SitePlan(_core.TapPlan([], self._precise, _MOST_BYTES), {})
+        return SitePlan(TapPlan([], self._precise, _MOST_BYTES), {})
 
     def _make_plan(
         self, step_plan: StepPlan, arguments: ArgumentTaps | None
@@ -180,7 +180,7 @@ class Sites:
                 )
                 for i in range(PASSES)
             ]
-        core = _core.TapPlan(requests, self._precise, _MOST_BYTES)
+        core = TapPlan(requests, self._precise, _MOST_BYTES)
         return SitePlan(core, all_flags, frozenset(taken))
 
     # ---- what has arrived --------------------------------------------------------
@@ -188,7 +188,7 @@ class Sites:
     def deliver(self, step: Step, ticket: int, plan: SitePlan) -> None:
         """Write what the program of a step has shown; it has ended."""
         writer = self._session.writer
-        numbers, words, others = _core.close_tap_step(ticket, plan.core, self._tensors)
+        numbers, words, others = close_tap_step(ticket, plan.core, self._tensors)
         if len(numbers):
             rows = self._rows(numbers)
             if rows.kept is not None:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg import _core
+from tdbg._core import TapTensors, close_tap_step, open_tap_step, replace_tap_plan
 from tdbg.capture.adapter import TensorRef
 from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.naming import group_scalar_name
@@ -279,7 +279,7 @@ class StepCapture:
         if plan is None and arguments is not None:
             return None
         plan = plan or self._sites.empty()
-        ticket = _core.open_tap_step(plan.core)
+        ticket = open_tap_step(plan.core)
         if not ticket:  # So far behind is no device.
             self.session.refuse(context, OF_STEP, "the device is too far behind")
             return None
@@ -319,7 +319,7 @@ class StepCapture:
             plan = self._sites.plan(step_plan, execution.arguments)
             plan = plan or self._sites.empty()
             execution.plan = plan
-            _core.replace_tap_plan(execution.ticket, plan.core)
+            replace_tap_plan(execution.ticket, plan.core)
             for name in trace.refused:
                 self.session.refuse(execution.context, name, "no tap can show it")
 
@@ -339,4 +339,4 @@ class StepCapture:
 
     def close(self, execution: Execution) -> None:
         """Forget an execution that has failed."""
-        _core.close_tap_step(execution.ticket, execution.plan.core, _core.TapTensors())
+        close_tap_step(execution.ticket, execution.plan.core, TapTensors())

@@ -11,7 +11,7 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from tdbg import _core
+from tdbg._core import Capture
 from tdbg.errors import TdbgError
 from tdbg.rules.runner import RuleStatus
 from tdbg.run.directory import open_run
@@ -53,7 +53,7 @@ class FindingWriter:
                 self._known.add(event.data, event.writer)
         self._new = _Verdicts()
         self._waiting: list[tuple[int, int, int, bytes]] | None = []
-        self._capture: _core.Capture | None = None
+        self._capture: Capture | None = None
 
     def write_finding(self, finding: Finding) -> None:
         """Record a finding at its step."""
@@ -71,7 +71,7 @@ class FindingWriter:
             return
         try:
             run = open_run(self._run_directory)
-            self._capture = _core.Capture(
+            self._capture = Capture(
                 str(run.path),
                 run_uuid=run.uuid,
                 attempt_uuid=uuid.uuid4().bytes,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tdbg import _core
+from tdbg._core import look_at_writer
 from tdbg.errors import ConfigurationError
 from tdbg.trial.writers import WriterReader
 
@@ -116,7 +116,7 @@ class RunClock:
 
 
 def _node(writer: WriterReader) -> bytes:
-    found = _core.look_at_writer(str(writer.directory.path))
+    found = look_at_writer(str(writer.directory.path))
     return b"" if found is None else bytes(found["boot_id"])
 
 

@@ -175,7 +175,7 @@ def test_a_run_that_cannot_be_written_is_judged_all_the_same(
         msg = "Read-only file system"
         raise StorageError(msg)
 
-    monkeypatch.setattr(finding_writer._core, "Capture", refuse)
+    monkeypatch.setattr(finding_writer, "Capture", refuse)
     report = check(run)
     assert report.findings == expected
     (note,) = report.notes
