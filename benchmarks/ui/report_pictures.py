@@ -1,6 +1,6 @@
 """The pictures of reports, and of a run in a cell, that the documentation shows.
 
-    python -m benchmarks.ui.report_pictures [--runs FOLDER] [--out docs/images] [NAME ...]
+    python -m benchmarks.ui.report_pictures [--runs FOLDER] [--out FOLDER] [NAME ...]
 
 What they show is trained and judged first, where it is not there yet, on a machine that
 should have nothing else to do.  Needs torch, scikit-learn, XGBoost and the browser that

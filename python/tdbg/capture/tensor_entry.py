@@ -9,7 +9,7 @@ from tdbg.capture.adapter import Part, TensorRef, UnitSummarySpec
 from tdbg.config.collections import Role
 
 if TYPE_CHECKING:
-    from tdbg._core import TensorEntry
+    from tdbg._core import TensorEntry as CoreEntry
     from tdbg.capture.writer import Writer
 
 __all__ = ["TensorEntry"]
@@ -75,7 +75,7 @@ class TensorEntry:
         self.unit_spec = unit_spec
         self.units: TensorEntry | None = None
         self.core = self._make_core(None)
-        self.shards: dict[Part, TensorEntry] = {}
+        self.shards: dict[Part, CoreEntry] = {}
         self.ids: dict[_Key, int] = {}
 
     def count_units(self, units: TensorEntry) -> None:
@@ -86,7 +86,7 @@ class TensorEntry:
         self.core = self._make_core(None)
         self.core.raw_limit = limit
 
-    def shard(self, part: Part | None) -> TensorEntry:
+    def shard(self, part: Part | None) -> CoreEntry:
         """Return the core's half for a part of the tensor; None: for the whole."""
         if part is None:
             return self.core
@@ -128,9 +128,9 @@ class TensorEntry:
         """Size of the largest value above the limit, in bytes; 0: there was none."""
         return max(core.too_large for core in (self.core, *self.shards.values()))
 
-    def _make_core(self, part: Part | None) -> TensorEntry:
+    def _make_core(self, part: Part | None) -> CoreEntry:
         # Loaded here, so that hooks can be imported without the core.
-        core: type[TensorEntry] = import_module("tdbg._core").TensorEntry
+        core: type[CoreEntry] = import_module("tdbg._core").TensorEntry
         spec = self.unit_spec or UnitSummarySpec()
         units = "" if self.units is None else self.units.name
         return core(

@@ -227,9 +227,7 @@ class WriterReader:
         self.name = directory.path.name
         self.rank = directory.rank
         self.generation = directory.generation
-        self.reader = RunReader(
-            str(directory.path), self._run_uuid, **self._options
-        )
+        self.reader = RunReader(str(directory.path), self._run_uuid, **self._options)
         self.identity = self.reader.identity()
         self.definitions = Definitions(self.reader)
         self.ids = Ids(self.reader)

@@ -39,7 +39,7 @@ _RATES = {"Algorithm", "Platform", ""}
 _Metrics = dict[str, dict[str, NDArray[np.float64]]]
 
 
-class _Chart(ABC):
+class _Chart:
     """A figure that a notebook shows."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class _Chart(ABC):
             show(self.figure)
 
 
-class _SystemChart(_Chart):
+class _SystemChart(_Chart, ABC):
     """A chart of metrics of the system, of some dimensions and names."""
 
     def __init__(self, reader: MetricsReaderBase) -> None:
