@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
+from tdbg.run.told_phases import ALL_TOLD, ToldPhases
 
 __all__ = ["BIN_NS", "NO_PROFILE", "Bin", "ProfileWindow", "Rows"]
 
@@ -53,10 +54,15 @@ class Bin:
         start_seconds: Time from the start of the run to that of the bin.
         machine: What is known of the machine: the content of the event ``machine``.
         loaders: The settings of each data loader, by worker and its number there.
+        collective_kinds: What collective operations are called, by the numbers of
+            their kinds.
         events: Changes that the training reported in the bin, by what they are:
-            ``gc``, ``compilation``, ``checkpoint``, ``python_lines``, ``operators``.
+            ``gc``, ``compilation``, ``checkpoint``, ``python_lines``; and ``window``,
+            what an ended window of the profiler found, with its ``operators``.
         tables: The other tables, by name.  Of counters, the row before the bin is
             there, too, so that their differences cover the bin.
+        configuration: That of the run.
+        told: The phases that the run has told until the end of the bin.
     """
 
     number: int
@@ -73,8 +79,11 @@ class Bin:
     start_seconds: float
     machine: Mapping[str, Any]
     loaders: Mapping[tuple[int, int], Mapping[str, Any]]
+    collective_kinds: tuple[str, ...]
     events: Mapping[str, Sequence[Mapping[str, Any]]]
     tables: Mapping[str, Rows]
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    told: ToldPhases = ALL_TOLD
     _derived: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @property

@@ -128,6 +128,14 @@ class Rule(ABC):
         """
         return training.lacks(every_need(self.needs))
 
+    def unjudged(self, training: TrainingFacts) -> str:
+        """Return what nobody tells of a training that the rule needs; "": nothing.
+
+        Asked if the rule gave no verdict though it applies: "JAX does not tell ...".
+        """
+        del training
+        return ""
+
     def selects(self, tensor: TensorInfo) -> bool:
         """Return whether the rule judges a tensor; by default, as ``needs`` says."""
         return any(

@@ -13,6 +13,8 @@ from tdbg.config.kinds import CLASSIFICATIONS, REGRESSIONS
 from tdbg.config.needs import Needs
 from tdbg.modes import EVALUATION, ModeKeys
 from tdbg.run.model_info import TREES
+from tdbg.run.profile_tables import Phase
+from tdbg.run.told_phases import ALL_TOLD, ToldPhases
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
@@ -65,6 +67,7 @@ class TrainingFacts:
         profile: The tables of its profile that have rows.
         n_workers: How many workers it has.
         n_bins: How many bins of 10 s its profile has.
+        told: The phases of a step that it tells.
     """
 
     modes: frozenset[ModeKeys] = frozenset()
@@ -74,6 +77,7 @@ class TrainingFacts:
     profile: frozenset[str] = frozenset()
     n_workers: int = 1
     n_bins: int = 0
+    told: ToldPhases = ALL_TOLD
 
     @classmethod
     def of(
@@ -86,6 +90,7 @@ class TrainingFacts:
         profile: Iterable[str] = (),
         n_workers: int = 1,
         n_bins: int = 0,
+        told: ToldPhases = ALL_TOLD,
     ) -> TrainingFacts:
         """Return the facts of a training.
 
@@ -97,6 +102,7 @@ class TrainingFacts:
             profile: The tables of its profile that have rows.
             n_workers: How many workers it has.
             n_bins: How many bins of 10 s its profile has.
+            told: The phases of a step that it tells.
         """
         infos, names = tuple(model_infos), tuple(units)
         kinds = {kind for info in infos for kind in _kinds(info, names)}
@@ -108,6 +114,7 @@ class TrainingFacts:
             profile=frozenset(profile),
             n_workers=n_workers,
             n_bins=n_bins,
+            told=told,
         )
 
     @property
@@ -157,7 +164,10 @@ class TrainingFacts:
             return NO_PROFILE
         if self.n_bins < FEWEST_BINS:
             return TOO_SHORT
-        absent = (_ABSENT.get(table, "") for table in sorted(tables - self.profile))
+        lacking = tables - self.profile
+        if not self.told.tells(Phase.DATA_WAIT):
+            lacking -= {"loader"}  # There may be one.
+        absent = (_ABSENT.get(table, "") for table in sorted(lacking))
         return next(filter(None, absent), "")
 
 

@@ -107,7 +107,7 @@ PHASE_COLUMNS: Final[Mapping[Phase, str]] = {
 }
 
 #: The phases that the model's own time lies in.  A framework that tells neither leaves
-#: it in ``OTHER``: TensorFlow's loops, and Gluon.
+#: it in ``OTHER``: ``tdbg.run.told_phases``.
 MODEL_PHASES: Final = (Phase.BACKWARD, Phase.COMPUTE)
 
 #: One row for each step of each rank.  The phases add up to ``duration_ns``, which

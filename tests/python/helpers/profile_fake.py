@@ -56,6 +56,7 @@ class FakeProfile:
         self._blank = {table: unmeasured(type_of(table)) for table in (*TABLES, "core")}
         self.shown: int | None = None
         self.reads = 0
+        self.clock = SimpleNamespace(of_wall=int)
 
     def add(self, table: str, values: Mapping[str, Any]) -> None:
         row = self._blank[table].copy()
@@ -241,5 +242,48 @@ class ProfiledTraining:
 
     def event(self, what: str, writer: str = "train-0-0", **data: Any) -> None:
         """Report a change, as the training does."""
-        found = SimpleNamespace(writer=writer, data={"what": what, **data})
+        content = {"what": what, **data}
+        found = SimpleNamespace(writer=writer, data=content, wall_ns=self.now)
         self.run.reported.append(found)
+
+    def window(
+        self,
+        host: Mapping[str, tuple[int, float]],
+        kernels: Mapping[str, tuple[int, float]] | None = None,
+        *,
+        steps: int = 5,
+        seconds: float = 0.5,
+        cost: float = 0.01,
+    ) -> None:
+        """Report a window that ends now.
+
+        Args:
+            host: Calls and seconds of the operators of the host, by name.
+            kernels: Likewise of the device; None: there is none.
+            steps: How many steps it has.
+            seconds: How long these took.
+            cost: What it cost, in seconds.
+        """
+        devices = {"cpu": host} | ({} if kernels is None else {"cuda": kernels})
+        for device, found in devices.items():
+            rows = [
+                {
+                    "name": name,
+                    "calls": calls,
+                    "self_ns": int(spent * SECOND),
+                    "total_ns": int(spent * SECOND),
+                    "device_ns": 0,
+                }
+                for name, (calls, spent) in found.items()
+            ]
+            self.event("operators", window="w", device=device, operators=rows)
+        self.event(
+            "profile_window",
+            id="w",
+            state="ended",
+            first_step=self.n_steps - steps,
+            last_step=self.n_steps - 1,
+            start_ns=self.now - int(seconds * SECOND),
+            end_ns=self.now,
+            cost_ns=int(cost * SECOND),
+        )

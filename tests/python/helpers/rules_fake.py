@@ -144,6 +144,7 @@ class FakeRun:
         self.reads = 0
         self.profile = FakeProfile()
         self.reported: list[Any] = []
+        self.settings: dict[str, Any] = {}
 
     def step(
         self,
@@ -235,7 +236,7 @@ class FakeRun:
         return list(global_steps)
 
     def configuration(self) -> dict[str, Any]:
-        return {}
+        return self.settings
 
     def workers(self) -> list[str]:
         return [f"worker_{rank}" for rank in range(self.n_workers)]

@@ -288,6 +288,7 @@ class Engine:
                 collections(),
                 self._profile.seen,
                 self._profile.n_bins,
+                self._profile.told,
             )
         )
         for runner, is_blind in zip(self._local, self._feed.blind(), strict=True):

@@ -17,6 +17,7 @@ from tdbg.modes import ModeKeys
 from tdbg.rules.rule import Rule
 from tdbg.rules.training_facts import OF_LAYERS, TrainingFacts
 from tdbg.run.model_info import are_trees
+from tdbg.run.told_phases import ToldPhases
 
 if TYPE_CHECKING:
     from tdbg.config.collections import Collection
@@ -75,6 +76,7 @@ def facts_of(
     collections: Mapping[str, Collection],
     profile: Iterable[str],
     n_bins: int,
+    told: ToldPhases,
 ) -> TrainingFacts:
     """Return what a training consists of.
 
@@ -83,6 +85,7 @@ def facts_of(
         collections: Its collections.
         profile: The tables of its profile that have rows.
         n_bins: How many bins of it were judged.
+        told: The phases that it tells.
     """
     infos, prefix = trial.model_info(), PREFIXES[Role.UNIT_SUMMARY]
     units = (each for each in trial.tensor_names() if each.startswith(prefix))
@@ -95,6 +98,7 @@ def facts_of(
         profile=profile,
         n_workers=len(trial.workers()),
         n_bins=n_bins,
+        told=told,
     )
 
 
@@ -128,7 +132,8 @@ def describe_missing(
         tables = frozenset[str]().union(*(need.profile for need in needs))
         if tables:
             absent = sorted(tables - training.profile)
-            return Silence("" if has_judged else _unprofiled(rule, absent))
+            unreported = rule.unjudged(training)
+            return Silence("" if has_judged else _unprofiled(rule, absent, unreported))
         if training.has_trees:
             needs = _of_trees(needs)
         ways = _unregistered(requested)
@@ -167,8 +172,10 @@ def _unseen(
     )
 
 
-def _unprofiled(rule: Rule, absent: Sequence[str]) -> str:
+def _unprofiled(rule: Rule, absent: Sequence[str], unreported: str) -> str:
     """Say why a rule about the profile gave no verdict."""
+    if unreported:
+        return f"nothing to judge: {unreported}"
     if absent:
         return f"nothing to judge: the profile has no {conjoin(absent)} rows"
     if rule.first_verdict:

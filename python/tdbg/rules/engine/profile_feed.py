@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,12 @@ from tdbg.modes import TRAINING, ModeKeys
 from tdbg.rules.profile import BIN_NS, Bin, ProfileWindow, Rows
 from tdbg.rules.rule import Rule
 from tdbg.rules.window import Window
+from tdbg.run.json_values import list_of
+from tdbg.run.profile_tables import Phase
+from tdbg.run.told_phases import ToldPhases, spent_phases, told_phases
 
 if TYPE_CHECKING:
-    from tdbg.trial import Trial
+    from tdbg.trial import EventRecord, Trial
 
 __all__ = ["ProfileFeed"]
 
@@ -43,7 +46,7 @@ WARM_STEPS = 20
 WARM_NS = 10 * 10**9
 
 # What several rules read, beside what they are about.
-ALWAYS = frozenset({"loader", "system", "process", "gpu"})
+ALWAYS = frozenset({"loader", "system", "process", "gpu", "collective"})
 # Events that say when something was.
 TIMED = ("gc", "compilation", "checkpoint", "python_lines")
 
@@ -128,18 +131,34 @@ def _reach(until: NDArray[Any], before: int) -> tuple[NDArray[Any], int]:
 class _Facts:
     """The content of events, sorted by what they are about."""
 
+    of_wall: Callable[[int], int]
     machine: dict[str, Any] = field(default_factory=dict)
     loaders: dict[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)
+    collective_kinds: tuple[str, ...] = ()
     _timed: list[tuple[int, str, Mapping[str, Any]]] = field(default_factory=list)
+    # Of windows that are being worked out: their operators, by worker and id.
+    _operators: dict[tuple[int, str], list[Mapping[str, Any]]] = field(
+        default_factory=dict
+    )
 
-    def add(self, writer: str, data: Mapping[str, Any]) -> None:
-        what = data.get("what")
-        match = _WRITER.match(writer)
+    def add(self, event: EventRecord) -> None:
+        data, what = event.data, event.data.get("what")
+        match = _WRITER.match(event.writer)
         worker = int(match[1]) if match else 0
         if what == "machine":
             self.machine = self.machine or dict(data)
         elif what == "loader" and isinstance(data.get("loader"), int):
             self.loaders[worker, data["loader"]] = data
+        elif what == "collectives":
+            self.collective_kinds = tuple(map(str, list_of(data.get("kinds"))))
+        elif what == "operators":
+            key = worker, str(data.get("window"))
+            self._operators.setdefault(key, []).append(data)
+        elif what == "profile_window" and data.get("state") == "ended":
+            found = self._operators.pop((worker, str(data.get("id"))), [])
+            # It is known from when it is written down on, not from when it was taken.
+            told = {**data, "rank": worker, "operators": found}
+            self._timed.append((self.of_wall(event.wall_ns), "window", told))
         elif what in TIMED and isinstance(data.get("start_ns"), int):
             self._timed.append((data["start_ns"], str(what), {**data, "rank": worker}))
 
@@ -200,11 +219,18 @@ class ProfileFeed:
         self._window = ProfileWindow()
         self._warm_ups: dict[int, _WarmUp] = {}
         self._last_step = (-1, ModeKeys.GLOBAL)
+        # The phases in which some step has spent time.
+        self._spent: set[Phase] = set()
 
     @property
     def n_bins(self) -> int:
         """How many bins were read so far."""
         return self._next
+
+    @property
+    def told(self) -> ToldPhases:
+        """The phases that the run has told so far."""
+        return told_phases(self._trial.configuration(), self._spent)
 
     @property
     def readers(self) -> tuple[int, ...]:
@@ -307,41 +333,62 @@ class ProfileFeed:
         facts = self._facts()
         found = []
         for number in range(first, until):
-            begin, finish = self._start_of(number), self._start_of(number + 1)
-            at = slice(*np.searchsorted(steps["time"], [begin, finish]))
-            own = steps[at]
-            of_first = own[(own["worker"] == 0) & np.isin(own["mode"], _TRAINING)]
-            step_before, mode = self._last_step
-            first_step, last_step = step_before, step_before
-            if len(of_first):
-                first_step = int(of_first["global_step"].min())
-                last_step = int(of_first["global_step"].max())
-                mode = ModeKeys(int(of_first["mode"][of_first["global_step"].argmax()]))
-            self._last_step = last_step, mode
-            found.append(
-                Bin(
-                    number=number,
-                    start_ns=begin,
-                    end_ns=finish,
-                    first_step=first_step,
-                    last_step=last_step,
-                    mode=mode,
-                    steps=own,
-                    has_begun=masks[0, at],
-                    is_warm=masks[1, at],
-                    is_judged=masks[2, at],
-                    n_workers=max(1, len(self._trial.workers())),
-                    machine=facts.machine,
-                    loaders=facts.loaders,
-                    events=facts.between(begin, finish),
-                    start_seconds=float(self._trial.profile.seconds(begin)),
-                    tables={
-                        name: _overlapping(name, rows, begin, finish)
-                        for name, rows in tables.items()
-                    },
-                )
-            )
+            bounds = self._start_of(number), self._start_of(number + 1)
+            at = slice(*np.searchsorted(steps["time"], bounds))
+            of_bin = {
+                name: _overlapping(name, rows, *bounds) for name, rows in tables.items()
+            }
+            found.append(self._bin(number, steps[at], masks[:, at], of_bin, facts))
         return found
+
+    def _bin(
+        self,
+        number: int,
+        steps: Rows,
+        masks: NDArray[np.bool_],
+        tables: Mapping[str, Rows],
+        facts: _Facts,
+    ) -> Bin:
+        """Return the next bin."""
+        start, end = self._start_of(number), self._start_of(number + 1)
+        first_step, last_step, mode = self._steps_of(steps)
+        self._spent |= spent_phases(steps, tables["loader"])
+        configuration = self._trial.configuration()
+        return Bin(
+            number=number,
+            start_ns=start,
+            end_ns=end,
+            first_step=first_step,
+            last_step=last_step,
+            mode=mode,
+            steps=steps,
+            has_begun=masks[0],
+            is_warm=masks[1],
+            is_judged=masks[2],
+            n_workers=max(1, len(self._trial.workers())),
+            machine=facts.machine,
+            loaders=facts.loaders,
+            collective_kinds=facts.collective_kinds,
+            events=facts.between(start, end),
+            start_seconds=float(self._trial.profile.seconds(start)),
+            tables=tables,
+            configuration=configuration,
+            told=told_phases(configuration, self._spent),
+        )
+
+    def _steps_of(self, steps: Rows) -> tuple[int, int, ModeKeys]:
+        """Return the first worker's first and last step in a bin, and the mode of it.
+
+        Where it has none there, its last one before it.
+        """
+        last, mode = self._last_step
+        first = last
+        own = steps[(steps["worker"] == 0) & np.isin(steps["mode"], _TRAINING)]
+        if len(own):
+            first, last = int(own["global_step"].min()), int(own["global_step"].max())
+            mode = ModeKeys(int(own["mode"][own["global_step"].argmax()]))
+        self._last_step = last, mode
+        return first, last, mode
 
     def _masks(self, steps: Rows, batches: Rows) -> NDArray[np.bool_]:
         """Return ``has_begun``, ``is_warm`` and ``is_judged`` of all workers."""
@@ -356,9 +403,9 @@ class ProfileFeed:
 
     def _facts(self) -> _Facts:
         """Return what events say of the machine, the loaders and the time."""
-        facts = _Facts()
+        facts = _Facts(self._trial.profile.clock.of_wall)
         for event in self._trial.events():
-            facts.add(event.writer, event.data)
+            facts.add(event)
         return facts
 
     def _add(self, i: int, rule: Rule) -> None:

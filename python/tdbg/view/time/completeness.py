@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tdbg.config.quantities import plural
 from tdbg.run.json_values import is_integer, mapping_of
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
+from tdbg.run.told_phases import UNREPORTED_WORDS, spent_phases, told_phases
 from tdbg.view.time.loading import LoaderUse
 from tdbg.view.time.phases import span_text
 
@@ -32,6 +33,7 @@ __all__ = [
     "refused",
     "sample_gaps",
     "unmeasured_fetches",
+    "unreported",
 ]
 
 # A pause between samples is a gap from so many usual intervals on.
@@ -170,6 +172,26 @@ def refused(windows: Iterable[RecordedWindow]) -> Iterator[str]:
     for each in windows:
         if each.state == "refused":
             yield f"window {each.id}: refused, because {each.reason}"
+
+
+def unreported(
+    configuration: Mapping[str, Any],
+    steps: NDArray[np.void],
+    batches: NDArray[np.void],
+) -> Iterator[str]:
+    """Yield what the framework does not tell of steps, in words.
+
+    Args:
+        configuration: That of the run.
+        steps: Rows of the table ``step``.
+        batches: Rows of the table ``loader``.
+    """
+    if len(steps):
+        told = told_phases(configuration, spent_phases(steps, batches))
+        for phase in UNREPORTED_WORDS:
+            text = told.lacks([phase])
+            if text:
+                yield text
 
 
 def unmeasured_fetches(loaders: Iterable[LoaderUse]) -> Iterator[str]:

@@ -9,7 +9,8 @@ import math
 from collections.abc import Collection, Mapping
 
 from tdbg.config.quantities import number
-from tdbg.run.profile_tables import MODEL_PHASES, Phase
+from tdbg.run.profile_tables import Phase
+from tdbg.run.told_phases import tells_model
 
 __all__ = [
     "COMPUTING",
@@ -77,7 +78,7 @@ def names_of(phases: Collection[Phase]) -> Mapping[Phase, str]:
         >>> names_of({Phase.OTHER, Phase.OPTIMIZER})[Phase.OTHER]
         'the model and other code'
     """
-    if any(phase in phases for phase in MODEL_PHASES):
+    if tells_model(phases):
         return NAMES
     return {**NAMES, Phase.OTHER: _UNTOLD}
 

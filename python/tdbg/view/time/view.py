@@ -38,6 +38,7 @@ from tdbg.view.time.completeness import (
     refused,
     sample_gaps,
     unmeasured_fetches,
+    unreported,
 )
 from tdbg.view.time.course import (
     AFTER,
@@ -428,6 +429,7 @@ class TimeView:
                 for node, rows in self.machine.system
                 for text in sample_gaps(node, rows)
             ),
+            *unreported(self._trial.configuration(), self.all_steps, self.loader_rows),
             *unmeasured_fetches(self.loading),
             *parts_off(self._changes),
             *refused(self._profile.windows()),

@@ -15,6 +15,7 @@ from tdbg.view.time.completeness import (
     parts_off,
     refused,
     sample_gaps,
+    unreported,
 )
 
 SECOND = 10**9
@@ -79,3 +80,15 @@ def test_parts_that_are_off_say_why() -> None:
     ]
     assert list(parts_off(events)) == ["python sampler: off, because no signal is free"]
     assert list(not_measured(events)) == ["GPUs: not measured, because no driver"]
+
+
+def test_phases_that_the_framework_does_not_tell_are_named() -> None:
+    tables = tables_of(Plan())
+    steps, none = tables["step"], tables["loader"][:0]
+    steps["data_wait_ns"] = steps["evaluation_ns"] = 0
+    configuration = {"framework": {"name": "xgboost"}}
+    expected = ["how long evaluation takes", "when a checkpoint is saved"]
+    told = list(unreported(configuration, steps, none))
+    assert sorted(told) == [f"XGBoost does not tell {each}" for each in expected]
+    assert list(unreported({"framework": {"name": "pytorch"}}, steps, none)) == []
+    assert list(unreported(configuration, steps[:0], none)) == []

@@ -47,6 +47,7 @@ class BatchSize(TimeRule):
 
     severities = (Severity.INFO,)
     stage = Stage.USE
+    phases = frozenset({Phase.DATA_WAIT, Phase.COMMUNICATION})
     tables = frozenset({"step", "gpu"})
 
     gpu_threshold_p95: float = 70.0

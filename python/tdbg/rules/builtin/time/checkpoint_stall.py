@@ -44,6 +44,7 @@ class CheckpointStall(TimeRule):
     """
 
     stage = Stage.HOST
+    phases = frozenset({Phase.CHECKPOINT})
     # Ten minutes: checkpoints are rare.
     reach = 59
 

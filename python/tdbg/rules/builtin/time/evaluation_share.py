@@ -32,6 +32,7 @@ class EvaluationShare(TimeRule):
 
     severities = (Severity.INFO,)
     stage = Stage.HOST
+    phases = frozenset({Phase.EVALUATION})
     # Ten minutes: evaluations are rare.
     reach = 59
     bad_bins = 1

@@ -46,6 +46,7 @@ class ExposedCommunication(TimeRule):
     """
 
     stage = Stage.COMMUNICATION
+    phases = frozenset({Phase.COMMUNICATION})
 
     threshold: float = 20.0
 

@@ -42,6 +42,7 @@ class GcPauses(TimeRule):
     """
 
     stage = Stage.HOST
+    phases = frozenset({Phase.GC})
     reach = MINUTE - 1
 
     threshold: float = 3.0

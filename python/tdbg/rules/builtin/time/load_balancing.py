@@ -10,8 +10,8 @@ import numpy as np
 
 from tdbg.config.quantities import number, percent
 from tdbg.rules.builtin.time.device import in_usual_steps, of_training
+from tdbg.rules.builtin.time.phase_words import PHASE_WORDS
 from tdbg.rules.builtin.time.ranks import Ranks, ranks_of
-from tdbg.rules.builtin.time.step_outlier import PHASE_WORDS
 from tdbg.rules.builtin.time.straggler import ONE_WORKER
 from tdbg.rules.builtin.time.time_rule import (
     TRAINING,

@@ -10,7 +10,7 @@ import numpy as np
 from tdbg.config.quantities import percent, plural
 from tdbg.rules.builtin.time.breakdown import Breakdown, breakdown_of
 from tdbg.rules.builtin.time.device import in_usual_steps, of_training
-from tdbg.rules.builtin.time.step_outlier import PHASE_WORDS
+from tdbg.rules.builtin.time.phase_words import words_in
 from tdbg.rules.builtin.time.time_rule import TRAINING, Sign, TimeRule, check_optional
 from tdbg.rules.profile import Bin, ProfileWindow, Rows
 from tdbg.rules.registry import register
@@ -93,10 +93,14 @@ class LowGPUUtilization(TimeRule):
         for name in np.unique(rows["instance"]):
             own = rows[rows["instance"] == name]
             if len(own) >= ENOUGH_SAMPLES:
-                found[f"GPU {int(own['index'][0])}"] = self._sign(own, breakdown)
+                found[f"GPU {int(own['index'][0])}"] = self._sign(
+                    own, breakdown, words_in(each)
+                )
         return found
 
-    def _sign(self, rows: Rows, breakdown: Breakdown) -> Sign:
+    def _sign(
+        self, rows: Rows, breakdown: Breakdown, phase_words: Mapping[Phase, str]
+    ) -> Sign:
         busy = rows["busy"].astype(np.float64)
         high, mean = float(np.quantile(busy, 0.95)), float(busy.mean())
         dips = float((busy < DIP).mean())
@@ -120,7 +124,7 @@ class LowGPUUtilization(TimeRule):
                 threshold=self.busy,
                 advice=lambda words: (
                     "The largest part of a step is "
-                    f"{PHASE_WORDS[phase]} ({percent(100 * shares[phase])}). If no "
+                    f"{phase_words[phase]} ({percent(100 * shares[phase])}). If no "
                     "finding names a cause, give the device more at once (a larger "
                     f"batch, {words.compiling}), or use a smaller one."
                 ),

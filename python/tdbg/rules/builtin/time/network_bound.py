@@ -38,6 +38,7 @@ class NetworkBound(TimeRule):
     """
 
     stage = Stage.CONTENTION
+    phases = frozenset({Phase.DATA_WAIT, Phase.COMMUNICATION})
     tables = frozenset({"step", "network"})
 
     threshold: float = 80.0

@@ -21,6 +21,7 @@ from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity, Stage
+from tdbg.run.profile_tables import Phase
 
 __all__ = ["RecompilationStorm"]
 
@@ -39,6 +40,7 @@ class RecompilationStorm(TimeRule):
     """
 
     stage = Stage.HOST
+    phases = frozenset({Phase.COMPILE})
     # A minute: there may be few steps in 10 s.
     reach = 5
 

@@ -10,6 +10,7 @@ import numpy as np
 from tdbg.config.quantities import number, percent, plural
 from tdbg.errors import ConfigurationError
 from tdbg.modes import TRAIN, ModeKeys
+from tdbg.rules.builtin.time.phase_words import words_in
 from tdbg.rules.builtin.time.time_rule import (
     TRAINING,
     Sign,
@@ -27,24 +28,8 @@ from tdbg.run.findings import Severity, Stage
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
 from tdbg.stats.estimates import slow_limit
 
-__all__ = ["PHASE_WORDS", "StepOutlier"]
+__all__ = ["StepOutlier"]
 
-#: Phases in words.
-PHASE_WORDS: Mapping[Phase, str] = {
-    Phase.OTHER: "code between the phases",
-    Phase.DATA_WAIT: "waiting for data",
-    Phase.COPY: "copying to the device",
-    Phase.FORWARD: "the forward pass",
-    Phase.BACKWARD: "the backward pass",
-    Phase.COMMUNICATION: "waiting for other ranks",
-    Phase.OPTIMIZER: "the optimizer",
-    Phase.GC: "garbage collection",
-    Phase.COMPILE: "compilation",
-    Phase.CHECKPOINT: "saving checkpoints",
-    Phase.EVALUATION: "evaluation",
-    Phase.CAPTURE: "tdbg itself",
-    Phase.COMPUTE: "the compiled step",
-}
 # smdebug's values, where only one of the two is given, and over how many steps.
 N_OUTLIERS, STDDEV = 10, 3.0
 SMDEBUG_STEPS = 1000
@@ -117,13 +102,19 @@ class StepOutlier(TimeRule):
         is_bad = 100 * cost > self.threshold
 
         def describe() -> Description:
-            return self._describe(steps, is_slow, median, cost)
+            words = words_in(profile.bins[i])
+            return self._describe(steps, is_slow, median, cost, words)
 
         severity = gain_severity(cost) if is_bad else None
         return {TRAINING: Sign(severity=severity, describe=describe)}
 
     def _describe(
-        self, steps: Rows, is_slow: Bools, median: float, cost: float
+        self,
+        steps: Rows,
+        is_slow: Bools,
+        median: float,
+        cost: float,
+        words: Mapping[Phase, str],
     ) -> Description:
         slow = float(np.median(steps["duration_ns"][is_slow]))
         phase, share = _common(steps, is_slow)
@@ -138,7 +129,7 @@ class StepOutlier(TimeRule):
             gain=cost * share,
             advice=(
                 f"Most of the extra time ({percent(100 * share)}) is "
-                f"{PHASE_WORDS[phase]}. Without it you have up to "
+                f"{words[phase]}. Without it you have up to "
                 f"{shorter(cost * share)}."
             ),
         )

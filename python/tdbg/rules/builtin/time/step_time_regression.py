@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.quantities import number, percent, plural
-from tdbg.rules.builtin.time.step_outlier import PHASE_WORDS
+from tdbg.rules.builtin.time.phase_words import words_in
 from tdbg.rules.builtin.time.time_rule import (
     TRAINING,
     Sign,
@@ -99,6 +99,7 @@ class StepTimeRegression(TimeRule):
 
         def describe() -> Description:
             phase, share = _risen(steps, at, n)
+            risen = words_in(profile.bins[i])[phase]
             more = ""
             if grown is not None and grown >= 0.01:
                 more = f" Batches hold {percent(100 * grown)} more."
@@ -114,8 +115,8 @@ class StepTimeRegression(TimeRule):
                 since=int(steps["global_step"][at]),
                 advice=(
                     f"Most of the extra time ({percent(100 * share)}) is "
-                    f"{PHASE_WORDS[phase]}. Look at what happened at that step; as "
-                    f"before, you have {shorter(gain)}."
+                    f"{risen}. Look at what happened at that step; as before, you have "
+                    f"{shorter(gain)}."
                 ),
             )
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.quantities import number, percent
+from tdbg.rules.builtin.time.phase_words import PHASE_WORDS
 from tdbg.rules.builtin.time.ranks import Ranks, ranks_of
-from tdbg.rules.builtin.time.step_outlier import PHASE_WORDS
 from tdbg.rules.builtin.time.time_rule import Sign, TimeRule, gain_severity, shorter
 from tdbg.rules.profile import ProfileWindow
 from tdbg.rules.registry import register
@@ -42,6 +42,7 @@ class Straggler(TimeRule):
     """
 
     stage = Stage.COMMUNICATION
+    phases = frozenset({Phase.COMMUNICATION})
 
     threshold: float = 10.0
     last: float = 80.0

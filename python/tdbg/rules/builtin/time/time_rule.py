@@ -22,8 +22,10 @@ from tdbg.config.needs import Needs
 from tdbg.config.quantities import percent
 from tdbg.rules.profile import ProfileWindow
 from tdbg.rules.rule import Rule, check_number
+from tdbg.rules.training_facts import TrainingFacts
 from tdbg.rules.window import OK, UNKNOWN, Description, Evaluation, Window
 from tdbg.run.findings import Severity
+from tdbg.run.profile_tables import Phase
 
 __all__ = ["TRAINING", "Sign", "TimeRule", "check_optional", "gain_severity", "shorter"]
 
@@ -85,6 +87,8 @@ class TimeRule(Rule):
 
     Attributes:
         tables: The tables of the profile that it reads.
+        phases: The phases that it judges.  Where the framework does not tell each of
+            them, it gives no verdict.
         reach: How many bins before a bin its sign depends on.
         bad_bins: How many of the last four known bins must be bad.
     """
@@ -93,6 +97,7 @@ class TimeRule(Rule):
 
     severities: ClassVar[tuple[Severity, ...]] = (Severity.INFO, Severity.WARNING)
     tables: ClassVar[frozenset[str]] = frozenset({"step"})
+    phases: ClassVar[frozenset[Phase]] = frozenset()
     reach: ClassVar[int] = 0
     bad_bins: ClassVar[int] = BAD
 
@@ -115,6 +120,11 @@ class TimeRule(Rule):
     def first_verdict(self) -> str:
         """Return that a bin of usual steps must have passed."""
         return "10 s of training after the first 20 steps and 10 s"
+
+    def unjudged(self, training: TrainingFacts) -> str:
+        """Return which phases the framework does not tell, of those that it judges."""
+        of_loaders = {Phase.DATA_WAIT} if "loader" in self.tables else set()
+        return training.told.lacks(self.phases | of_loaders)
 
     @abstractmethod
     def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
@@ -155,10 +165,15 @@ class TimeRule(Rule):
     def _levels(self, profile: ProfileWindow, i: int) -> Mapping[str, int]:
         """Return the severities of a bin by name: what later bins need to know of it.
 
+        There are none where the framework does not tell what the rule judges.
+
         They depend on what the rule may look back at, which never changes: so they are
         kept with the bin.
         """
-        return profile.bins[i].derived(
+        each = profile.bins[i]
+        if not each.told.tells(*self.phases):
+            return {}
+        return each.derived(
             self,
             lambda: {
                 name: OK if sign.severity is None else int(sign.severity)
