@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +33,7 @@ from tdbg.run.in_use import refuse_if_in_use
 from tdbg.run.requests import RequestListener
 from tdbg.run.schema import EventKind
 
-__all__ = ["SessionSpec", "open_session"]
+__all__ = ["SessionSpec", "open_session", "program_start_ns"]
 
 # How long a hook waits, while it is made, for a file system that does not answer; the
 # core's writer waits as long.
@@ -285,6 +287,7 @@ def _configuration(
         "rank": options.rank,
         "world_size": options.world_size,
         "workers": list(options.workers),
+        "program_start_ns": program_start_ns(),
     }
 
 
@@ -343,3 +346,41 @@ def _memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
         return 0
+
+
+PROCESS_INFO = Path("/proc/self/stat")
+# Of the fields behind the name of the process: when it began, in ticks since boot.
+_START = 19
+# Processes that have opened a run: another run does not begin where they began.
+_used_by: set[int] = set()
+
+
+def program_start_ns() -> int | None:
+    """Return when this process began, on the monotonic clock; None: not known.
+
+    Nor does it say anything where the process did not begin for this training: in a
+    notebook or an interactive session, and once the process has opened a run.
+    """
+    is_first = os.getpid() not in _used_by
+    _used_by.add(os.getpid())
+    return _start_ns() if is_first and _is_program() else None
+
+
+def _is_program() -> bool:
+    """Return whether the process runs a program from its beginning to its end."""
+    main = sys.modules.get("__main__")
+    has_program = hasattr(main, "__file__") or getattr(main, "__spec__", None)
+    is_asked = (
+        hasattr(sys, "ps1") or sys.flags.interactive or "ipykernel" in sys.modules
+    )
+    return bool(has_program) and not is_asked
+
+
+def _start_ns() -> int | None:
+    try:
+        fields = PROCESS_INFO.read_bytes().rpartition(b")")[2].split()
+        since_boot_ns = int(fields[_START]) * 10**9 // os.sysconf("SC_CLK_TCK")
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - since_boot_ns
+    except (AttributeError, OSError, ValueError, IndexError):
+        return None  # Not Linux.
+    return time.monotonic_ns() - age_ns if age_ns >= 0 else None

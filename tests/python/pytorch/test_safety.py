@@ -357,6 +357,7 @@ def test_the_configuration_event_tells_nothing_of_the_environment(
         "rank",
         "world_size",
         "profiler",
+        "program_start_ns",
         "workers",
     }
     assert event["framework"]["name"] == "pytorch"

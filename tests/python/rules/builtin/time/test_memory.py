@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profile_fake import START, ProfiledTraining
+from profile_fake import SECOND, START, ProfiledTraining
 from rules_fake import FakeRun, judge
 from tdbg.rules import (
     GPUMemoryIncrease,
@@ -141,8 +141,46 @@ def test_a_first_step_that_comes_late_is_found() -> None:
     """The fake run begins 1,000 s before its first step."""
     made = training(lambda _: GB, seconds=20)
     (finding,) = found(made, MaxInitializationTime(threshold=10.0))
-    assert "The first step took 16.7 minutes to come." in finding.message
+    assert finding.message == (
+        "The first step took 16.7 minutes to come, nearly all of it in other code."
+    )
     assert found(made, MaxInitializationTime()) == []
+
+
+def test_the_start_counts_from_that_of_the_program_and_its_parts_are_told() -> None:
+    made = ProfiledTraining(FakeRun())
+    made.run.settings = {"program_start_ns": START - 900 * SECOND}
+    made.steps(1, {"data_wait": 240.0, "compile": 360.0, "forward": 1.0}, scatter=0.0)
+    made.steps(20, {"forward": 0.1})
+    assert found(made, MaxInitializationTime()) == []
+    (finding,) = found(made, MaxInitializationTime(threshold=18.0))
+    assert finding.message == (
+        "The first step took 25 minutes to come: 15 minutes before the run was opened, "
+        "6 minutes in the compiler and 4 minutes until the first batch."
+    )
+    assert "importtime" in finding.advice
+    # What the compiler takes does not count.
+    assert found(made, MaxInitializationTime(threshold=19.5)) == []
+
+
+def test_a_slow_first_batch_has_advice_of_its_own() -> None:
+    made = ProfiledTraining(FakeRun())
+    made.run.settings = {"program_start_ns": START - 60 * SECOND}
+    made.steps(1, {"data_wait": 1500.0, "forward": 1.0}, scatter=0.0)
+    made.steps(20, {"forward": 0.1})
+    (finding,) = found(made, MaxInitializationTime())
+    assert (
+        "26 minutes to come, nearly all of it until the first batch" in finding.message
+    )
+    assert "workers that start" in finding.advice
+
+
+@pytest.mark.parametrize("began", [None, -5, START + 1, "soon"])
+def test_where_nobody_knows_when_the_program_began_the_run_counts(began: Any) -> None:
+    made = training(lambda _: GB, seconds=20)
+    made.run.settings = {"program_start_ns": began}
+    (finding,) = found(made, MaxInitializationTime(threshold=10.0))
+    assert "16.7 minutes" in finding.message
 
 
 def test_a_training_without_a_step_is_judged_while_it_waits() -> None:
