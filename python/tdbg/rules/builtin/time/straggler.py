@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.quantities import number, percent
+from tdbg.rules.builtin.time.arrivals import Arrivals, arrivals_of
 from tdbg.rules.builtin.time.phase_words import PHASE_WORDS
 from tdbg.rules.builtin.time.ranks import Ranks, ranks_of
 from tdbg.rules.builtin.time.time_rule import Sign, TimeRule, gain_severity, shorter
@@ -31,7 +32,8 @@ class Straggler(TimeRule):
     """Report a rank for which all others wait.
 
     Its own work, the step without communication, takes longer than that of the others,
-    and in most steps it is the last.  It is the rank that waits least itself.
+    and in most steps it is the last.  It is the rank that waits least itself.  Where
+    the waits in each collective operation are known, these say who comes last.
 
     Args:
         threshold: How much longer than the median of ranks its work takes, in percent.
@@ -64,31 +66,44 @@ class Straggler(TimeRule):
 
     def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
         """Judge each rank by its own work."""
-        ranks = ranks_of(profile.bins[i])
+        ranks, arrivals = ranks_of(profile.bins[i]), arrivals_of(profile.bins[i])
         if ranks is None or not ranks.phases[Phase.COMMUNICATION].any():
             return {}
         found = {}
         for at, worker in enumerate(ranks.workers):
             others = [k for k in range(len(ranks.workers)) if k != at]
             usual = float(np.median(ranks.own[others]))
-            late = float(ranks.own[at]) - usual
-            gain = late / ranks.step_ns
+            late, last = float(ranks.own[at]) - usual, ranks.last_share(at)
+            waits = ""
+            if arrivals is not None:
+                late = min(late, arrivals.late_ns(at))
+                last = min(last, arrivals.last_share(at))
+                waits = _waits(arrivals, at)
             is_slow = late > usual * self.threshold / 100
-            is_last = 100 * ranks.last_share(at) >= self.last
-            severity = gain_severity(gain) if is_slow and is_last else None
+            is_last = 100 * last >= self.last
+            gain = max(0.0, late / ranks.step_ns)
             found[f"worker {worker}"] = Sign(
-                severity=severity,
-                describe=_describer(self, ranks, at, usual, gain),
+                severity=gain_severity(gain) if is_slow and is_last else None,
+                describe=_describer(self, ranks, at, gain, waits),
             )
         return found
 
 
+def _waits(arrivals: Arrivals, at: int) -> str:
+    """Return how long others wait for a rank: a sentence that begins with a space."""
+    return (
+        f" In {percent(100 * arrivals.last_share(at))} of the steps it comes last to "
+        "the operations in which all ranks meet, and the others wait "
+        f"{number(arrivals.late_ns(at) / 1e6)} ms for it."
+    )
+
+
 def _describer(
-    rule: Straggler, ranks: Ranks, at: int, usual: float, gain: float
+    rule: Straggler, ranks: Ranks, at: int, gain: float, waits: str
 ) -> Callable[[], Description]:
     def describe() -> Description:
         others = [k for k in range(len(ranks.workers)) if k != at]
-        own = float(ranks.own[at])
+        own, usual = float(ranks.own[at]), float(np.median(ranks.own[others]))
         phase = ranks.differing_phase(at, others)
         uneven = ""
         if ranks.samples[at] > 1.05 * float(np.median(ranks.samples[others])) > 0:
@@ -101,7 +116,7 @@ def _describer(
                 f"All ranks wait for rank {ranks.workers[at]}: its own work in a step "
                 f"takes {number(own / 1e6)} ms, that of the others "
                 f"{number(usual / 1e6)} ms, and it is the last in "
-                f"{percent(100 * ranks.last_share(at))} of the steps.{uneven}"
+                f"{percent(100 * ranks.last_share(at))} of the steps.{waits}{uneven}"
             ),
             value=100 * (own / usual - 1),
             threshold=rule.threshold,

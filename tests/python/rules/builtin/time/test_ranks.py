@@ -48,6 +48,72 @@ def test_the_rank_for_which_all_wait_is_named() -> None:
     assert "23% shorter steps" in finding.advice
 
 
+def meeting(
+    own: Sequence[float], *, kind: int = 0, shift: int = 0, turns: bool = False
+) -> ProfiledTraining:
+    """Ranks with measured all-reduces; *shift*: how far the last one counts off."""
+    made = ProfiledTraining(FakeRun(), n_workers=len(own))
+    made.event("collectives", kinds=["all_reduce", "send"], group=0)
+    slowest = max(own)
+    for step in range(int(90 / slowest)):
+        at, number = made.now, made.n_steps
+        turn = step % len(own) if turns else 0
+        for rank in range(len(own)):
+            made.now, made.n_steps = at, number
+            seconds = own[(rank + turn) % len(own)]
+            phases = {"forward": seconds, "communication": slowest - seconds}
+            made.steps(slowest - 0.001, phases, worker=rank, scatter=0.0)
+            waited = int((slowest - seconds) * 1e9)
+            made.profile.add(
+                "collective",
+                {
+                    "time": made.now,
+                    "global_step": number,
+                    "sequence": step + shift * (rank == len(own) - 1),
+                    "group": 0,
+                    "kind": kind,
+                    "duration_ns": waited,
+                    "exposed_ns": waited,
+                    "worker": rank,
+                },
+            )
+    return made
+
+
+def test_who_comes_last_to_collectives_is_told_with_the_wait_of_the_others() -> None:
+    (finding,) = found(meeting([0.1, 0.13, 0.1]), Straggler())
+    assert finding.tensor == "worker 1"
+    assert "In 100% of the steps it comes last to the operations" in finding.message
+    assert "the others wait 30 ms for it." in finding.message
+    assert finding.gain == pytest.approx(0.03 / 0.13, abs=0.01)
+
+
+def test_a_straggler_that_changes_in_each_step_is_none() -> None:
+    assert found(meeting([0.1, 0.13, 0.1], turns=True), Straggler()) == []
+
+
+def test_a_rank_that_is_slow_but_for_which_nobody_waits_is_fine() -> None:
+    made = meeting([0.1, 0.13, 0.1])
+    for row in made.profile._rows["collective"]:
+        row["exposed_ns"] = 1_000_000 + 1000 * row["worker"]
+    made.profile._arrays.clear()
+    assert found(made, Straggler()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "shift"),
+    [(1, 0), (0, 3)],
+    ids=["messages of two ranks", "ranks that count differently"],
+)
+def test_operations_in_which_not_all_meet_leave_the_work_of_ranks(
+    kind: int, shift: int
+) -> None:
+    made = meeting([0.1, 0.13, 0.1], kind=kind, shift=shift)
+    (finding,) = found(made, Straggler())
+    assert "takes 130 ms, that of the others 100 ms" in finding.message
+    assert "operations" not in finding.message
+
+
 def test_equal_ranks_are_fine() -> None:
     assert found(ranks([0.1, 0.101, 0.1]), Straggler()) == []
 
