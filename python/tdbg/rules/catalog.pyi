@@ -56,6 +56,7 @@ from tdbg.rules.builtin.time.exposed_communication import (
     ExposedCommunication as ExposedCommunication,
 )
 from tdbg.rules.builtin.time.gc_pauses import GcPauses as GcPauses
+from tdbg.rules.builtin.time.host_bound import HostBound as HostBound
 from tdbg.rules.builtin.time.idle_between_steps import (
     IdleBetweenSteps as IdleBetweenSteps,
 )
@@ -72,6 +73,7 @@ from tdbg.rules.builtin.time.memory_leak import GPUMemoryIncrease as GPUMemoryIn
 from tdbg.rules.builtin.time.memory_leak import MemoryLeak as MemoryLeak
 from tdbg.rules.builtin.time.memory_pressure import MemoryPressure as MemoryPressure
 from tdbg.rules.builtin.time.network_bound import NetworkBound as NetworkBound
+from tdbg.rules.builtin.time.profiler_cost import ProfilerCost as ProfilerCost
 from tdbg.rules.builtin.time.recompilation_storm import (
     RecompilationStorm as RecompilationStorm,
 )
@@ -80,6 +82,11 @@ from tdbg.rules.builtin.time.step_time_regression import (
     StepTimeRegression as StepTimeRegression,
 )
 from tdbg.rules.builtin.time.straggler import Straggler as Straggler
+from tdbg.rules.builtin.time.sync_in_loop import SyncInLoop as SyncInLoop
+from tdbg.rules.builtin.time.uncopied_ahead import UncopiedAhead as UncopiedAhead
+from tdbg.rules.builtin.time.unused_tensor_cores import (
+    UnusedTensorCores as UnusedTensorCores,
+)
 from tdbg.rules.builtin.time.worker_imbalance import WorkerImbalance as WorkerImbalance
 from tdbg.rules.builtin.trees.feature_importance import (
     FeatureImportance as FeatureImportance,

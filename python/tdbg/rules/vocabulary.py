@@ -60,6 +60,7 @@ class Vocabulary:
     # Time.
     background_saving: str
     compiling: str
+    allowing_tf32: str
     all_devices: str  # How a training uses every GPU of a machine.
     changing_shapes: str  # What else helps: ends the sentence, and may add others.
     # A new head beside LoRA: begins with a comma.
@@ -148,6 +149,7 @@ _PYTORCH: Final = Vocabulary(
     background_saving="torch.distributed.checkpoint.async_save, or copy to the host "
     "and write in a thread",
     compiling="torch.compile",
+    allowing_tf32="torch.set_float32_matmul_precision('high')",
     all_devices="torchrun --nproc-per-node",
     changing_shapes=", or mark the changing axis (torch._dynamo.mark_dynamic, "
     "dynamic=True). TORCH_LOGS=recompiles shows the reasons.",
@@ -189,6 +191,8 @@ _KERAS: Final = replace(
     "tf.config.experimental.enable_op_determinism() on TensorFlow",
     background_saving="copy to the host and write in a thread",
     compiling="jit_compile=True",
+    allowing_tf32="tf.config.experimental.enable_tensor_float_32_execution on "
+    "TensorFlow",
     all_devices="keras.distribution.DataParallel",
     changing_shapes=".",
 )
@@ -229,6 +233,7 @@ _JAX: Final = replace(
     background_saving="orbax.checkpoint.AsyncCheckpointer, or copy to the host and "
     "write in a thread",
     compiling="jax.jit",
+    allowing_tf32="jax.default_matmul_precision('tensorfloat32')",
     all_devices="jax.sharding",
     changing_shapes=". JAX_LOG_COMPILES=1 shows what is compiled.",
 )
@@ -269,6 +274,7 @@ _MXNET: Final = replace(
     reproducing="the seeds (mx.random.seed, numpy.random.seed, workers)",
     background_saving="copy to the host and write in a thread",
     compiling="net.hybridize(static_alloc=True)",
+    allowing_tf32="NVIDIA_TF32_OVERRIDE=1",
     all_devices="gluon.utils.split_and_load",
     changing_shapes=".",
 )
@@ -324,6 +330,7 @@ def _of_trees(
         validating=validating,
         background_saving="copy the model and write the copy in a thread",
         compiling="deeper trees",
+        allowing_tf32="NVIDIA_TF32_OVERRIDE=1",
         all_devices="training through Dask",
         changing_shapes=".",
     )

@@ -237,6 +237,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "DeviceThrottled": [{"threshold": 101.0}],
     "ExposedCommunication": [{"threshold": 0.0}],
     "GPUMemoryIncrease": [{"increase": 0.0}, {"error_minutes": 31.0}],
+    "HostBound": [{"threshold": 0.0}],
     "LoadBalancing": [{"spread": 0.0}, {"busy_spread": 0.0}, {"threshold": 1.5}],
     "LowGPUUtilization": [
         {"busy": 0.0},
@@ -249,7 +250,11 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "MemoryLeak": [{"minutes": 0.0}, {"error_minutes": 31.0}],
     "MemoryPressure": [{"stalled": 0.0}, {"major_faults": 0.0}],
     "NetworkBound": [{"threshold": 0.0}, {"wait": 101.0}],
+    "ProfilerCost": [{"threshold": 0.0}],
     "Straggler": [{"threshold": 0.0}, {"last": 101.0}],
+    "SyncInLoop": [{"threshold": 101.0}],
+    "UncopiedAhead": [{"threshold": 0.0}],
+    "UnusedTensorCores": [{"threshold": 0.0}],
     "UnusedDevice": [{"minutes": 0.0}, {"minutes": 2.5}],
     "WorkerImbalance": [{"factor": 1.0}, {"batches": 0}],
     "ClassImbalance": [

@@ -35,12 +35,13 @@ SECTIONS = {
         (
             *("CPUBottleneck", "CpuContention", "CpuThrottled", "LowGPUUtilization"),
             *("UnusedDevice", "BatchSize", "DeviceThrottled"),
+            *("UnusedTensorCores", "HostBound"),
         ),
         _MACHINE,
     ),
     **dict.fromkeys(("MemoryLeak", "MemoryPressure", "GPUMemoryIncrease"), _MEMORY),
     **dict.fromkeys(("Straggler", "LoadBalancing", "ExposedCommunication"), _RANKS),
-    **dict.fromkeys(("IdleBetweenSteps", "SyncInLoop", "HostBound"), _PROGRAMS),
+    **dict.fromkeys(("IdleBetweenSteps", "SyncInLoop", "UncopiedAhead"), _PROGRAMS),
 }
 FIELD_WORDS = {
     "l2": "l2 norm",
