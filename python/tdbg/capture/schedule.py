@@ -92,10 +92,10 @@ class Throttle(NamedTuple):
             what = f"what rules need {max(factors)} times as rarely"
             parts.append(f"{what}, your own schedules as you wrote them")
         elif factors != (1, 1):
-            what = "statistics " + every
+            if self.others != 1:
+                parts.append(f"statistics {others} instead of {interval}")
             if every != others:
-                what = f"statistics of activations {every}, of the rest {others}"
-            parts.append(f"{what} instead of {interval}")
+                parts.append(f"statistics of activations {every}")
         if self.steps > 1:
             parts.append(f"losses every {self.steps} steps")
         return ", ".join(parts)

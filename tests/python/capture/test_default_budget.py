@@ -289,8 +289,8 @@ def test_what_is_left_out_is_told_as_intervals() -> None:
     assert statistics == (
         f"statistics every {10 * factor} steps instead of 10"
         if throttle.activations == factor
-        else f"statistics of activations every {20 * factor} steps, "
-        f"of the rest every {10 * factor} steps instead of 10"
+        else f"statistics every {10 * factor} steps instead of 10, "
+        f"statistics of activations every {20 * factor} steps"
     )
     assert losses == (f" every {throttle.steps} steps" if throttle.steps > 1 else "")
     late = [step for step in training.captured if step > 15_000]
