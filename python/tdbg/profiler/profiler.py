@@ -21,6 +21,7 @@ from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError
 from tdbg.profiler import (
     checkpoints,
+    clipping,
     collectives,
     compilations,
     gc_pauses,
@@ -50,6 +51,7 @@ PARTS: Sequence[Start] = (
     gc_pauses.start,
     compilations.start,
     checkpoints.start,
+    clipping.start,
     windows.start,
     system.start,
 )

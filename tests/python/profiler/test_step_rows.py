@@ -293,3 +293,24 @@ def test_the_rows_of_the_core_are_those_of_the_table() -> None:
     assert (row["samples"], row["gpu_ns"], row["borders"]) == (-1, -1, -1)
     with pytest.raises(ValueError, match="99"):
         clock.enter(99)
+
+
+def test_clipping_is_time_of_the_optimizer(run_dir: Path) -> None:
+    from torch.nn.utils import clip_grad, clip_grad_norm_
+
+    original = clip_grad._get_total_norm
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(20)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with td.Hook(run_dir) as hook:
+        hook.register_module(model)
+        spent = []
+        for clip in (clip_grad_norm_, nn.utils.clip_grad_value_) * 4:
+            model(torch.ones(2, 64)).sum().backward()
+            start = time.monotonic_ns()
+            clip(model.parameters(), 1.0)
+            spent.append(time.monotonic_ns() - start)
+            optimizer.step()
+    rows = steps_of(run_dir)
+    assert (phase_sum(rows) == rows["duration_ns"]).all()
+    assert (rows["optimizer_ns"] > 0.7 * np.array(spent)).all()
+    assert clip_grad._get_total_norm is original
