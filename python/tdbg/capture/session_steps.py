@@ -61,6 +61,8 @@ class SessionSteps(SessionTensors):
         replicas: The workers of this process: one, or each of its replicas.
         is_called_in_steps: Whether steps call tdbg from inside, in another thread,
             before they are computed; compiled steps do not pass then.
+        compiles_own: Whether a compiler works for tdbg: that is no time of the
+            training's compiler.
         idle: Reports when no input or output of a module will be captured for a
             while.
         listeners: Callbacks; ``Session.listen`` adds to them.
@@ -91,7 +93,7 @@ class SessionSteps(SessionTensors):
         self.takes_activations = True
         self.forward_context: StepContext | None = None
         self.n_replicas = 0
-        self.is_called_in_steps = False
+        self.is_called_in_steps = self.compiles_own = False
         self._resumed_at: dict[ModeKeys, int] = {}
         self.idle = IdleState()
         self.listeners = Listeners()

@@ -1,8 +1,11 @@
-"""Compilations of PyTorch and JAX: their time in the steps, and an event for each.
+"""Compilations: their time in the steps, and an event for each.
 
 PyTorch reports that one starts and ends (``torch._dynamo.callback``, which is private:
 where it is other than expected, nothing is measured).  JAX reports how long one was
-when it is over.
+when it is over.  TensorFlow reports nothing: the function that traces all others is
+replaced meanwhile.
+
+What tdbg compiles for itself (``Session.compiles_own``) is none of the training's.
 
 Thread safety: any thread may compile.
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -21,6 +25,7 @@ from typing import Any
 from tdbg.capture.session import Session
 from tdbg.config.profiler import ProfilerConfig
 from tdbg.profiler.part import ProfilerPart
+from tdbg.profiler.patches import LibraryPatches
 from tdbg.run.profile_tables import Phase
 from tdbg.run.schema import EventKind
 
@@ -35,6 +40,9 @@ _OF_JAX = frozenset(
         "/jax/core/compile/backend_compile_duration",
     }
 )
+# Of TensorFlow: traces functions into graphs, also those inside of others.
+_TRACING = "tensorflow.python.framework.func_graph"
+_TRACES = "func_graph_from_py_func"
 # Shorter ones, of single operations, are only in the rows of steps.
 _LEAST_NS = 1_000_000
 # Events in a second, at most.
@@ -58,8 +66,13 @@ class Compilations:
         self._ends = _calling(me, Compilations._torch_ends)
         self._lasted = _calling(me, Compilations._jax_ends)
         self._listens_to_jax = False
+        # Threads that trace, and what they call for it.
+        self._tracing: set[int] = set()
+        self._patches = LibraryPatches()
         self._watch()
-        weakref.finalize(self, _forget, self._starts, self._ends, self._lasted)
+        weakref.finalize(
+            self, _forget, self._starts, self._ends, self._lasted, self._patches
+        )
         session.listen(rows=self._write)
 
     def _watch(self) -> None:
@@ -73,6 +86,26 @@ class Compilations:
             self._listens_to_jax = True
             with contextlib.suppress(Exception):
                 monitoring.register_event_duration_secs_listener(self._lasted)
+        tracing = sys.modules.get(_TRACING)
+        if tracing is not None and not self._patches.are_in_place:
+            with contextlib.suppress(Exception):
+                me = weakref.ref(self)
+                self._patches.put(tracing, _TRACES, lambda f: _traced(me, f))
+
+    def trace(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Let TensorFlow trace a function."""
+        session, thread = self._session, threading.get_ident()
+        if session.compiles_own or thread in self._tracing:
+            return function(*args, **kwargs)
+        start_ns = time.monotonic_ns()
+        self._tracing.add(thread)
+        session.clock.enter(_COMPILE)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            session.clock.leave(_COMPILE)
+            self._tracing.discard(thread)
+            self._add(start_ns, time.monotonic_ns() - start_ns, "tensorflow")
 
     def _torch_starts(self, *_: Any) -> None:
         self._session.clock.enter(_COMPILE)
@@ -85,7 +118,7 @@ class Compilations:
             self._add(start_ns, time.monotonic_ns() - start_ns, "torch")
 
     def _jax_ends(self, name: str, seconds: float, **_: Any) -> None:
-        if name in _OF_JAX:
+        if name in _OF_JAX and not self._session.compiles_own:
             duration_ns = int(seconds * 1e9)
             self._session.clock.move(_COMPILE, duration_ns)
             self._add(time.monotonic_ns() - duration_ns, duration_ns, "jax")
@@ -108,7 +141,7 @@ class Compilations:
 
     def close(self) -> None:
         """Measure no longer, and write what is left."""
-        _forget(self._starts, self._ends, self._lasted)
+        self.forked()
         self._session.run(self._write_last)
 
     def _write_last(self) -> None:
@@ -117,7 +150,7 @@ class Compilations:
 
     def forked(self) -> None:
         """Measure no longer: this is a child."""
-        _forget(self._starts, self._ends, self._lasted)
+        _forget(self._starts, self._ends, self._lasted, self._patches)
 
 
 def _calling(
@@ -133,6 +166,20 @@ def _calling(
     return call
 
 
+def _traced(
+    compilations: weakref.ref[Compilations], function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return what stands in for the function with which TensorFlow traces."""
+
+    def trace(*args: Any, **kwargs: Any) -> Any:
+        found = compilations()
+        if found is None:
+            return function(*args, **kwargs)
+        return found.trace(function, args, kwargs)
+
+    return trace
+
+
 def _handler() -> Any:
     """Return what calls back at each compilation of PyTorch; None: nothing does."""
     callback: Any = sys.modules.get("torch._dynamo.callback")
@@ -142,8 +189,12 @@ def _handler() -> Any:
 
 
 def _forget(
-    starts: Callable[..., None], ends: Callable[..., None], lasted: Callable[..., None]
+    starts: Callable[..., None],
+    ends: Callable[..., None],
+    lasted: Callable[..., None],
+    patches: LibraryPatches,
 ) -> None:
+    patches.undo()
     handler = _handler()
     if handler is not None:
         for each, callback in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import update_wrapper
 from typing import Any
@@ -39,7 +40,7 @@ class LibraryPatches:
     def put(
         self, owner: Any, name: str, replace: Callable[[Callable[..., Any]], Any]
     ) -> None:
-        """Replace a function by what *replace* makes of it.
+        """Replace a function, or a property, by what *replace* makes of it.
 
         Raises:
             AttributeError: If the owner itself has no such attribute.
@@ -49,7 +50,8 @@ class LibraryPatches:
             raise AttributeError(msg)
         original = vars(owner)[name]
         replacement = replace(original)
-        update_wrapper(replacement, original)
+        with contextlib.suppress(AttributeError, TypeError):
+            update_wrapper(replacement, original)  # Not of a property, say.
         setattr(owner, name, replacement)
         self._done.append((owner, name, original, replacement))
 

@@ -115,14 +115,19 @@ class TappedVariant(Generic[_Made]):
                 and its time is the training's.
         """
         start_ns, n_traces = time.perf_counter_ns(), self.n_traces
+        session = self._session
+        session.compiles_own = compiles
         try:
             result = with_taps()
         except Exception as error:
             if is_own(error):
                 raise
+            session.compiles_own = False
             result = without()  # Raises if the error is the training's after all.
             self._give_up(error)
             return result
+        finally:
+            session.compiles_own = False
         self.has_worked = True
         if compiles and self.n_traces > n_traces:
             self._account(time.perf_counter_ns() - start_ns)
