@@ -79,6 +79,8 @@ void RegisterStepClock(py::module_& module) {
             }
           },
           py::arg("phase") = -1)
+      .def("stand_in", &StepClock::StandIn)
+      .def("stand_down", &StepClock::StandDown)
       .def("loss_begins",
            [](StepClock& clock) { clock.Enter(clock.loss_phase()); })
       .def("loss_ends",

@@ -1,6 +1,7 @@
 #include "python_capture/batch_size.h"
 
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 namespace tdbg::python_capture {
@@ -25,15 +26,26 @@ bool IsTokenType(py::handle dtype) {
   return is_signed;
 }
 
+// The shape of an object, a tuple; null if it has none, with no error set.
+py::object ShapeOf(PyObject* object) {
+  py::object shape = py::reinterpret_steal<py::object>(
+      PyObject_GetAttrString(object, "shape"));
+  if (shape && PyTuple_Check(shape.ptr()) == 0) {
+    // TensorFlow's is no tuple, but has the sizes.
+    const std::string_view type = Py_TYPE(shape.ptr())->tp_name;
+    const bool has_sizes = type == "TensorShape";
+    shape = py::reinterpret_steal<py::object>(
+        has_sizes ? PySequence_Tuple(shape.ptr()) : nullptr);
+  }
+  if (!shape) PyErr_Clear();
+  return shape;
+}
+
 // Whether an object is a tensor of one dimension or more; its size, if so.
 bool ReadSize(PyObject* object, BatchSize* size) {
-  PyObject* shape = PyObject_GetAttrString(object, "shape");
-  if (shape == nullptr) {
-    PyErr_Clear();
-    return false;
-  }
-  const py::object owned = py::reinterpret_steal<py::object>(shape);
-  if (PyTuple_Check(shape) == 0) return false;
+  const py::object owned = ShapeOf(object);
+  if (!owned) return false;
+  PyObject* shape = owned.ptr();
   const Py_ssize_t n = PyTuple_GET_SIZE(shape);
   if (n == 0) return false;
   std::int64_t sizes[2] = {-1, -1};

@@ -41,7 +41,20 @@ void StepClock::Stop() {
   phase_.store(Phase::kOther, std::memory_order_relaxed);
 }
 
-bool StepClock::IsMine() const { return is_on_ && owner_ == ThisThread(); }
+bool StepClock::IsMine() const {
+  const void* here = ThisThread();
+  return is_on_ && (owner_ == here || stand_in_ == here);
+}
+
+void StepClock::StandIn() {
+  stand_in_ = ThisThread();
+  n_phases_of_owner_ = phases_.size;
+}
+
+void StepClock::StandDown() {
+  stand_in_ = nullptr;
+  n_phases_of_owner_ = 0;
+}
 
 void StepClock::Adopt() {
   owner_ = ThisThread();
@@ -133,7 +146,7 @@ void StepClock::AddBatch(std::int64_t samples, std::int64_t tokens) {
 
 void StepClock::EndStep() {
   if (!is_on_) return;
-  if (owner_ != ThisThread()) Adopt();
+  if (!IsMine()) Adopt();
   StepRow row;
   row.time = Charge();
   row.duration_ns = row.time - step_ns_;
@@ -148,7 +161,7 @@ void StepClock::EndStep() {
   }
   times_ = marked_times_ = {};
   step_ns_ = marked_ns_ = row.time;
-  phases_.size = 0;
+  phases_.size = std::min(phases_.size, n_phases_of_owner_);
   is_evaluating_ = false;
   ShowPhase();
   n_steps_.fetch_add(1, std::memory_order_relaxed);

@@ -9,8 +9,9 @@
 //
 // Thread safety: one call at a time, of any thread; the caller sees to it (in
 // Python, the GIL does).  Time is that of the owner, the thread that ended the
-// latest step; others change nothing.  phase() and global_step() may be read
-// from any thread, and from a signal handler, at any time.
+// latest step; others change nothing, unless they stand in for the owner.
+// phase() and global_step() may be read from any thread, and from a signal
+// handler, at any time.
 //
 // Errors: none.
 
@@ -84,6 +85,12 @@ class StepClock {
   // Ends the innermost phase.
   void LeaveInnermost();
 
+  // From StandIn to StandDown, the calling thread acts for the owner, which
+  // waits for it: a framework calls Python from a thread of its own.  The
+  // phases that are under way before go on, also beyond the end of a step.
+  void StandIn();
+  void StandDown();
+
   // What a loss is, which belongs to the forward before it: a forward, or an
   // evaluation.
   [[nodiscard]] Phase loss_phase() const {
@@ -107,7 +114,8 @@ class StepClock {
     return awaits_batch_ && !is_repeating_ && IsMine();
   }
 
-  // Ends the step, whose number is not known yet.  No phase is under way then.
+  // Ends the step, whose number is not known yet.  No phase is under way then,
+  // but for those of an owner that somebody stands in for.
   void EndStep();
   // Ends the step; returns whether rows are due to be written.  Those before it
   // that have no number get none.
@@ -182,6 +190,8 @@ class StepClock {
   bool is_on_ = false;
   bool is_repeating_ = false;
   const void* owner_ = nullptr;
+  const void* stand_in_ = nullptr;
+  std::size_t n_phases_of_owner_ = 0;
   Stack phases_;
   Stack interruptions_;
   // Since the latest step of training ended; until `now_ns_`.

@@ -28,6 +28,12 @@ class StepClock:
     def leave(self, phase: int = -1) -> None:
         """End the innermost phase of this kind with all inside it; -1: of any kind."""
 
+    def stand_in(self) -> None:
+        """Let the calling thread act for the training's, which waits for it."""
+
+    def stand_down(self) -> None:
+        """Act for the training's thread no longer."""
+
     def loss_begins(self) -> None:
         """Begin a loss, which belongs to the forward before it."""
 

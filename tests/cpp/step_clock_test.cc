@@ -208,6 +208,32 @@ TDBG_TEST(AnotherThreadChangesNothingUntilItEndsAStep) {
   EXPECT_EQ(Sum(row), row.duration_ns);
 }
 
+TDBG_TEST(AThreadThatStandsInActsForTheOwner) {
+  StepClock clock;
+  clock.Start();
+  clock.Enter(Phase::kCompute);
+  std::thread([&clock] {
+    clock.StandIn();
+    clock.Enter(Phase::kOptimizer);
+    Wait(10'000);
+    EXPECT_EQ(clock.phase(), Phase::kOptimizer);
+    clock.EndStep(Train(0));
+    EXPECT_EQ(clock.phase(), Phase::kCompute);
+    clock.StandDown();
+    clock.Enter(Phase::kBackward);
+  }).join();
+  EXPECT_EQ(clock.phase(), Phase::kCompute);
+  Wait(10'000);
+  clock.Leave(Phase::kCompute);
+  clock.EndStep(Train(1));
+  const std::vector<StepRow> rows = clock.TakeRows();
+  EXPECT_EQ(rows.size(), 2U);
+  EXPECT_GE(Of(rows[0], Phase::kOptimizer), 10'000);
+  EXPECT_GE(Of(rows[1], Phase::kCompute), 10'000);
+  EXPECT_EQ(Of(rows[1], Phase::kBackward), 0);
+  for (const StepRow& row : rows) EXPECT_EQ(Sum(row), row.duration_ns);
+}
+
 TDBG_TEST(TimeThatTdbgHasSpentComesFromThePhase) {
   StepClock clock;
   clock.Start();

@@ -168,16 +168,17 @@ class LightSteps:
         """Note that the step is over, and has returned *result*."""
         duration_ns, read = time.perf_counter_ns() - self._began_ns, self._read
         self._clock.leave(COMPUTE)
-        # Before the step counts: another thread may number those that do.
-        self._clock.step_passes()
         numbers: Numbers = ()
         if read is not None:
             try:
-                numbers = read(result)
+                numbers = read(result)  # May tell the samples of the step, too.
             except Exception as error:
+                self._clock.step_passes()
                 self._steps.append((duration_ns, ()))
                 self._session.run(_raise, error)
                 return
+        # Before the step counts: another thread may number those that do.
+        self._clock.step_passes()
         self._steps.append((duration_ns, numbers))
         if not self._is_open:
             self._session.run(self._pass_late)

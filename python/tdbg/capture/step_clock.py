@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tdbg._core import StepClock
 
 __all__ = [
+    "BACKWARD",
     "COMPUTE",
     "EVALUATION",
     "FORWARD",
@@ -32,6 +33,7 @@ __all__ = [
 # Plain numbers: each step passes them to the core.
 FORWARD, EVALUATION = int(Phase.FORWARD), int(Phase.EVALUATION)
 OPTIMIZER, COMPUTE = int(Phase.OPTIMIZER), int(Phase.COMPUTE)
+BACKWARD = int(Phase.BACKWARD)
 
 # What a forward is in each mode.
 FORWARD_OF = {mode: FORWARD if mode in TRAINING else EVALUATION for mode in ModeKeys}
@@ -60,7 +62,7 @@ class NoClock:
     def start(self, *_: Any) -> None:
         """Do nothing."""
 
-    loss_begins = loss_ends = move = start
+    loss_begins = loss_ends = move = stand_in = stand_down = start
     stop = enter = leave = collects = spend = spend_in = start
     add_batch = add_samples = step_passes = start
     end_evaluation = keep_evaluation = forget_evaluation = set_is_repeating = start

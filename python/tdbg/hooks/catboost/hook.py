@@ -48,6 +48,7 @@ class FitCall:
         before: Identity of the trained model that it is so far; empty: it is none.
         data_set: What the model predicts when it is trained; None: nothing is known.
         n_continued: Rounds of the model that this training goes on with.
+        n_rows: Of the data that it is trained by; -1: unknown.
         first_step: Number of the step of its first round that is seen.
         first_round: Number of that round in the model.
     """
@@ -57,6 +58,7 @@ class FitCall:
     before: str
     data_set: DataSet | None
     n_continued: int
+    n_rows: int = -1
     first_step: int = 0
     first_round: int = 0
 
@@ -87,12 +89,14 @@ def find_training(ended: Callable[[FitCall], None]) -> FitCall | None:
 
 def _training_of(call: Any, arguments: Mapping[str, Any]) -> FitCall:
     model, continued = arguments["self"], arguments.get("init_model")
+    pool = arguments.get("train_pool")
     return FitCall(
         call=weakref.ref(call),
         model=model,
         before=identity_of(model),
-        data_set=data_set_of(arguments.get("train_pool"), arguments.get("test_pool")),
+        data_set=data_set_of(pool, arguments.get("test_pool")),
         n_continued=0 if continued is None else int(continued.tree_count_),
+        n_rows=-1 if pool is None else int(pool.num_row()),
     )
 
 
@@ -183,10 +187,12 @@ class Hook(TreeHook):
         first_round = iteration - 1  # Of a snapshot that is gone on with, more than 0.
         self._reader = Scores(self._maximized)
         self._model_name = "CatBoost"
+        n_rows = -1
         if training is not None:
+            n_rows = training.n_rows
             first_round += training.n_continued
             self._model_name = type(training.model).__name__
-        self._training_begins(first_round, ())
+        self._training_begins(first_round, (), n_rows)
         if training is not None:
             training.first_round = first_round
             training.first_step = self._session.next_step(TRAIN)

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from tdbg.capture.light_steps import LightSteps
 from tdbg.capture.session import Session
+from tdbg.hooks.compiled.batches import SamplesOf
 from tdbg.hooks.compiled.variant import TappedVariant
 from tdbg.modes import ModeKeys
 
@@ -52,6 +53,8 @@ class CompiledStep(ABC, Generic[_Made]):
         )
         # While nothing but losses is captured: the steps since the last event.
         self._light: LightSteps | None = None
+        # While it is known where the batch is.
+        self._samples_of: SamplesOf | None = None
 
     @property
     def n_traces(self) -> int:
@@ -79,10 +82,17 @@ class CompiledStep(ABC, Generic[_Made]):
                     self._light = None
                     self._light_step_failed(error, args)
                     raise
+                if self._samples_of is not None:
+                    self._note_samples(args, kwargs)
                 light.add(result)
                 return result
             self._light = None
         return self._run(args, kwargs)
+
+    def _note_samples(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Add the batch of a call to the step, or to the evaluation, if it is known."""
+        if self._samples_of is not None:
+            self._session.clock.add_samples(self._samples_of(args, kwargs))
 
     @abstractmethod
     def _trains(self) -> bool:

@@ -25,6 +25,7 @@ __all__ = [
     "Arguments",
     "ParameterArgument",
     "StateArgument",
+    "has_model",
     "hyperparameters",
 ]
 
@@ -185,6 +186,11 @@ def _nodes(tree: Any) -> Iterator[Any]:
     elif isinstance(tree, Mapping):
         for each in tree.values():
             yield from _nodes(each)
+
+
+def has_model(value: Any) -> bool:
+    """Return whether an argument is known as parameters, or as a state of these."""
+    return any(True for _ in _sections_of(value))
 
 
 def _sections(values: tuple[Any, ...] | list[Any]) -> Iterator[tuple[str, Any]]:

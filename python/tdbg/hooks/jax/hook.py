@@ -13,6 +13,7 @@ from tdbg.capture.modes import CurrentMode
 from tdbg.capture.policy import Policy
 from tdbg.capture.session import Session
 from tdbg.config import HookConfig
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.jax.adapter import JaxAdapter
@@ -23,6 +24,7 @@ from tdbg.hooks.jax.jit import JitStep
 from tdbg.hooks.jax.kinds import kind_of_name
 from tdbg.hooks.jax.sites import Sites
 from tdbg.hooks.jax.step_capture import LOSS, StepCapture
+from tdbg.hooks.jax.waits import Waits
 from tdbg.modes import ModeKeys
 
 __all__ = ["Hook", "del_hook", "find_loss", "get_hook", "set_hook", "watch"]
@@ -96,6 +98,10 @@ class Hook(FrameworkHook):
         )
         session.listen(change=self._sites.refresh)
         return mode
+
+    def _start_profiler(self, session: Session, settings: ProfilerConfig) -> None:
+        super()._start_profiler(session, settings)
+        self._capture.waits = Waits(session)
 
     def _detach(self) -> None:
         self._session.run(self._capture.model_info.conclude)

@@ -28,6 +28,7 @@ from tdbg.config.collections import Role
 from tdbg.hooks.compiled.step import CompiledFunction
 from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
+from tdbg.hooks.jax.batches import find_batch
 from tdbg.hooks.jax.primitive import when_done
 from tdbg.hooks.jax.step_capture import OF_STEP, Execution, StepCapture
 from tdbg.modes import TRAIN, TRAINING, ModeKeys
@@ -37,6 +38,8 @@ __all__ = ["JitStep", "code_of"]
 # Arguments of jax.jit that number the arguments of the function.
 _POSITIONS = ("donate_argnums", "static_argnums")
 _TICKET = "tdbg_ticket"
+# In so many calls it is looked for.
+_MOST_UNFOUND = 3
 
 
 class _Tapped(NamedTuple):
@@ -87,6 +90,8 @@ class JitStep(CompiledFunction[_Tapped]):
         # often the variant had been traced then: nothing is captured of them but what
         # the program shows.
         self._shows_all: tuple[StepPlan, int] | None = None
+        # How often nothing has told yet where the batch is.
+        self._n_unfound = 0
 
     def _trains(self) -> bool:
         mode = self._capture.mode() if self._mode is None else self._mode
@@ -110,15 +115,27 @@ class JitStep(CompiledFunction[_Tapped]):
                 outputs = self.plain(*args, **kwargs)
             else:
                 outputs = self._run_tapped(execution, args, kwargs)
+            if self._samples_of is None and clock.is_on:
+                session.run(self._find_batch, args, kwargs, outputs)
+            self._note_samples(args, kwargs)
         except BaseException:
             session.run(session.forward_lost)
             raise
         finally:
             clock.leave(phase)
+            if capture.waits is not None:
+                capture.waits.phase = phase
         session.run(self._end, context, mode, outputs)
         if mode is TRAIN and execution is None:
             self._light = session.run(self._begin_light, outputs)
         return outputs
+
+    def _find_batch(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
+    ) -> None:
+        if self._n_unfound < _MOST_UNFOUND:
+            self._n_unfound += 1
+            self._samples_of = find_batch(self._reader, args, kwargs, outputs)
 
     def _light_step_failed(self, error: BaseException, args: tuple[Any, ...]) -> None:
         del error, args

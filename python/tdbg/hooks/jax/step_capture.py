@@ -32,6 +32,7 @@ from tdbg.hooks.jax.facts import ModelFacts
 from tdbg.hooks.jax.interception import Interception
 from tdbg.hooks.jax.sites import SitePlan, Sites
 from tdbg.hooks.jax.tracing import CaptureTrace
+from tdbg.hooks.jax.waits import Waits
 from tdbg.modes import ModeKeys
 
 __all__ = ["OF_STEP", "Execution", "StepCapture"]
@@ -106,6 +107,7 @@ class StepCapture:
     Attributes:
         execution: The call under way of a variant with taps.
         interception: Of modules and functions, while a variant with taps is traced.
+        waits: Measures where the program waits for steps; None: nothing does.
     """
 
     def __init__(
@@ -122,6 +124,7 @@ class StepCapture:
         self.mode = mode
         self.execution: Execution | None = None
         self.interception = Interception()
+        self.waits: Waits | None = None
         self._sites = sites
         self._entries: dict[tuple[Role, str], TensorEntry] = {}
         self._ids: dict[tuple[TensorEntry, Any, tuple[int, ...]], int] = {}

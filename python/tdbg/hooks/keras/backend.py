@@ -78,12 +78,14 @@ class Backend(Protocol):
         operations: ``keras.ops``.
         as_async: Itself, if a call returns before the step is computed, so that
             reading a number waits for it; else None.
+        shows_batches: Whether ``noting`` sees the batches.
     """
 
     name: str
     version: str
     operations: Any
     as_async: AsyncBackend | None
+    shows_batches: bool
 
     def is_tensor(self, value: Any) -> bool:
         """Return whether a value is a tensor of the backend, symbolic ones included."""
@@ -139,6 +141,16 @@ class Backend(Protocol):
 
     def with_batch(self, args: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
         """Return the arguments of a step function, with one batch for the iterator."""
+
+    def noting(
+        self, plain: Callable[..., Any], note: Callable[[Any], None]
+    ) -> Callable[..., Any]:
+        """Return a plain function that hands its batches over, where Python has them.
+
+        Args:
+            plain: The function.
+            note: Takes the batch of each step; never raises.
+        """
 
     def next_batch(self, args: tuple[Any, ...]) -> Any:
         """Take the next batch from the iterator; raise its error if there is none."""

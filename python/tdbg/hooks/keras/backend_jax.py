@@ -40,6 +40,7 @@ class _JaxBackend:
     """JAX, as Keras uses it."""
 
     name = "jax"
+    shows_batches = True
 
     def __init__(self, keras_version: str) -> None:
         self._jax: Any = import_module("jax")
@@ -177,6 +178,14 @@ class _JaxBackend:
     def with_batch(self, args: tuple[Any, ...], batch: Any) -> tuple[Any, ...]:
         return args[0], iter((batch,))
 
+    def noting(
+        self, plain: Callable[..., Any], note: Callable[[Any], None]
+    ) -> Callable[..., Any]:
+        def noted(state: Any, iterator: Any) -> Any:
+            return plain(state, _Noted(iterator, note))
+
+        return noted
+
     def next_batch(self, args: tuple[Any, ...]) -> Any:
         return next(args[1])
 
@@ -189,6 +198,22 @@ class _JaxBackend:
     def has_run(self, model: Any, error: Exception) -> bool:
         is_eager = bool(model.run_eagerly) or not model.jit_compile
         return is_eager or isinstance(error, self._jax.errors.JaxRuntimeError)
+
+
+class _Noted:
+    """An iterator whose items are handed over."""
+
+    def __init__(self, iterator: Iterator[Any], note: Callable[[Any], None]) -> None:
+        self._iterator = iterator
+        self._note = note
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        batch = next(self._iterator)
+        self._note(batch)
+        return batch
 
 
 class _Computed:

@@ -37,6 +37,7 @@ class _TensorFlowBackend:
 
     name = "tensorflow"
     as_async = None
+    shows_batches = False  # The graph takes them.
 
     def __init__(self, keras_version: str) -> None:
         self._tf: Any = import_module("tensorflow")
@@ -170,6 +171,13 @@ class _TensorFlowBackend:
 
     def is_end(self, error: BaseException) -> bool:
         return isinstance(error, StopIteration | self._tf.errors.OutOfRangeError)
+
+    def noting(
+        self,
+        plain: Callable[..., Any],
+        note: Callable[[Any], None],  # noqa: ARG002
+    ) -> Callable[..., Any]:
+        return plain
 
     def next_batch(self, args: tuple[Any, ...]) -> Any:
         """Take the next batch; a prediction gets its batches in a list."""

@@ -25,6 +25,7 @@ class _TorchBackend:
 
     name = "torch"
     as_async = None
+    shows_batches = True
 
     def __init__(self, keras_version: str) -> None:
         self._torch: Any = import_module("torch")
@@ -110,6 +111,15 @@ class _TorchBackend:
         """Return the arguments, which hold the batch in a list anyway."""
         del batch
         return args
+
+    def noting(
+        self, plain: Callable[..., Any], note: Callable[[Any], None]
+    ) -> Callable[..., Any]:
+        def noted(data: Any) -> Any:
+            note(data)
+            return plain(data)
+
+        return noted
 
     def next_batch(self, args: tuple[Any, ...]) -> Any:
         return args[0]

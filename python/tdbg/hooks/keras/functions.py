@@ -67,6 +67,8 @@ class StepFunction(CompiledStep[_Tapped]):
         self._attribute = attribute
         self._mode = mode
         self._plain: Callable[..., Any] | None = None
+        # The plain function that ``_run_plain`` calls.
+        self._noted_of: Callable[..., Any] | None = None
 
     @property
     def session(self) -> Session:
@@ -120,8 +122,10 @@ class StepFunction(CompiledStep[_Tapped]):
     def _make_plain(self) -> Callable[..., Any]:
         if self._plain is None:
             self._plain = self._make()
-        self._run_plain = self._plain
-        return self._plain
+        if self._noted_of is not self._plain:
+            self._noted_of = self._plain
+            self._run_plain = self._backend.noting(self._plain, self._note_batch)
+        return self._run_plain
 
     def _make_tapped(self) -> _Tapped:
         """Let Keras make the function of a step with taps."""
@@ -152,6 +156,13 @@ class StepFunction(CompiledStep[_Tapped]):
         return self._watched.make_taps()
 
     # ---- calling ---------------------------------------------------------------
+
+    def _note_batch(self, batch: Any) -> None:
+        """Add a batch, as Keras gives it to a step, to the step or the evaluation."""
+        if isinstance(batch, list) and len(batch) == 1:
+            (batch,) = batch
+        given = batch if isinstance(batch, tuple) else (batch,)
+        self._session.clock.add_batch(given)
 
     def _trains(self) -> bool:
         return self._mode.is_called(self._own_mode)
@@ -239,6 +250,7 @@ class StepFunction(CompiledStep[_Tapped]):
         del state
         clock, phase = session.clock, STEP_OF[mode]
         clock.enter(phase)
+        self._note_batch(batch)
         try:
             answer = self._answer(args, batch)
         except BaseException:

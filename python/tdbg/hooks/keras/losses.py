@@ -28,8 +28,9 @@ from tdbg.config.kinds import InputHandling, Kind
 from tdbg.hooks.keras.backend import Backend, State, number_in
 from tdbg.hooks.keras.kinds import input_handling_of, loss_class, loss_kind
 from tdbg.hooks.keras.replicas import numbers_of_replicas
+from tdbg.hooks.keras.samples import CountedSamples
 from tdbg.hooks.keras.tracing import Patches, Taps, tap_key
-from tdbg.modes import ModeKeys
+from tdbg.modes import TRAIN, ModeKeys
 
 __all__ = [
     "LossFunction",
@@ -303,6 +304,7 @@ def reader_of(
     named: Sequence[tuple[TensorEntry, Tracker]],
     read: Callable[[Sequence[Any]], list[Any]],
     number: Callable[[Any], float],
+    samples: CountedSamples,
 ) -> Callable[[Any], list[tuple[TensorEntry, float]]]:
     """Return what reads the losses of the step that has just been computed.
 
@@ -310,6 +312,7 @@ def reader_of(
         named: The trackers of the losses, with their names.
         read: Reads variables.
         number: Makes a number of what it has read.
+        samples: Counts the samples of these steps, which are of training.
     """
     metrics = [tracker.metric for _, tracker in named]
     totals = [each for metric in metrics for each in (metric.total, metric.count)]
@@ -318,7 +321,10 @@ def reader_of(
         values = map(number, read(totals))
         found = []
         for entry, tracker in named:
+            before = tracker.before
             loss = tracker.grown(next(values), next(values))
+            if before is not None and tracker.before is not None:
+                samples.note(tracker.metric, TRAIN, before[1], tracker.before[1])
             if loss is not None:
                 found.append((entry, loss))
         return found
@@ -439,9 +445,17 @@ class LossRecords:
         session: Receives them.
         backend: Reads numbers.
         losses: The losses of the model.
+        samples: Counts the samples of its steps.
     """
 
-    def __init__(self, session: Session, backend: Backend, losses: Losses) -> None:
+    def __init__(
+        self,
+        session: Session,
+        backend: Backend,
+        losses: Losses,
+        samples: CountedSamples,
+    ) -> None:
+        self._samples = samples
         self._session = session
         self._backend = backend
         self._losses = losses
@@ -503,6 +517,8 @@ class LossRecords:
                 before, after = tracker.before, self._totals(tracker, state)
                 tracker.begin(after)
                 logged = alone.pop(tracker.name, None)
+                if before is not None and self._backend.as_async is None:
+                    self._samples.note(tracker.metric, mode, before[1], after[1])
                 self._record(context, entry, (before, after), tracker.name, logged)
         for name, value in alone.items():
             self._record(context, None, None, name, value)

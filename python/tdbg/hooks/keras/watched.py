@@ -40,6 +40,7 @@ from tdbg.hooks.keras.optimizers import (
     states_of,
 )
 from tdbg.hooks.keras.replicas import n_replicas_of
+from tdbg.hooks.keras.samples import CountedSamples
 from tdbg.hooks.keras.selections import Selections
 from tdbg.hooks.keras.taps import ModelTaps
 from tdbg.hooks.keras.tracing import Patches, Taps
@@ -109,6 +110,7 @@ class WatchedModel:
     Attributes:
         losses: Its losses.
         loss_records: Records those that no tap has seen.
+        samples: Counts the samples of steps by them.
         variables: Its variables.
         model_info: Writes what is known of it.
         rates: Its learning rates.
@@ -139,7 +141,9 @@ class WatchedModel:
         session.replicas.expect(n_replicas)
         follow = ReplicaTracker if n_replicas > 1 else Tracker
         self.losses = Losses(prefix, backend, follow)
-        self.loss_records = LossRecords(session, backend, self.losses)
+        may_count = not backend.shows_batches and n_replicas == 1
+        self.samples = CountedSamples(session, model, may_count=may_count)
+        self.loss_records = LossRecords(session, backend, self.losses, self.samples)
         self._taps = ModelTaps(
             session,
             self.paths,
@@ -275,6 +279,7 @@ class WatchedModel:
         self.variables.may_differ()  # The step may have been traced.
         self.losses.look_again(self.model)
         state = self.backend.state_after(self.model, result)
+        self.samples.is_single = n_steps == 1
         if n_steps > 1 and before.iterations is not None:
             n_steps = max(1, self._iterations(state) - before.iterations)
         for i in range(n_steps):
@@ -315,7 +320,7 @@ class WatchedModel:
             state = self.backend.state_after(model, None)
             self.loss_records.step_begins(ModeKeys.TRAIN, state, has_taps=False)
             number = functools.partial(number_in, self.backend)
-            read = reader_of(named, state.read, number)
+            read = reader_of(named, state.read, number, self.samples)
         else:
             for tracker in self.losses.trackers:
                 tracker.begin(None)

@@ -159,7 +159,9 @@ class Hook(TreeHook):
             data_sets[EVAL] = DataSet(others[-1], is_training=False)
         self._data_sets = data_sets
         self._facts = TreeFacts()
-        self._training_begins(env.begin_iteration, booster.feature_name())
+        boosters = [booster] if folds is None else folds
+        n_rows = sum(each.train_set.num_data() for each in boosters)
+        self._training_begins(env.begin_iteration, booster.feature_name(), n_rows)
         if folds is None and env.begin_iteration == 0:
             stops_by = stops_by_training(booster, same)
             facts = self._model.facts(env.end_iteration)

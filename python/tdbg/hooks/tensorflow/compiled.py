@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from tdbg.capture.light_steps import LightSteps, Numbers
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.step_clock import STEP_OF
 from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.config.collections import Role
+from tdbg.hooks.compiled.batches import UNKNOWN, SamplesOf, Witness, samples_in
 from tdbg.hooks.compiled.step import CompiledFunction
 from tdbg.hooks.keras.backend import Answer
 from tdbg.hooks.keras.optimizers import accumulates_over, inner_of
@@ -83,6 +87,7 @@ class FunctionStep(CompiledFunction[Callable[..., Any]]):
         self._run_plain = self._run_apart
         self._loop = loop
         self._applied: frozenset[int] = frozenset()
+        self._has_looked = False
 
     def _trains(self) -> bool:
         return (self._mode or self._loop.mode.said or TRAIN) is TRAIN
@@ -107,12 +112,21 @@ class FunctionStep(CompiledFunction[Callable[..., Any]]):
                 result, held = self._run_apart(*args, **kwargs), _Held()
             else:
                 result, held = self._run_tapped(captured, args, kwargs)
+            session.run(self._find_batch, args, kwargs)
+            self._note_samples(args, kwargs)
         finally:
             clock.leave(phase)
         session.run(self._end, context, mode, result, held, steppings)
         if captured is None and steppings:
             self._light = session.run(self._begin_light, steppings, result)
         return result
+
+    def _find_batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Know where the batch is: variables do not come by arguments."""
+        if self._has_looked:
+            return
+        self._has_looked = True
+        self._samples_of = _samples_of(self._tf, args, kwargs)
 
     def _light_step_failed(self, error: BaseException, args: tuple[Any, ...]) -> None:
         del error, args
@@ -261,6 +275,35 @@ class FunctionStep(CompiledFunction[Callable[..., Any]]):
             forwards.forget()
             if collector.applied:
                 self._applied = frozenset(collector.applied)
+
+
+def _samples_of(
+    tf: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> SamplesOf | None:
+    """Return what reads the samples of a call; None: arguments do not tell them."""
+    arrays: list[tuple[Sequence[Any], Sequence[Any]]] = []
+    given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    for place, value in given.items():
+        for way, leaf in _leaves(value, (place,)):
+            if isinstance(leaf, tf.Tensor | np.ndarray) and len(leaf.shape):
+                arrays.append((way, tuple(leaf.shape)))
+    if samples_in([shape for _, shape in arrays]) == UNKNOWN:
+        return None
+    return Witness(arrays[0][0])
+
+
+def _leaves(value: Any, way: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield what is in nested tuples, lists and dictionaries, and the way there."""
+    members: Iterable[tuple[Any, Any]]
+    if isinstance(value, tuple | list):
+        members = enumerate(value)
+    elif isinstance(value, Mapping):
+        members = value.items()
+    else:
+        yield way, value
+        return
+    for key, each in members:
+        yield from _leaves(each, (*way, operator.itemgetter(key)))
 
 
 class _Held(NamedTuple):

@@ -108,6 +108,8 @@ class TreeHook(FrameworkHook):
     def _attach(self, session: Session) -> CurrentMode:
         self._context: StepContext | None = None
         self._ended_ns: int | None = None
+        # Of the data that each round is trained by; -1: unknown.
+        self._n_rows = -1
         self._scores: Sequence[Score] = ()
         self._model_name = ""
         self._facts = TreeFacts()
@@ -162,13 +164,17 @@ class TreeHook(FrameworkHook):
 
     # ---- the training ----------------------------------------------------------
 
-    def _training_begins(self, first_round: int, features: Sequence[str]) -> None:
+    def _training_begins(
+        self, first_round: int, features: Sequence[str], n_rows: int = -1
+    ) -> None:
         """Begin a training, or continue it, with this round.
 
         Args:
             first_round: Number of the round among those of the model.
             features: Names of the features; empty where they are not known yet.
+            n_rows: Rows that each round is trained by, of all folds; -1: unknown.
         """
+        self._n_rows = n_rows
         self._refused.clear()
         self._hyperparameters.clear()
         self._ended_ns = None
@@ -204,6 +210,7 @@ class TreeHook(FrameworkHook):
             session.forward_lost()
         self._context = session.forward_begins(_ROOT, TRAIN, has_obeyed=has_obeyed)
         session.clock.enter(COMPUTE)  # A round has no parts that anybody can tell.
+        session.clock.add_samples(self._n_rows)
 
     def _round_was(
         self,

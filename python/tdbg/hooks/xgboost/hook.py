@@ -281,12 +281,15 @@ class Hook(TreeHook, TrainingCallback):
         if folds is None:
             self._data = find_data(self._call, self._train_data, self._validation_data)
             first_round = _rounds_of(model)
+            trained = [self._call["dtrain"]] if "dtrain" in self._call else []
         else:
             self._data, first_round = data_of_folds(folds), 0
+            trained = [each.dtrain for each in folds]
         of_training = self._set_of_training(self._data.sets)
         if of_training is not None and of_training.is_training:
             self._derivatives.expect(("gradient/margin", "hessian/margin"))
-        self._training_begins(first_round, self._data.features)
+        n_rows = sum(each.num_row() for each in trained) if trained else -1
+        self._training_begins(first_round, self._data.features, n_rows)
 
     def _make_model(self, model: Any) -> None:
         """Read the booster, once it has been configured by its first round."""
