@@ -23,6 +23,7 @@ from typing import Any
 
 from tdbg.capture.naming import MAX_CALLS, activation_name
 from tdbg.capture.recorder import StepContext
+from tdbg.capture.step_clock import FORWARD_OF
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.losses import LossFunction, labels_as_given
 from tdbg.hooks.keras.replicas import (
@@ -50,6 +51,8 @@ class Forward:
         context: Its step; None in a graph, which has a step whenever it runs.
         level: How much is captured.
         is_used: Whether a loss was computed of it, or gradients applied.
+        has_batch: Whether it is known what it was given first.
+        n_samples: A tensor of how many samples that has; None: in no graph.
         called: The layers that were called from outside, by their ids.
         told: In a graph: there when what was reported of it has been taken.
     """
@@ -67,7 +70,8 @@ class Forward:
         self.mode = mode
         self.context = context
         self.level = level
-        self.is_used = False
+        self.is_used = self.has_batch = False
+        self.n_samples: Any = None
         self.called: set[int] = set()
         self.told: list[Any] = []
 
@@ -206,6 +210,7 @@ class Forwards:
     ) -> Any:
         session, state = self._session, self._state
         forward = session.run(self._begin, id(layer), kwargs.get("training"))
+        phase = self._enter(forward, args, kwargs)
         state.depth = 1
         try:
             if forward is None or forward.level < ALL:
@@ -219,12 +224,41 @@ class Forwards:
             raise
         finally:
             state.depth = 0
+            if phase >= 0:
+                session.clock.leave(phase)
         if not forward.is_in_graph:
             session.run(self._take, forward)
         if state.has_new:
             state.has_new = False
             session.run(self.enter_layers, watched, patches)
         return result
+
+    def _enter(
+        self, forward: Forward | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> int:
+        """Begin the phase of a call that is computed at once; return it, or -1."""
+        clock = self._session.clock
+        if forward is None or not clock.is_on:
+            return -1
+        is_first, forward.has_batch = not forward.has_batch, True
+        if forward.is_in_graph:
+            if is_first and forward.mode is TRAIN and self.collector is None:
+                forward.n_samples = self._session.run(self._samples_of, args, kwargs)
+            return -1
+        phase = FORWARD_OF[forward.mode]
+        clock.enter(phase)
+        # The row of an evaluation has ended when its forward began.
+        if is_first and forward.mode is TRAIN:
+            clock.add_batch(args, kwargs)
+        return phase
+
+    def _samples_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A tensor of the samples that a call is given in a graph; None: unknown."""
+        tf = self._tf
+        for each in tf.nest.flatten([*args, *kwargs.values()]):
+            if tf.is_tensor(each) and hasattr(each, "graph") and each.shape.rank:
+                return tf.shape(each, tf.int64)[0]
+        return None
 
     def _begin(self, layer: int, training: Any) -> Forward | None:
         """The forward that an outermost call belongs to; None: nothing is captured."""
@@ -297,10 +331,15 @@ class Forwards:
             if state.depth or not session.is_live:
                 return loss(*args, **kwargs)
             state.depth = 1  # Losses inside of it are not the loss.
+            is_eager = self._tf.executing_eagerly()
+            if is_eager:
+                session.clock.loss_begins()
             try:
                 result = loss(*args, **kwargs)
             finally:
                 state.depth = 0
+                if is_eager:
+                    session.clock.loss_ends()
             session.run(self._computed, watched, function, args, kwargs, result)
             return result
 
@@ -358,14 +397,16 @@ class Forwards:
 
     # ---- optimizers --------------------------------------------------------------
 
-    def applied(self) -> tuple[dict[str, Any], list[Any]]:
+    def applied(self) -> tuple[dict[str, Any], list[Any], Any]:
         """Gradients are about to be applied.
 
         Returns:
-            What the forward still holds, and what to wait for.
+            What the forward still holds, what to wait for, and a tensor of how many
+            samples it has, or None.
         """
         forward = self._state.forward
         if forward is None or not forward.is_of(self._graph()):
-            return {}, []
+            return {}, [], None
         forward.is_used = True
-        return forward.drain(), forward.told
+        n_samples, forward.n_samples = forward.n_samples, None
+        return forward.drain(), forward.told, n_samples

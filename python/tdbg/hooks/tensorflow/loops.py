@@ -27,6 +27,7 @@ from tdbg.hooks.tensorflow.given_losses import LossPatches, wrapped
 from tdbg.hooks.tensorflow.optimizers import OptimizerSteps
 from tdbg.hooks.tensorflow.reports import Reports
 from tdbg.hooks.tensorflow.steps import LoopMode, LoopSteps
+from tdbg.hooks.tensorflow.tape_calls import TapeCalls
 from tdbg.modes import ModeKeys
 
 __all__ = ["Loops"]
@@ -56,7 +57,15 @@ class Loops:
         self.steps = LoopSteps(session, self._watched)
         self.mode = LoopMode(session)
         self._parts: tuple[Reports, Forwards] | None = None
+        self._tape_calls: TapeCalls | None = None
         session.listen(change=self._refresh)
+
+    def time_calls(self) -> None:
+        """Measure calls of TensorFlow, now that the clock of the session runs."""
+        if self._backend is not None:
+            self._tape_calls = TapeCalls(self._session)
+            stop = self._tape_calls.close
+            self._session.listen(close=stop, rest=stop)
 
     def close(self) -> None:
         """Put everything back; the run is about to end."""

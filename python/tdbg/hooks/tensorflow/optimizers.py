@@ -27,7 +27,7 @@ from tdbg.hooks.keras.replicas import (
 from tdbg.hooks.keras.tracing import Taps
 from tdbg.hooks.keras.watched import Stepping, WatchedModel
 from tdbg.hooks.tensorflow.forwards import Forwards
-from tdbg.hooks.tensorflow.reports import Reports, Tensors
+from tdbg.hooks.tensorflow.reports import SAMPLES, Reports, Tensors
 from tdbg.hooks.tensorflow.steps import ALL, LoopMode, LoopSteps, level_of
 from tdbg.modes import TRAIN
 
@@ -201,10 +201,12 @@ class OptimizerSteps:
         """Put a report into the graph; return a tensor that the update waits for."""
         graph = self._tf.compat.v1.get_default_graph()
         is_first = self._steps.applied_in(graph, self.stepping(variables).key)
-        held, waits_for = self._forwards.applied()
+        held, waits_for, n_samples = self._forwards.applied()
         taps = self._reports.make_taps()
         self._hold_gradients(grads, variables, taps)
         tensors = {**held, **taps.tensors}
+        if n_samples is not None:
+            tensors[SAMPLES] = n_samples
         take = functools.partial(
             self._gradients_came, variables, is_first, frozenset(held)
         )
@@ -230,7 +232,9 @@ class OptimizerSteps:
     ) -> bool:
         """A graph is about to apply gradients; return whether to report the update."""
         begun = self._begin(variables, begins_step=is_first)
+        n_samples = [int(each[SAMPLES]) for each in replicas if SAMPLES in each]
         if begun is not None:
+            self._session.clock.add_samples(sum(n_samples) if n_samples else -1)
             forward = [
                 {k: t for k, t in each.items() if k in of_forward} for each in replicas
             ]

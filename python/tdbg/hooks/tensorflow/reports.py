@@ -36,12 +36,15 @@ from tdbg.hooks.keras.tracing import Taps
 from tdbg.hooks.tensorflow.steps import ALL, LOSSES, NOTHING, LoopSteps
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 
-__all__ = ["Reports", "Tensors", "is_compiled_by_xla"]
+__all__ = ["SAMPLES", "Reports", "Tensors", "is_compiled_by_xla"]
 
 _log = logging.getLogger("tdbg")
 
 Tensors = Mapping[str, Any]
 _LOSS = f"{int(Role.LOSS)} "
+#: The key of how many samples a forward has; no tensor of the model has it.
+SAMPLES = "\0samples"
+_LIGHT = (_LOSS, SKIPPED, SAMPLES)
 
 
 class Reports:
@@ -145,7 +148,7 @@ class Reports:
             Whether the update is to be reported: a tensor that the update waits for.
         """
         tf = self._tf
-        light = {k: t for k, t in held.items() if k.startswith((_LOSS, SKIPPED))}
+        light = {k: t for k, t in held.items() if k.startswith(_LIGHT)}
         is_full = self._levels[TRAIN] >= ALL
 
         def report(tensors: Tensors, given: bool) -> Callable[[], Any]:
@@ -195,10 +198,17 @@ class Reports:
         flat, n = FlatTensors.of(tf, tensors), n_replicas(tf)
         replica = tf.constant(replica_number(tf), tf.int32)
 
+        clock = self._session.clock
+
         def told(replica: Any, *arrays: Any) -> np.bool_:
             found = flat.restored(tf, arrays)
             with self._lock:
-                return np.bool_(self._told(key, int(replica), n, found, take))
+                # The training's thread waits for the graph.
+                clock.stand_in()
+                try:
+                    return np.bool_(self._told(key, int(replica), n, found, take))
+                finally:
+                    clock.stand_down()
 
         answer = tf.numpy_function(told, [replica, *flat.tensors], tf.bool)
         answer.set_shape(())

@@ -21,6 +21,7 @@ from tdbg.capture.modes import CurrentMode
 from tdbg.capture.session import Session
 from tdbg.config import resolve
 from tdbg.config.options import AUTO, is_disabled
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.keras.adapter import KerasAdapter
@@ -49,6 +50,10 @@ class Hook(FrameworkHook):
     def _attach(self, session: Session) -> CurrentMode:
         self._loops = Loops(session, self._backend)
         return self._loops.mode
+
+    def _start_profiler(self, session: Session, settings: ProfilerConfig) -> None:
+        super()._start_profiler(session, settings)
+        self._loops.time_calls()
 
     def _detach(self) -> None:
         self._loops.close()
