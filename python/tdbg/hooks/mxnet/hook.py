@@ -14,9 +14,12 @@ from tdbg.capture.model_info import ModelInfoWriter, ModelMarks
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
+from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import FrameworkHook
+from tdbg.hooks.mxnet.array_calls import ArrayCalls
 from tdbg.hooks.mxnet.arrays import MxnetAdapter
+from tdbg.hooks.mxnet.batches import Batches
 from tdbg.hooks.mxnet.kinds import class_name, kind_of, unit_axis_of
 from tdbg.hooks.mxnet.losses import LateLosses, WatchedLoss
 from tdbg.hooks.mxnet.mode import GluonMode
@@ -149,6 +152,7 @@ class Hook(FrameworkHook):
         self._gluon_mode = GluonMode(session)
         self._late = LateLosses(self._losses)
         self._countdown = 0
+        self._batches = Batches(session.clock)
         model = GluonModel(self._nets, self._losses)
         self._model_info = ModelInfoWriter(session, model)
         self._trainers = model.watch = TrainerWatch(
@@ -156,6 +160,7 @@ class Hook(FrameworkHook):
             self._nets,
             self._model_info,
             self._gluon_mode.now,
+            self._batches,
         )
         session.listen(change=_Refresh(self._nets, self._losses, self._trainers))
         return self._gluon_mode
@@ -184,6 +189,7 @@ class Hook(FrameworkHook):
             self._model_info,
             self._late,
             self._before_training_forward,
+            self._batches,
         )
         self._nets.append(net)
         self._countdown = 0
@@ -236,6 +242,10 @@ class Hook(FrameworkHook):
             self._trainers.search()
             if self._session.optimizers:
                 self._countdown = _SEARCH_INTERVAL
+
+    def _start_profiler(self, session: Session, settings: ProfilerConfig) -> None:
+        super()._start_profiler(session, settings)
+        self._array_calls = ArrayCalls(session)
 
     def _capture_before_forward(
         self,

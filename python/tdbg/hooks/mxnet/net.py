@@ -16,6 +16,7 @@ from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
 from tdbg.hooks.mxnet.activations import HeldCalls
 from tdbg.hooks.mxnet.arrays import wait_for
+from tdbg.hooks.mxnet.batches import Batches
 from tdbg.hooks.mxnet.calls import see
 from tdbg.hooks.mxnet.losses import LateLosses
 from tdbg.hooks.mxnet.mode import GluonMode
@@ -38,6 +39,7 @@ class WatchedNet:
         model_info: Writes what is known of the model.
         late: What is held of losses.
         before_training: Called before a forward in training.
+        batches: Is told the batches of training.
 
     Attributes:
         name: What the names of its inputs and outputs begin with.
@@ -54,7 +56,9 @@ class WatchedNet:
         model_info: ModelInfoWriter,
         late: LateLosses,
         before_training: Callable[[], None],
+        batches: Batches,
     ) -> None:
+        self._samples = batches
         self._session = session
         self._ref = weakref.ref(net)
         self._mode = mode
@@ -124,6 +128,10 @@ class WatchedNet:
         if mode in TRAINING:
             self._before_training()
         context = session.forward_begins(id(self), mode)
+        if mode in TRAINING:
+            self._samples.forward_begins(args)
+        else:
+            session.clock.add_batch(args)
         if context is None or not context.takes:
             return
         if session.takes_activations:

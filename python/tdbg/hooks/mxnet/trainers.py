@@ -26,6 +26,7 @@ from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
 from tdbg.hooks.mxnet.arrays import is_dense, number_of, wait_for
+from tdbg.hooks.mxnet.batches import Batches
 from tdbg.hooks.mxnet.calls import SeenMethod, see
 from tdbg.hooks.mxnet.net import WatchedNet
 from tdbg.hooks.mxnet.parameters import ParameterBatch, WatchedParameter, value_of
@@ -68,6 +69,7 @@ class TrainerWatch:
         nets: The models; grows.
         model_info: Writes what is known of them.
         mode: Returns the mode of what is recorded now.
+        batches: Is told that a trainer steps.
     """
 
     def __init__(
@@ -76,7 +78,9 @@ class TrainerWatch:
         nets: Sequence[WatchedNet],
         model_info: ModelInfoWriter,
         mode: Callable[[], ModeKeys],
+        batches: Batches,
     ) -> None:
+        self.batches = batches
         self.session = session
         self.nets = nets
         self.model_info = model_info
@@ -241,6 +245,7 @@ class _WatchedTrainer:
         said = watch.mode
         context = session.optimizer_begins(self.key, lambda: _training(said()))
         self._context = context
+        watch.batches.trainer_steps(self.trainer)
         if context is None or not context.takes or context.step_plan.is_light:
             return
         for net in watch.nets:
