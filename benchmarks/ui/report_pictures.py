@@ -41,6 +41,7 @@ class Report(NamedTuple):
         runs: Whose report; of two runs, they are compared.
         height: Of the picture, in pixels of the page.
         section: The section that it begins with; empty: the head of the report.
+        without: A section that is left out, so that what comes after it is seen.
         is_dark: Which theme.
         options: Of ``tdbg report``.
     """
@@ -48,12 +49,13 @@ class Report(NamedTuple):
     runs: tuple[str, ...]
     height: int
     section: str = ""
+    without: str = ""
     is_dark: bool = False
     options: tuple[str, ...] = ()
 
 
 REPORTS = {
-    "report_sick": Report(("sick",), 1050),
+    "report_sick": Report(("sick",), 1050, without="run"),
     "report_layers": Report(("healthy",), 1500, "layers", is_dark=True),
     "report_compare": Report(("healthy", "sick"), 1675),
     "report_time": Report(("slow",), 1500, options=("--profile",)),
@@ -145,6 +147,8 @@ def take_report(found: Browser, runs: Path, report: Report, path: Path) -> None:
 
         def show(page: Page) -> float:
             page.goto(written.as_uri())
+            if report.without:
+                page.locator(f"#{report.without}").evaluate("each => each.remove()")
             if not report.section:
                 return 0.0
             box = page.locator(f"#{report.section}").bounding_box()
