@@ -17,6 +17,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   tdbg::bindings::RegisterTaps(module);
   tdbg::bindings::RegisterFfi(module);
   tdbg::bindings::RegisterSignals(module);
+  tdbg::bindings::RegisterObjects(module);
   tdbg::bindings::RegisterRecords(module);
   tdbg::bindings::RegisterReader(module);
 }

@@ -29,6 +29,8 @@ void RegisterTaps(pybind11::module_& module);
 void RegisterFfi(pybind11::module_& module);
 // Threads that send signals to their own process.
 void RegisterSignals(pybind11::module_& module);
+// Objects of the process.
+void RegisterObjects(pybind11::module_& module);
 // Definitions, events and problems, as a reader returns them.
 void RegisterRecords(pybind11::module_& module);
 void RegisterReader(pybind11::module_& module);

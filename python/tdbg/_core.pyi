@@ -53,6 +53,9 @@ HOLE_DTYPE: np.dtype[np.void]
 SEGMENT_DTYPE: np.dtype[np.void]
 """step i8, start u8, n_rows u8, signature u8 (start is the number of its first row)."""
 
+def instances_of(objects: list[Any], kinds: set[type]) -> list[Any]:
+    """Return the objects whose type is one of these, in their order."""
+
 def implementation() -> str:
     """Name of the statistics kernels in use; tdbg.errors.ConfigurationError for a bad
     TDBG_FORCE_IMPLEMENTATION."""

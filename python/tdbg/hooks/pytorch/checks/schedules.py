@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.model.process_objects import living
+from tdbg.hooks.pytorch.model.process_objects import schedules_of
 from tdbg.run.schedules import RateSchedule
 
 __all__ = ["Schedules"]
@@ -59,11 +59,7 @@ class Schedules:
             return
         if self._optimizer is None or self._optimizer() is not optimizer:
             self._optimizer = weakref.ref(optimizer)
-            self._found = {
-                weakref.ref(each): None
-                for each in living(LRScheduler)
-                if getattr(each, "optimizer", None) is optimizer
-            }
+            self._found = {weakref.ref(each): None for each in schedules_of(optimizer)}
         for reference in self._found:
             found = reference()
             if found is not None:

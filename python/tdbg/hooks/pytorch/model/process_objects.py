@@ -1,6 +1,6 @@
 """Objects of the process by their classes, and the parameters that optimizers hold.
 
-Thread safety: pure functions.  Errors: none.
+Thread safety: the training's thread.  Errors: none.
 """
 
 from __future__ import annotations
@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
-import itertools
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
+
+from tdbg import _core
 
 __all__ = [
     "custom_optimizers",
@@ -23,28 +25,48 @@ __all__ = [
     "held_ids",
     "living",
     "parameters_of",
+    "schedules_of",
 ]
+
+# The schedules that the latest pass over all objects has met.
+_schedules: list[weakref.ref[LRScheduler]] = []
 
 
 def living(*classes: type) -> list[Any]:
     """Return all objects of the process that are of some classes or subclasses.
 
-    The pass over all objects takes about 50 ms for a million of them.
+    The pass over all objects takes about 50 ms for a million of them, most of it in
+    Python's own list of them.
     """
+    found = _core.instances_of(gc.get_objects(), _kinds(*classes, LRScheduler))
+    schedules, chosen = _kinds(LRScheduler), _kinds(*classes)
+    _schedules[:] = [weakref.ref(each) for each in found if type(each) in schedules]
+    return [each for each in found if type(each) in chosen]
+
+
+def schedules_of(optimizer: Any) -> list[LRScheduler]:
+    """Return the schedules of an optimizer's learning rate.
+
+    Those that the latest pass has met, if it has met one of this optimizer: programs
+    make optimizers and schedules together.
+    """
+    met = [found for each in _schedules if (found := each()) is not None]
+    own = [each for each in met if getattr(each, "optimizer", None) is optimizer]
+    if own:
+        return own
+    every = living(LRScheduler)
+    return [each for each in every if getattr(each, "optimizer", None) is optimizer]
+
+
+def _kinds(*classes: type) -> set[type]:
+    """Return classes with all of their subclasses."""
     kinds, waiting = set[type](), [*classes]
     while waiting:
         kind = waiting.pop()
         if kind not in kinds:
             kinds.add(kind)
             waiting += kind.__subclasses__()
-    return _of_kinds(gc.get_objects(), kinds)
-
-
-def _of_kinds(objects: list[Any], kinds: set[type]) -> list[Any]:
-    # By type: isinstance would wake lazy proxies.
-    return list(
-        itertools.compress(objects, map(kinds.__contains__, map(type, objects)))
-    )
+    return kinds
 
 
 def custom_optimizers() -> list[weakref.ref[Any]]:
@@ -61,7 +83,7 @@ def custom_optimizers() -> list[weakref.ref[Any]]:
         and any("step" in vars(base) for base in kind.__mro__)
     }
     found = []
-    for each in _of_kinds(every, kinds):
+    for each in _core.instances_of(every, kinds):
         with contextlib.suppress(Exception):
             if inspect.getattr_static(each, "param_groups", None) is not None:
                 groups = list(each.param_groups)
