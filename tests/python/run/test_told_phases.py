@@ -21,10 +21,10 @@ def configured(name: str, version: str = "1.0", **more: Any) -> Mapping[str, Any
 
 
 def test_what_a_framework_cannot_tell_is_said_in_words() -> None:
-    told = told_phases(configured("tensorflow"), COMPUTED)
-    assert told.lacks([Phase.COMPILE]) == "TensorFlow does not tell when it compiles"
+    told = told_phases(configured("mxnet"), COMPUTED)
+    assert told.lacks([Phase.COMPILE]) == "MXNet does not tell when it compiles"
     assert told.lacks([Phase.DATA_WAIT]) == (
-        "TensorFlow does not tell how long a step waits for data; "
+        "MXNet does not tell how long a step waits for data; "
         "hook.loader(batches) measures it"
     )
     assert told.lacks([Phase.GC, Phase.FORWARD]) == ""
