@@ -7,26 +7,23 @@ Errors: those of the iterable, and none of tdbg.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Hashable, Iterable, Iterator
-from pathlib import Path
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from tdbg.capture.session import Session
 from tdbg.config.messages import short
 from tdbg.errors import ConfigurationError
 from tdbg.profiler import loaders
-from tdbg.profiler.fetches import UNKNOWN
 from tdbg.profiler.loader_numbers import NumberedLoader
-from tdbg.profiler.loader_rows import LoaderRows, size_of
+from tdbg.profiler.loader_rows import LoaderRows
+from tdbg.profiler.loader_waits import measure
+from tdbg.run.program_lines import calling_line
 
 __all__ = ["measured"]
 
 _T = TypeVar("_T")
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
 
 def measured(session: Session, batches: Iterable[_T]) -> Iterable[_T]:
@@ -48,10 +45,10 @@ def measured(session: Session, batches: Iterable[_T]) -> Iterable[_T]:
     if rows is None or _is_measured(batches):
         return batches
     facts = {"kind": _kind(batches), "batches": _length(batches)}
-    made_at = facts["kind"], getattr(batches, "gi_code", None), _line_of_program()
+    made_at = facts["kind"], getattr(batches, "gi_code", None), calling_line()
     if isinstance(batches, Iterator):
-        iterator = _Batches(rows, batches, made_at)
-        rows.describe(iterator._numbered.number, facts)
+        iterator, numbered = measure(batches, _observer(rows), made_at)
+        rows.describe(numbered.number, facts)
         return iterator
     has_length = hasattr(type(batches), "__len__")
     loader = (_SizedLoader if has_length else _Loader)(rows, batches)
@@ -62,14 +59,6 @@ def measured(session: Session, batches: Iterable[_T]) -> Iterable[_T]:
 
 def _kind(batches: object) -> str:
     return f"{type(batches).__module__}.{type(batches).__qualname__}"
-
-
-def _line_of_program() -> tuple[str, int]:
-    """Return the file and the line that tdbg was called from."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _is_measured(batches: object) -> bool:
@@ -102,7 +91,8 @@ class _Loader(Generic[_T]):
         finally:
             self._rows.leave()
         starting_ns = time.monotonic_ns() - began
-        return _Batches(self._rows, batches, self._numbered, starting_ns)
+        observer = _observer(self._rows)
+        return measure(batches, observer, self._numbered, starting_ns=starting_ns)[0]
 
     def __getattr__(self, name: str) -> Any:
         if name in self._own:  # Of a copy that is only being made.
@@ -134,48 +124,12 @@ def _itself(batches: _T) -> _T:
     return batches
 
 
-class _Batches(Iterator[_T]):
-    """An iterator whose batches are measured; its attributes are the iterator's."""
+def _observer(rows: LoaderRows) -> Callable[[], Sequence[LoaderRows]]:
+    """Return what tells whether a session still takes rows."""
+    alone = (rows,)
 
-    def __init__(
-        self,
-        rows: LoaderRows,
-        batches: Iterator[_T],
-        made_at: Hashable | NumberedLoader,
-        starting_ns: int = 0,
-    ) -> None:
-        self._rows = rows
-        self._batches = batches
-        if not isinstance(made_at, NumberedLoader):
-            made_at = loaders.number_of(self, made_at)
-        self._numbered = made_at
-        self._epoch = self._numbered.begins(self)
-        self._starting_ns = starting_ns
-
-    def __next__(self) -> _T:
-        rows = self._rows
+    def observers() -> Sequence[LoaderRows]:
         session = rows.session
-        if session is None or session.is_closed or loaders.is_inside():
-            return next(self._batches)
-        rows.enter()
-        began = time.monotonic_ns() - self._starting_ns
-        self._starting_ns = 0
-        try:
-            with loaders.inside():
-                batch = next(self._batches)
-        except StopIteration:
-            self._numbered.ends(self)
-            raise
-        finally:
-            ended = time.monotonic_ns()
-            rows.leave()
-        samples, n_bytes = size_of(batch)
-        worker, depth = -1, -1  # Not known of a loader that is not PyTorch's.
-        where = self._numbered.number, worker, os.getpid(), self._epoch, depth, 0, 0
-        rows.add((ended, *where, samples, ended - began, *UNKNOWN, n_bytes))
-        return batch
+        return () if session is None or session.is_closed else alone
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "_batches":
-            raise AttributeError(name)
-        return getattr(self._batches, name)
+    return observers

@@ -40,9 +40,13 @@ class NumberedLoader:
         self._loader = weakref.ref(loader)
         self._data = _reference(data)
 
+    def watch(self, iterator: Any) -> None:
+        """An iterator is there, and may be asked for batches."""
+        self._iterators[id(iterator)] = weakref.ref(iterator)
+
     def begins(self, iterator: Any) -> int:
         """An epoch begins; return its number."""
-        self._iterators[id(iterator)] = weakref.ref(iterator)
+        self.watch(iterator)
         self.epoch += 1
         return self.epoch
 

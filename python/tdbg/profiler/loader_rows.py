@@ -61,6 +61,13 @@ def size_of(batch: Any) -> tuple[int, int]:
         >>> size_of((np.zeros((4, 3), np.float32), np.zeros(4, np.int64)))
         (4, 80)
     """
+    try:
+        return _size_of_arrays(batch)
+    except Exception:  # Of arrays that are not what they seem.
+        return -1, -1
+
+
+def _size_of_arrays(batch: Any) -> tuple[int, int]:
     samples, n_bytes = -1, -1
     for part in islice(_parts(batch), _MAX_PARTS):
         shape = getattr(part, "shape", None)

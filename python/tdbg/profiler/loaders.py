@@ -39,6 +39,7 @@ from tdbg.profiler.part import write_off
 from tdbg.profiler.patches import LibraryPatches
 from tdbg.profiler.stacks import StackSite
 from tdbg.profiler.system import follow_process
+from tdbg.run.program_lines import calling_line, is_of_library
 
 __all__ = [
     "Loaders",
@@ -46,6 +47,7 @@ __all__ = [
     "inside",
     "is_inside",
     "number_of",
+    "observers",
     "rows_of",
     "start",
     "worker_processes",
@@ -128,14 +130,20 @@ def rows_of(session: Session) -> LoaderRows | None:
     return next((rows for rows in _active if rows.session is session), None)
 
 
-def number_of(loader: object, kind: Hashable) -> NumberedLoader:
+def observers() -> tuple[LoaderRows, ...]:
+    """Return who takes the rows of all loaders of this process now."""
+    return _active
+
+
+def number_of(loader: object, kind: Hashable, data: object = None) -> NumberedLoader:
     """Return the number of a loader that is not PyTorch's.
 
     Args:
         loader: The loader.
         kind: What it has in common with one that is made anew.
+        data: What it reads, which is the same object again.
     """
-    return _numbers.of(loader, kind, None)
+    return _numbers.of(loader, kind, data)
 
 
 def is_inside() -> bool:
@@ -408,7 +416,7 @@ def _measured_init(original: Callable[..., Any]) -> Callable[..., Any]:
             return
         began = time.monotonic_ns()
         facts = _facts(loader)
-        numbered = _numbers.of(loader, _kind(loader, facts), loader.dataset)
+        numbered = _number_of(loader, facts)
         with _waiting(observers), _workers_of(loader, numbered.number) as memory:
             original(self, loader)
         state = _Iteration(self, numbered, facts, memory)
@@ -490,10 +498,19 @@ def _measured_process(original: Callable[..., Any]) -> Callable[..., Any]:
     return _process_data
 
 
-def _kind(loader: Any, facts: Mapping[str, Any]) -> Hashable:
-    """Return what a loader has in common with one that is made anew."""
+def _number_of(loader: Any, facts: Mapping[str, Any]) -> NumberedLoader:
     samplers = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
-    return (type(loader), *map(type, samplers), repr(facts))
+    kind: tuple[Hashable, ...] = (type(loader), *map(type, samplers), repr(facts))
+    data = loader.dataset
+    if "<locals>" in type(data).__qualname__ and _is_of_library(type(data)):
+        # A library makes it anew each epoch, as Keras does.
+        data, kind = None, (*kind, calling_line())
+    return _numbers.of(loader, kind, data)
+
+
+def _is_of_library(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    return is_of_library(getattr(module, "__file__", None) or "")
 
 
 def _facts(loader: Any) -> dict[str, Any]:
