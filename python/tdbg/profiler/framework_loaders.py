@@ -157,8 +157,13 @@ def _of_gluon(original: _Method) -> _Method:
         numbered = loaders.number_of(self, made_at, data)
         _describe(numbered, "mxnet.gluon.data.DataLoader", **facts)
         capacity = getattr(self, "_prefetch", 0) if n_workers else 0
-        known = {"n_workers": n_workers, "capacity": capacity}
-        return measure(batches, loaders.observers, numbered, **known)[0]
+        return measure(
+            batches,
+            loaders.observers,
+            numbered,
+            n_workers=n_workers,
+            capacity=capacity,
+        )[0]
 
     return __iter__
 

@@ -86,7 +86,9 @@ def measure(
     batches: Iterator[_T],
     observers: Callable[[], Sequence[LoaderRows]],
     loader: NumberedLoader | Hashable,
-    **known: int,
+    starting_ns: int = 0,
+    n_workers: int = 0,
+    capacity: int = 0,
 ) -> tuple[Iterator[_T], NumberedLoader]:
     """Return an iterator over the same batches that measures them, and its loader.
 
@@ -94,13 +96,15 @@ def measure(
         batches: The iterator.
         observers: Returns who takes the rows now.
         loader: Its loader; or how the iterator was made, if it is itself one.
-        known: Further arguments of ``Waits``.
+        starting_ns: As ``Waits``.
+        n_workers: As ``Waits``.
+        capacity: As ``Waits``.
     """
     kind = _SizedBatches if hasattr(type(batches), "__len__") else _Batches
     found = kind(batches, observers)
     if not isinstance(loader, NumberedLoader):
         loader = loaders.number_of(found, loader)
-    found._waits = Waits(found, loader, **known)
+    found._waits = Waits(found, loader, starting_ns, n_workers, capacity)
     return found, loader
 
 

@@ -500,7 +500,7 @@ def _measured_process(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _number_of(loader: Any, facts: Mapping[str, Any]) -> NumberedLoader:
     samplers = (getattr(loader, name, None) for name in ("sampler", "batch_sampler"))
-    kind: tuple[Hashable, ...] = (type(loader), *map(type, samplers), repr(facts))
+    kind: tuple[Any, ...] = (type(loader), *map(type, samplers), repr(facts))
     data = loader.dataset
     if "<locals>" in type(data).__qualname__ and _is_of_library(type(data)):
         # A library makes it anew each epoch, as Keras does.
