@@ -47,7 +47,9 @@ def measured(session: Session, batches: Iterable[_T]) -> Iterable[_T]:
     facts = {"kind": _kind(batches), "batches": _length(batches)}
     made_at = facts["kind"], getattr(batches, "gi_code", None), calling_line()
     if isinstance(batches, Iterator):
-        iterator, numbered = measure(batches, _observer(rows), made_at)
+        iterator, numbered = measure(
+            batches, _observer(rows), lambda found: loaders.number_of(found, made_at)
+        )
         rows.describe(numbered.number, facts)
         return iterator
     has_length = hasattr(type(batches), "__len__")
@@ -91,8 +93,10 @@ class _Loader(Generic[_T]):
         finally:
             self._rows.leave()
         starting_ns = time.monotonic_ns() - began
-        observer = _observer(self._rows)
-        return measure(batches, observer, self._numbered, starting_ns=starting_ns)[0]
+        numbered = self._numbered
+        return measure(batches, _observer(self._rows), lambda _: numbered, starting_ns)[
+            0
+        ]
 
     def __getattr__(self, name: str) -> Any:
         if name in self._own:  # Of a copy that is only being made.

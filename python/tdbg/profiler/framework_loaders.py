@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from tdbg.capture.session import Session
 from tdbg.config.profiler import ProfilerConfig
 from tdbg.profiler import loaders
-from tdbg.profiler.loader_rows import LoaderRows
-from tdbg.profiler.loader_waits import Waits, measure
+from tdbg.profiler.loader_rows import LoaderRows, is_inside
+from tdbg.profiler.loader_waits import BatchWaits, measure
 from tdbg.profiler.part import write_off
 from tdbg.profiler.patches import LibraryPatches
 from tdbg.run.program_lines import calling_line
@@ -95,7 +95,7 @@ def _of_tensorflow(original: _Method) -> _Method:
 
     def _next_internal(self: Any) -> Any:
         observers = loaders.observers()
-        if not observers or loaders.is_inside() or not executing_eagerly():
+        if not observers or is_inside() or not executing_eagerly():
             return original(self)
         waits = self.__dict__.get(_STATE) or _begin_dataset(self)
         return waits.wait(self, lambda: original(self), observers)
@@ -103,13 +103,13 @@ def _of_tensorflow(original: _Method) -> _Method:
     return _next_internal
 
 
-def _begin_dataset(iterator: Any) -> Waits:
+def _begin_dataset(iterator: Any) -> BatchWaits:
     dataset = getattr(iterator, "_dataset", None) or iterator
     made_at = type(dataset).__qualname__, calling_line()
     numbered = loaders.number_of(dataset, made_at)
     _describe(numbered, "tf.data.Dataset", dataset=made_at[0])
     out_of_range = sys.modules["tensorflow"].errors.OutOfRangeError
-    waits = Waits(iterator, numbered, ends_with=out_of_range)
+    waits = BatchWaits(iterator, numbered, ends_with=out_of_range)
     setattr(iterator, _STATE, waits)
     return waits
 
@@ -125,9 +125,8 @@ def _of_keras(original: _Method) -> _Method:
         if not loaders.observers() or kind == "TorchDataLoaderAdapter":
             return batches
         made_at: Hashable = kind, calling_line()
-        iterator, numbered = measure(
-            iter(batches), loaders.observers, loaders.number_of(self, made_at)
-        )
+        numbered = loaders.number_of(self, made_at)
+        iterator, _ = measure(iter(batches), loaders.observers, lambda _: numbered)
         dataset = getattr(self.data_adapter, "py_dataset", None)
         facts = {"workers": dataset.workers} if dataset is not None else {}
         _describe(numbered, f"keras {kind}", **facts)
@@ -160,7 +159,7 @@ def _of_gluon(original: _Method) -> _Method:
         return measure(
             batches,
             loaders.observers,
-            numbered,
+            lambda _: numbered,
             n_workers=n_workers,
             capacity=capacity,
         )[0]

@@ -5,6 +5,7 @@ Thread safety: any thread that iterates over a loader.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -13,12 +14,13 @@ from tdbg.capture.session import Session
 from tdbg.profiler.phase_rows import PhaseRows
 from tdbg.run.profile_tables import Phase
 
-__all__ = ["LoaderRows", "size_of"]
+__all__ = ["LoaderRows", "enter_loader", "is_inside", "leave_loader", "size_of"]
 
 # A program that makes loaders without end is described so far.
 _MAX_LOADERS = 1000
 # Parts of a batch that are looked at.
 _MAX_PARTS = 16
+_inside = threading.local()
 
 
 class LoaderRows(PhaseRows):
@@ -50,6 +52,24 @@ class LoaderRows(PhaseRows):
                     "duration_ns": ended_ns - began_ns,
                 }
             )
+
+
+def is_inside() -> bool:
+    """Whether a loader fetches a batch on this thread.
+
+    A loader inside of another one is part of what the outer one costs.
+    """
+    return getattr(_inside, "depth", 0) > 0
+
+
+def enter_loader() -> None:
+    """Begin to fetch a batch on this thread, until ``leave_loader``."""
+    _inside.depth = 1
+
+
+def leave_loader() -> None:
+    """End what ``enter_loader`` began."""
+    _inside.depth = 0
 
 
 def size_of(batch: Any) -> tuple[int, int]:

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from tdbg.profiler import loaders
 from tdbg.profiler.fetches import UNKNOWN
 from tdbg.profiler.loader_numbers import NumberedLoader
-from tdbg.profiler.loader_rows import LoaderRows, size_of
+from tdbg.profiler.loader_rows import (
+    LoaderRows,
+    enter_loader,
+    is_inside,
+    leave_loader,
+    size_of,
+)
 
-__all__ = ["Waits", "measure"]
+__all__ = ["BatchWaits", "measure"]
 
 _T = TypeVar("_T")
 
 
-class Waits:
+class BatchWaits:
     """What tdbg knows of an iterator that is not PyTorch's.
 
     Args:
@@ -64,13 +69,14 @@ class Waits:
         began = time.monotonic_ns() - self._starting_ns
         self._starting_ns = 0
         try:
-            with loaders.inside():
-                batch = fetch()
+            enter_loader()
+            batch = fetch()
         except self._ends_with:
             self._numbered.ends(iterator)
             raise
         finally:
             ended = time.monotonic_ns()
+            leave_loader()
             for rows in observers:
                 rows.leave()
         samples, n_bytes = size_of(batch)
@@ -85,7 +91,7 @@ class Waits:
 def measure(
     batches: Iterator[_T],
     observers: Callable[[], Sequence[LoaderRows]],
-    loader: NumberedLoader | Hashable,
+    number: Callable[[object], NumberedLoader],
     starting_ns: int = 0,
     n_workers: int = 0,
     capacity: int = 0,
@@ -95,23 +101,22 @@ def measure(
     Args:
         batches: The iterator.
         observers: Returns who takes the rows now.
-        loader: Its loader; or how the iterator was made, if it is itself one.
-        starting_ns: As ``Waits``.
-        n_workers: As ``Waits``.
-        capacity: As ``Waits``.
+        number: Returns its loader, given the iterator that is returned.
+        starting_ns: As ``BatchWaits``.
+        n_workers: As ``BatchWaits``.
+        capacity: As ``BatchWaits``.
     """
     kind = _SizedBatches if hasattr(type(batches), "__len__") else _Batches
     found = kind(batches, observers)
-    if not isinstance(loader, NumberedLoader):
-        loader = loaders.number_of(found, loader)
-    found._waits = Waits(found, loader, starting_ns, n_workers, capacity)
-    return found, loader
+    numbered = number(found)
+    found._waits = BatchWaits(found, numbered, starting_ns, n_workers, capacity)
+    return found, numbered
 
 
 class _Batches(Iterator[_T]):
     """An iterator whose batches are measured; its attributes are the iterator's."""
 
-    _waits: Waits
+    _waits: BatchWaits
 
     def __init__(
         self, batches: Iterator[_T], observers: Callable[[], Sequence[LoaderRows]]
@@ -121,7 +126,7 @@ class _Batches(Iterator[_T]):
 
     def __next__(self) -> _T:
         observers = self._observers()
-        if not observers or loaders.is_inside():
+        if not observers or is_inside():
             return next(self._batches)
         return self._waits.wait(self, self._batches.__next__, observers)
 

@@ -33,7 +33,13 @@ from tdbg.config.profiler import ProfilerConfig
 from tdbg.profiler.fetches import UNKNOWN, Fetch, FetchMemory
 from tdbg.profiler.later_run import LaterRun
 from tdbg.profiler.loader_numbers import LoaderNumbers, NumberedLoader
-from tdbg.profiler.loader_rows import LoaderRows, size_of
+from tdbg.profiler.loader_rows import (
+    LoaderRows,
+    enter_loader,
+    is_inside,
+    leave_loader,
+    size_of,
+)
 from tdbg.profiler.loader_workers import MODULE, MeasuredWorker
 from tdbg.profiler.part import write_off
 from tdbg.profiler.patches import LibraryPatches
@@ -44,8 +50,6 @@ from tdbg.run.program_lines import calling_line, is_of_library
 __all__ = [
     "Loaders",
     "expect",
-    "inside",
-    "is_inside",
     "number_of",
     "observers",
     "rows_of",
@@ -61,7 +65,6 @@ _active: tuple[LoaderRows, ...] = ()
 _early: LaterRun | None = None
 _patches = LibraryPatches()
 _lock = threading.RLock()
-_inside = threading.local()
 
 
 class Loaders:
@@ -144,24 +147,6 @@ def number_of(loader: object, kind: Hashable, data: object = None) -> NumberedLo
         data: What it reads, which is the same object again.
     """
     return _numbers.of(loader, kind, data)
-
-
-def is_inside() -> bool:
-    """Whether a loader fetches a batch on this thread.
-
-    A loader inside of another one is part of what the outer one costs.
-    """
-    return getattr(_inside, "depth", 0) > 0
-
-
-@contextlib.contextmanager
-def inside() -> Iterator[None]:
-    """A loader fetches a batch on this thread."""
-    _inside.depth = 1
-    try:
-        yield
-    finally:
-        _inside.depth = 0
 
 
 def _become_inert() -> None:
@@ -374,7 +359,7 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
         if state.known_to is not observers:
             state.introduce(observers)
         depth = state.ready(self)
-        _inside.depth = 1
+        enter_loader()
         for rows in observers:
             rows.enter()
         is_alone = state.n_workers == 0
@@ -386,7 +371,7 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             ended = now()
-            _inside.depth = 0
+            leave_loader()
             for rows in observers:
                 rows.leave()
         if is_alone:
