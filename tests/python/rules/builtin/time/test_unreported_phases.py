@@ -36,7 +36,6 @@ def message_of(made: ProfiledTraining, rule: Rule) -> str:
 @pytest.mark.parametrize(
     ("framework", "rule", "unreported"),
     [
-        ("tensorflow", RecompilationStorm(), "TensorFlow does not tell when it "),
         ("mxnet", RecompilationStorm(), "MXNet does not tell when it compiles"),
         ("jax", CheckpointStall(), "JAX does not tell when a checkpoint is saved"),
         ("xgboost", EvaluationShare(), "XGBoost does not tell how long evaluation "),
