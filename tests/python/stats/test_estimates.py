@@ -7,7 +7,14 @@ import statistics
 import numpy as np
 import pytest
 
-from tdbg.stats.estimates import block_medians, spread, theil_sen, trend
+from tdbg.stats.estimates import (
+    block_medians,
+    lasting_growth,
+    slow_limit,
+    spread,
+    theil_sen,
+    trend,
+)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -50,3 +57,18 @@ def test_blocks_have_the_medians_of_what_is_in_them() -> None:
     middles, medians = block_medians(x, x * 10, 0.0, 5.0, 4)
     assert middles.tolist() == [2.5, 7.5, 12.5]
     assert medians.tolist() == [10.0, 55.0, 110.0]
+
+
+def test_growth_that_goes_on_has_its_slope_and_other_growth_none() -> None:
+    x = np.arange(60.0)
+    noise = np.random.default_rng(0).normal(0.0, 0.1, 60)
+    assert lasting_growth(x, 2.0 * x + noise, 50.0) == pytest.approx(2.0, rel=0.01)
+    assert lasting_growth(x, 2.0 * x + noise, 150.0) == 0.0, "it rises by too little"
+    assert lasting_growth(x, 100.0 * (1 - np.exp(-x / 10)), 1.0) == 0.0, "it slows down"
+    assert lasting_growth(x, noise, 0.0) == 0.0, "it is noise"
+
+
+def test_a_step_is_slow_beyond_the_scatter_and_half_as_long_again() -> None:
+    durations = np.random.default_rng(0).normal(100.0, 10.0, 1000)
+    assert slow_limit(durations) == pytest.approx(160.0, rel=0.05)
+    assert slow_limit(np.full(100, 10.0)) == 15.0
