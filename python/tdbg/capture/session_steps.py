@@ -8,7 +8,7 @@ Errors: ``TrainingStopped``, from ``forward_begins`` and ``obey`` only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from tdbg.capture.adapter import DeviceArray
@@ -24,7 +24,6 @@ from tdbg.capture.schedule import IdleState, StepPlan
 from tdbg.capture.session_tensors import SessionTensors
 from tdbg.capture.step_clock import (
     EVALUATION,
-    FORWARD,
     FORWARD_OF,
     OPTIMIZER,
     make_clock,
@@ -61,6 +60,8 @@ class SessionSteps(SessionTensors):
         replicas: The workers of this process: one, or each of its replicas.
         is_called_in_steps: Whether steps call tdbg from inside, in another thread,
             before they are computed; compiled steps do not pass then.
+        forward_of: What phase a forward is, by mode; ``STEP_OF`` where a step has no
+            parts.
         compiles_own: Whether a compiler works for tdbg: that is no time of the
             training's compiler.
         idle: Reports when no input or output of a module will be captured for a
@@ -94,6 +95,7 @@ class SessionSteps(SessionTensors):
         self.forward_context: StepContext | None = None
         self.n_replicas = 0
         self.is_called_in_steps = self.compiles_own = False
+        self.forward_of: Mapping[ModeKeys, int] = FORWARD_OF
         self._resumed_at: dict[ModeKeys, int] = {}
         self.idle = IdleState()
         self.listeners = Listeners()
@@ -273,7 +275,7 @@ class SessionSteps(SessionTensors):
         for ended in change.ended:
             self._end(ended)
         if self.machine.depth == 1:
-            self.clock.enter(FORWARD_OF[mode])
+            self.clock.enter(self.forward_of[mode])
         step = change.step
         if step is None:
             return None
@@ -302,14 +304,14 @@ class SessionSteps(SessionTensors):
             evaluates = step is not None and step.mode not in TRAINING
             direct = self.recorder.direct
             if direct is not None and direct.spent_ns != self._core_ns:
-                phase = EVALUATION if evaluates else FORWARD
+                phase = EVALUATION if evaluates else self.forward_of[TRAIN]
                 clock.spend_in(phase, direct.spent_ns - self._core_ns)
                 self._core_ns = direct.spent_ns
             if evaluates:
                 clock.leave(EVALUATION)
                 clock.end_evaluation()
             else:
-                clock.leave(FORWARD)
+                clock.leave(self.forward_of[TRAIN])
         if change.ended:
             self._apply(change)
         if not self.machine.depth:
@@ -323,7 +325,7 @@ class SessionSteps(SessionTensors):
 
     def forward_lost(self) -> None:
         """Note that an interrupt has ended the call of a root without an event."""
-        self.clock.leave(FORWARD)
+        self.clock.leave(self.forward_of[TRAIN])
         self.clock.leave(EVALUATION)
         self._apply(self.machine.forward_lost())
 

@@ -102,7 +102,11 @@ def test_an_evaluation_has_its_own_samples(make_hook: Any, read: Any) -> None:
         params, state, _ = step(params, state, *batch(i))
         evaluate(params, *batch(i, 5))
     trial = read(hook)
-    assert list(rows_of(trial)["samples"]) == [16] * 4
+    rows = rows_of(trial)
+    assert list(rows["samples"]) == [16] * 4
+    # A step has no parts: what has no time is shown nowhere.
+    assert not rows["forward_ns"].any()
+    assert not rows["optimizer_ns"].any()
     assert list(rows_of(trial, ModeKeys.EVAL)["samples"]) == [5] * 4
 
 

@@ -55,6 +55,13 @@ def test_each_row_has_the_samples_of_its_batch(
     assert list(ran.rows(backend, name, EVAL)["samples"]) == 3 * [16, 4]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_of_keras_has_no_parts(ran: Ran, backend: str) -> None:
+    rows = ran.rows(backend, "plain")
+    assert not rows["forward_ns"].any()
+    assert not rows["optimizer_ns"].any()
+
+
 def test_samples_that_only_a_graph_of_ones_own_sees_are_unknown(ran: Ran) -> None:
     samples = ran.rows("tensorflow", "own step")["samples"]
     assert set(samples.tolist()) <= {-1, *SIZES}

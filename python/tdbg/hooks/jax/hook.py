@@ -12,6 +12,7 @@ from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.policy import Policy
 from tdbg.capture.session import Session
+from tdbg.capture.step_clock import STEP_OF
 from tdbg.config import HookConfig
 from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError
@@ -86,6 +87,7 @@ class Hook(FrameworkHook):
         return super()._make_policy(config)
 
     def _attach(self, session: Session) -> CurrentMode:
+        session.forward_of = STEP_OF
         mode = CurrentMode(session)
         self._sites = Sites(session, precise=self._precise)
         self._facts = ModelFacts()

@@ -16,6 +16,7 @@ from tdbg.capture.model_info import ModelInfoWriter
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.naming import UniqueNames
 from tdbg.capture.session import Session
+from tdbg.capture.step_clock import STEP_OF
 from tdbg.config.options import is_disabled
 from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.keras.adapter import KerasAdapter
@@ -68,6 +69,7 @@ class Hook(FrameworkHook):
         return KerasAdapter(self._backend)
 
     def _attach(self, session: Session) -> CurrentMode:
+        session.forward_of = STEP_OF
         self.params: Mapping[str, Any] = {}
         self._model_ref: weakref.ref[Any] | None = None
         self._names = UniqueNames()
