@@ -68,6 +68,7 @@ class TrainingFacts:
         n_workers: How many workers it has.
         n_bins: How many bins of 10 s its profile has.
         told: The phases of a step that it tells.
+        n_ranks: How many ranks train; those that write nothing count, too.
     """
 
     modes: frozenset[ModeKeys] = frozenset()
@@ -78,6 +79,7 @@ class TrainingFacts:
     n_workers: int = 1
     n_bins: int = 0
     told: ToldPhases = ALL_TOLD
+    n_ranks: int = 1
 
     @classmethod
     def of(
@@ -91,6 +93,7 @@ class TrainingFacts:
         n_workers: int = 1,
         n_bins: int = 0,
         told: ToldPhases = ALL_TOLD,
+        n_ranks: int = 1,
     ) -> TrainingFacts:
         """Return the facts of a training.
 
@@ -103,6 +106,7 @@ class TrainingFacts:
             n_workers: How many workers it has.
             n_bins: How many bins of 10 s its profile has.
             told: The phases of a step that it tells.
+            n_ranks: How many ranks train; those that write nothing count, too.
         """
         infos, names = tuple(model_infos), tuple(units)
         kinds = {kind for info in infos for kind in _kinds(info, names)}
@@ -115,6 +119,7 @@ class TrainingFacts:
             n_workers=n_workers,
             n_bins=n_bins,
             told=told,
+            n_ranks=max(n_workers, n_ranks),
         )
 
     @property

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from tdbg.run.json_values import mapping_of
+from tdbg.run.json_values import is_integer, mapping_of
 from tdbg.run.profile_tables import MODEL_PHASES, PHASE_COLUMNS, Phase
 
 __all__ = [
@@ -28,6 +28,8 @@ __all__ = [
     "spent_phases",
     "tells_model",
     "told_phases",
+    "unrecorded_ranks",
+    "world_size_of",
 ]
 
 #: What a framework does not tell, in words that follow "does not tell".
@@ -138,11 +140,33 @@ def told_phases(
     framework = _framework(configuration)
     unreported = set(UNREPORTED.get(framework, UNREPORTED_WORDS) if framework else ())
     unreported -= {Phase.OTHER, *spent}
-    if configuration.get("world_size", 1) == 1:
+    if world_size_of(configuration) == 1:
         unreported.discard(Phase.COMMUNICATION)  # There is nobody to wait for.
     if not tells_model(spent):
         unreported.add(Phase.OTHER)
     return ToldPhases(framework, frozenset(unreported))
+
+
+def world_size_of(configuration: Mapping[str, Any]) -> int:
+    """Return how many ranks a training has; 1 if its configuration does not say."""
+    size = configuration.get("world_size")
+    return size if is_integer(size) and size > 0 else 1
+
+
+def unrecorded_ranks(recorded: int, n_ranks: int) -> str:
+    """Return what is missing where some ranks wrote nothing, in words; "": nothing is.
+
+    Example:
+        >>> unrecorded_ranks(1, 3)[:25]
+        '1 of 3 ranks wrote alone,'
+    """
+    if n_ranks <= recorded:
+        return ""
+    wrote = "wrote" if recorded > 1 else "wrote alone"
+    return (
+        f"{recorded} of {n_ranks} ranks {wrote}, so nobody can tell which rank the "
+        "others wait for. Set include_workers='all' to record all of them"
+    )
 
 
 def _framework(configuration: Mapping[str, Any]) -> str:

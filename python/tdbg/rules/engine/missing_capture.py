@@ -17,7 +17,7 @@ from tdbg.modes import ModeKeys
 from tdbg.rules.rule import Rule
 from tdbg.rules.training_facts import OF_LAYERS, TrainingFacts
 from tdbg.run.model_info import are_trees
-from tdbg.run.told_phases import ToldPhases
+from tdbg.run.told_phases import ToldPhases, world_size_of
 
 if TYPE_CHECKING:
     from tdbg.config.collections import Collection
@@ -99,6 +99,7 @@ def facts_of(
         n_workers=len(trial.workers()),
         n_bins=n_bins,
         told=told,
+        n_ranks=world_size_of(trial.configuration()),
     )
 
 

@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from tdbg.config.quantities import plural
 from tdbg.run.json_values import is_integer, mapping_of
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
-from tdbg.run.told_phases import UNREPORTED_WORDS, spent_phases, told_phases
+from tdbg.run.told_phases import (
+    UNREPORTED_WORDS,
+    spent_phases,
+    told_phases,
+    unrecorded_ranks,
+)
 from tdbg.view.time.loading import LoaderUse
 from tdbg.view.time.phases import span_text
 
@@ -139,12 +144,9 @@ def missing_ranks(events: Iterable[Mapping[str, Any]], recorded: int) -> Iterato
     """
     told = (each.get("size") for each in events if each.get("what") == "collectives")
     size = max((each for each in told if is_integer(each)), default=0)
-    if size > recorded:
-        wrote = "wrote" if recorded > 1 else "wrote alone"
-        yield (
-            f"{recorded} of {size} ranks {wrote}, so nobody can tell which rank the "
-            "others wait for. Set include_workers='all' to record all of them"
-        )
+    text = unrecorded_ranks(recorded, size)
+    if text:
+        yield text
 
 
 def parts_off(events: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -9,19 +9,17 @@ import numpy as np
 
 from tdbg.config.quantities import percent
 from tdbg.rules.builtin.time.breakdown import breakdown_of
+from tdbg.rules.builtin.time.rank_rule import RankRule
 from tdbg.rules.builtin.time.ranks import ranks_of
-from tdbg.rules.builtin.time.straggler import ONE_WORKER
 from tdbg.rules.builtin.time.time_rule import (
     TRAINING,
     Sign,
-    TimeRule,
     gain_severity,
     shorter,
 )
 from tdbg.rules.profile import ProfileWindow
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
-from tdbg.rules.training_facts import TrainingFacts
 from tdbg.rules.window import Description
 from tdbg.run.findings import Stage
 from tdbg.run.profile_tables import Phase
@@ -34,7 +32,7 @@ EQUAL = 0.1
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExposedCommunication(TimeRule):
+class ExposedCommunication(RankRule):
     """Report communication that no computation hides.
 
     Args:
@@ -52,12 +50,6 @@ class ExposedCommunication(TimeRule):
 
     def __post_init__(self) -> None:
         check_number(self, "threshold", above=0.0, most=100.0)
-
-    def inapplicable(self, training: TrainingFacts) -> str:
-        """Return that there is one worker, if so."""
-        if training.n_workers < 2:
-            return ONE_WORKER
-        return TimeRule.inapplicable(self, training)
 
     def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
         """Judge the wait that is left where no rank is slower than the others."""

@@ -11,8 +11,8 @@ import numpy as np
 from tdbg.config.quantities import number, percent
 from tdbg.rules.builtin.time.device import in_usual_steps, of_training
 from tdbg.rules.builtin.time.phase_words import PHASE_WORDS
+from tdbg.rules.builtin.time.rank_rule import RankRule
 from tdbg.rules.builtin.time.ranks import Ranks, ranks_of
-from tdbg.rules.builtin.time.straggler import ONE_WORKER
 from tdbg.rules.builtin.time.time_rule import (
     TRAINING,
     Sign,
@@ -41,7 +41,7 @@ EDGES = np.arange(0.0, 104.0, 2.0)
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadBalancing(TimeRule):
+class LoadBalancing(RankRule):
     """Report ranks whose own work differs, and GPUs that are not equally busy.
 
     A rank's own work is its step without waiting for data or for other ranks.
@@ -60,7 +60,6 @@ class LoadBalancing(TimeRule):
     """
 
     stage = Stage.USE
-    tables = frozenset({"step", "gpu"})
 
     spread: float = 10.0
     busy_spread: float = 20.0
@@ -72,10 +71,9 @@ class LoadBalancing(TimeRule):
         check_optional(self, "threshold", above=0.0, most=1.0)
 
     def inapplicable(self, training: TrainingFacts) -> str:
-        """Return that there is one worker and no GPU, if so."""
-        if training.n_workers < 2 and "gpu" not in training.profile:
-            return ONE_WORKER
-        return TimeRule.inapplicable(self, training)
+        """Return that there is one rank and no GPU, if so."""
+        base = TimeRule if "gpu" in training.profile else RankRule
+        return base.inapplicable(self, training)
 
     @property
     def first_verdict(self) -> str:

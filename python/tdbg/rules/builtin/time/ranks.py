@@ -16,6 +16,7 @@ import numpy as np
 from tdbg.rules.profile import Bin, Rows
 from tdbg.rules.table import Floats
 from tdbg.run.profile_tables import PHASE_COLUMNS, Phase
+from tdbg.run.told_phases import world_size_of
 
 __all__ = ["Ranks", "ranks_of"]
 
@@ -67,14 +68,18 @@ class Ranks:
 
 
 def ranks_of(each: Bin) -> Ranks | None:
-    """Return what a bin shows of its ranks; None if it has one or too few steps."""
+    """Return what a bin shows of its ranks.
+
+    None if there is one, if some of them wrote nothing, or if there are too few steps.
+    """
     return each.derived("ranks", lambda: _ranks(each))
 
 
 def _ranks(each: Bin) -> Ranks | None:
     steps = each.usual_steps
     workers = np.unique(steps["worker"]).tolist()
-    if len(workers) < 2 or len(workers) < each.n_workers:
+    n_ranks = max(2, each.n_workers, world_size_of(each.configuration))
+    if len(workers) < n_ranks:
         return None
     by_worker = [steps[steps["worker"] == worker] for worker in workers]
     common = by_worker[0]["global_step"]

@@ -10,25 +10,22 @@ import numpy as np
 from tdbg.config.quantities import number, percent
 from tdbg.rules.builtin.time.arrivals import Arrivals, arrivals_of
 from tdbg.rules.builtin.time.phase_words import PHASE_WORDS
+from tdbg.rules.builtin.time.rank_rule import RankRule
 from tdbg.rules.builtin.time.ranks import Ranks, ranks_of
-from tdbg.rules.builtin.time.time_rule import Sign, TimeRule, gain_severity, shorter
+from tdbg.rules.builtin.time.time_rule import Sign, gain_severity, shorter
 from tdbg.rules.profile import ProfileWindow
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
-from tdbg.rules.training_facts import TrainingFacts
 from tdbg.rules.window import Description
 from tdbg.run.findings import Stage
 from tdbg.run.profile_tables import Phase
 
-__all__ = ["ONE_WORKER", "Straggler"]
-
-#: Why what is asked of ranks is not asked.
-ONE_WORKER = "the training has one worker"
+__all__ = ["Straggler"]
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Straggler(TimeRule):
+class Straggler(RankRule):
     """Report a rank for which all others wait.
 
     Its own work, the step without communication, takes longer than that of the others,
@@ -52,12 +49,6 @@ class Straggler(TimeRule):
     def __post_init__(self) -> None:
         check_number(self, "threshold", above=0.0)
         check_number(self, "last", above=0.0, most=100.0)
-
-    def inapplicable(self, training: TrainingFacts) -> str:
-        """Return that there is one worker, if so."""
-        if training.n_workers < 2:
-            return ONE_WORKER
-        return TimeRule.inapplicable(self, training)
 
     @property
     def first_verdict(self) -> str:

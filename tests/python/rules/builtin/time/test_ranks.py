@@ -143,6 +143,26 @@ def test_one_worker_has_nobody_to_wait_for() -> None:
     }
 
 
+def test_ranks_that_wrote_nothing_are_missed_and_not_called_one_worker() -> None:
+    made = ProfiledTraining(FakeRun())
+    made.run.settings = {"world_size": 3}
+    made.steps(90, {"forward": 0.1, "communication": 0.05})
+    rules = [Straggler(), ExposedCommunication(), LoadBalancing()]
+    report = check(made.run, rules, record=False)
+    expected = (
+        "nothing to judge: 1 of 3 ranks wrote alone, so nobody can tell which rank the "
+        "others wait for. Set include_workers='all' to record all of them"
+    )
+    assert {each.message for each in report.statuses} == {expected}
+    assert all(each.applies for each in report.statuses)
+
+
+def test_two_of_three_ranks_cannot_be_compared() -> None:
+    made = ranks([0.1, 0.13])
+    made.run.settings = {"world_size": 3}
+    assert found(made, Straggler()) == []
+
+
 def fetched(slow: float, wait: float) -> ProfiledTraining:
     made = ProfiledTraining(FakeRun())
     made.steps(90, {"data_wait": wait, "forward": 0.05}, loader={"workers": 3})
