@@ -23,6 +23,7 @@ __all__ = [
     "shortened",
     "tag",
     "visible",
+    "with_code",
 ]
 
 # Longer texts are cut in the middle: what is drawn of a name of 10,000 characters.
@@ -109,6 +110,17 @@ def tag(
     _collect(children, parts)
     parts += ["</", name, ">"]
     return Markup("".join(parts))
+
+
+def with_code(text: str) -> list[Child]:
+    """Return a text in which what stands in backticks is code.
+
+    Example:
+        >>> join(with_code("Run `tdbg fsck` first."))
+        'Run <code>tdbg fsck</code> first.'
+    """
+    parts = text.split("`")
+    return [tag("code", each) if i % 2 else each for i, each in enumerate(parts)]
 
 
 def link_to(anchor: str, *children: Child) -> Markup:

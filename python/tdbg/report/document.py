@@ -226,7 +226,7 @@ def _render_profile(subject: Subject) -> str:
         *_profile(subject),
         facts(subject),
         rules_ran(subject),
-        reproduce(subject),
+        reproduce(subject, "--profile"),
     ]
     return page(
         subject.trial.name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tdbg.cost import Offer
-from tdbg.drawing.markup import Child, tag
+from tdbg.drawing.markup import Child, tag, with_code
 from tdbg.report.page import Section, table, tiles
 from tdbg.report.subject import Subject
 from tdbg.view.cost import RunCost, money, offer_text
@@ -49,7 +49,7 @@ def _offer(offer: Offer, found: RunCost) -> Child:
         tag(
             "ul",
             (tag("li", f"If {each}.") for each in offer.assumptions),
-            tag("li", f"To be sure, {offer.experiment}."),
+            tag("li", with_code(f"To be sure, {offer.experiment}.")),
         ),
     ]
 

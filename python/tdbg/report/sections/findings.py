@@ -6,7 +6,7 @@ import numpy as np
 
 from tdbg.config.quantities import plural
 from tdbg.drawing.lines import Limit, Mark, line_chart
-from tdbg.drawing.markup import Child, Markup, link_to, shortened, tag
+from tdbg.drawing.markup import Child, Markup, link_to, shortened, tag, with_code
 from tdbg.drawing.scales import number
 from tdbg.report.page import Section, badge, table
 from tdbg.report.sections.overview import WORDS
@@ -67,7 +67,9 @@ def findings(subject: Subject, *, of_time: bool = False) -> Section:
             words = (
                 "No rule has judged this run yet. To judge it, run `tdbg check RUN`."
             )
-        return Section("findings", "Findings", tag("p", words, class_="quiet"))
+        return Section(
+            "findings", "Findings", tag("p", with_code(words), class_="quiet")
+        )
     return Section(
         "findings", "Findings", [_problem(each, subject) for each in problems]
     )

@@ -7,7 +7,7 @@ import datetime as dt
 import numpy as np
 
 from tdbg.config.quantities import plural
-from tdbg.drawing.markup import Child, Markup, join, link_to, tag
+from tdbg.drawing.markup import Child, Markup, join, link_to, tag, with_code
 from tdbg.modes import TRAINING
 from tdbg.report.page import Section, badge, table, tiles
 from tdbg.report.subject import Subject
@@ -97,10 +97,7 @@ def facts(subject: Subject) -> Section:
         ("Hardware", _hardware(subject)),
         ("Attempts", _attempts(subject)),
         ("Workers", plural(len(trial.workers()), "worker")),
-        (
-            "Cost of capture",
-            str(subject.view.head.overhead).removeprefix("measured cost: "),
-        ),
+        ("Cost of capture", _overhead(subject)),
         ("Lost records", str(trial.lost_records())),
         (
             "Size",
@@ -125,7 +122,9 @@ def facts(subject: Subject) -> Section:
             tag("h3", "Damage"),
             tag(
                 "p",
-                f"What can be read is shown. `tdbg fsck` checks every byte{note}.",
+                with_code(
+                    f"What can be read is shown. `tdbg fsck` checks every byte{note}."
+                ),
                 class_="quiet",
             ),
             table(("kind", "file", "what is wrong"), kinds),
@@ -179,6 +178,16 @@ def _time(seconds: float) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def _overhead(subject: Subject) -> str:
+    """Return the cost of capture, and why it may differ from that of the whole run."""
+    text = str(subject.view.head.overhead).removeprefix("measured cost: ")
+    own = subject.time.own_cost
+    if own is None:
+        return text
+    share = f"{100 * own.share:.1f} %"
+    return f"{text}. This leaves out what lies between steps; of all, tdbg took {share}"
 
 
 def _state(subject: Subject) -> str:

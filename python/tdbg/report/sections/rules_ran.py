@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tdbg.drawing.markup import Child, tag
+from tdbg.drawing.markup import Child, tag, with_code
 from tdbg.report.page import Section, badge, table
 from tdbg.report.subject import Subject
 
@@ -24,7 +24,9 @@ def rules_ran(subject: Subject) -> Section:
     statuses = subject.diagnosis.statuses
     if not statuses:
         words = "None. `tdbg check RUN` judges the run with all default rules."
-        return Section("rules", "Rules that ran", tag("p", words, class_="quiet"))
+        return Section(
+            "rules", "Rules that ran", tag("p", with_code(words), class_="quiet")
+        )
     told, silent, blind, others = [], [], [], []
     inapplicable = set(subject.diagnosis.inapplicable)
     for rule, status in statuses.items():

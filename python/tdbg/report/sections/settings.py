@@ -54,16 +54,22 @@ def _rows(key: str, value: Any) -> Iterator[tuple[str, str]]:
         yield named, "; ".join(f"{path} {text}" for path, text in flattened(rest))
 
 
-def reproduce(subject: Subject) -> Section:
-    """Commands and code that show the same, and more."""
+def reproduce(subject: Subject, options: str = "") -> Section:
+    """Show commands and code that show the same, and more.
+
+    Args:
+        subject: The run.
+        options: Of ``tdbg report``, for the same page.
+    """
     run = shortened(subject.trial.name, 80)
     accused = accused_tensors(subject.diagnosis.problems, 1)
     shown = [name for name in accused if subject.trial.has_tensor(name)]
     tensor = shown[0] if shown else next(iter(subject.trial.tensor_names()), "TENSOR")
     name = quote(shortened(tensor, 120))
     run_word = quote(run)
+    report = f"tdbg report {run_word} {options}"
     commands = (
-        f"tdbg report {run_word}            # this page",
+        f"{report:<{len(run_word) + 24}}# this page",
         f"tdbg check {run_word} --all       # judge it again; exit code 1 if sick",
         f"tdbg show {run_word} {name}",
         f"tdbg fsck {run_word}              # verify every checksum",
