@@ -84,8 +84,8 @@ def _name(given: str, known: dict[str, Path]) -> str:
     for name in known:
         if meant.lower() in (name.lower(), Path(name).name.lower()):
             return name
-    every = [*known, *(Path(name).name for name in known)]
-    msg = f"there is no page {given!r}; {nearest(meant, every)}"
+    every = {*known, *(Path(name).name for name in known)}
+    msg = f"there is no page {given!r}; {nearest(meant, every, command='tdbg docs')}"
     raise ConfigurationError(msg)
 
 

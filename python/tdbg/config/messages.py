@@ -23,8 +23,13 @@ _LONGEST = 200
 _LONGEST_COMPARED = 500
 
 
-def nearest(value: object, valid: Iterable[str]) -> str:
+def nearest(value: object, valid: Iterable[str], *, command: str = "") -> str:
     """Return the end of a message about a bad name: proposes the name that was meant.
+
+    Args:
+        value: The bad name.
+        valid: The good ones.
+        command: Lists them, where they are too many for a message.
 
     Example:
         >>> nearest("meen", ["max", "mean"])
@@ -34,6 +39,8 @@ def nearest(value: object, valid: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(value), names, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
+    if command:
+        return f"'{command}' lists them"
     return f"valid are {', '.join(repr(name) for name in names)}"
 
 

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +29,7 @@ from tdbg.run.directory import RUN_FILE
 
 __all__ = [
     "BUILT_IN",
+    "REPORTED",
     "as_rule",
     "default_rules",
     "describe",
@@ -48,6 +49,13 @@ FACE = "__tdbg_rule__"
 # Entry points named like a package: each installs a replacement for it, which a rule
 # in a file can import where the package itself is missing.
 FACES = "tdbg.faces"
+#: Rules of smdebug that judge nothing, and what ``tdbg report RUN --profile`` shows
+#: instead of them.
+REPORTED: Mapping[str, str] = {
+    "OverallFrameworkMetrics": "where the time of steps went",
+    "OverallSystemUsage": "cores, GPUs, memory, disks and networks in a table",
+    "ProfilerReport": "all of it",
+}
 _NAME = re.compile(r"(?P<file>.+\.py):(?P<rule>[^:]*)", re.DOTALL)
 
 
@@ -235,7 +243,13 @@ def get(name: str) -> type[Rule]:
     for point in _entry_points():
         if point.name == name:
             return _load(point)
-    msg = f"there is no rule {name!r}; {nearest(name, names())}"
+    if name in REPORTED:
+        msg = (
+            f"{name} judges nothing: 'tdbg report RUN --profile' shows {REPORTED[name]}"
+        )
+    else:
+        known = nearest(name, names(), command="tdbg rules")
+        msg = f"there is no rule {name!r}; {known}"
     raise UnknownRule(msg)
 
 

@@ -92,8 +92,14 @@ def test_what_is_no_rule_is_no_attribute():
 def test_an_unknown_name_says_what_is_near():
     with pytest.raises(UnknownRule, match="did you mean 'VanishingGradient"):
         rules.get("vanishinggradient")
-    with pytest.raises(UnknownRule, match="valid are 'AllZero', "):
+    with pytest.raises(UnknownRule, match="'tdbg rules' lists them"):
         rules.get("zzz")
+
+
+@pytest.mark.parametrize("name", registry.REPORTED)
+def test_a_rule_of_smdebug_that_was_a_table_says_where_the_table_is(name: str):
+    with pytest.raises(UnknownRule, match="'tdbg report RUN --profile' shows "):
+        rules.get(name)
 
 
 def test_rules_are_made_with_parameters():

@@ -14,10 +14,11 @@ from typing import Any
 from tdbg.compat.smdebug.exceptions import SMDebugValueError, translated
 from tdbg.config.messages import nearest
 from tdbg.rules import Rule, make
+from tdbg.rules.registry import REPORTED
 
-__all__ = ["JUDGING", "REPORTED", "ProfilerRule", "RuleConfiguration", "rule_configs"]
+__all__ = ["JUDGING", "ProfilerRule", "RuleConfiguration", "rule_configs"]
 
-#: Rules that judge, and those that were tables of the report.
+#: Rules that judge; the others were tables of the report.
 JUDGING = (
     "BatchSize",
     "CPUBottleneck",
@@ -29,7 +30,6 @@ JUDGING = (
     "MaxInitializationTime",
     "StepOutlier",
 )
-REPORTED = ("OverallFrameworkMetrics", "OverallSystemUsage")
 _REPORT = "ProfilerReport"
 # How often SageMaker looked, and telemetry: tdbg looks at each bin, and sends nothing.
 _WITHOUT_EFFECT = frozenset({"scan_interval_us", "opt_out_telemetry"})
@@ -78,7 +78,7 @@ class _RuleConfigs:
     """Makes configurations by the names of rules: ``rule_configs.StepOutlier()``."""
 
     def __getattr__(self, name: str) -> Any:
-        known = (*JUDGING, *REPORTED, _REPORT)
+        known = (*JUDGING, *REPORTED)
         if name not in known:
             msg = f"SageMaker's profiler has no rule {name!r}; {nearest(name, known)}"
             raise AttributeError(msg)
@@ -136,10 +136,10 @@ class ProfilerRule:
 
     def _made(self) -> tuple[Rule, ...]:
         name = self.base_config.rule_name
-        if name in REPORTED:
-            return ()
-        if name != _REPORT:
+        if name in JUDGING:
             return (_rule(name, self.rule_parameters),)
+        if name != _REPORT:
+            return ()
         of_rule: dict[str, dict[str, Any]] = {each: {} for each in JUDGING}
         for key, value in self.rule_parameters.items():
             rule, _, parameter = key.partition("_")
