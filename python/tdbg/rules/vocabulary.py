@@ -190,6 +190,7 @@ _KERAS: Final = replace(
     reproducing="the seed (keras.utils.set_random_seed), "
     "tf.config.experimental.enable_op_determinism() on TensorFlow",
     background_saving="copy to the host and write in a thread",
+    loader_workers="workers={} of the PyDataset",
     compiling="jit_compile=True",
     allowing_tf32="tf.config.experimental.enable_tensor_float_32_execution on "
     "TensorFlow",

@@ -49,7 +49,7 @@ _OF_TREES = frozenset({Phase.EVALUATION, Phase.CHECKPOINT, Phase.COMMUNICATION})
 UNREPORTED: Final[Mapping[str, frozenset[Phase]]] = {
     "PyTorch": frozenset(),
     "Keras on PyTorch": frozenset({Phase.CHECKPOINT}),
-    "Keras on JAX": _ELSEWHERE,
+    "Keras on JAX": _ELSEWHERE - {Phase.DATA_WAIT},
     "Keras on TensorFlow": _ELSEWHERE,
     "JAX": _ELSEWHERE,
     "TensorFlow": _ELSEWHERE,
@@ -59,6 +59,9 @@ UNREPORTED: Final[Mapping[str, frozenset[Phase]]] = {
     "CatBoost": _OF_TREES,
 }
 _BY_ADAPTER = {name.lower(): name for name in UNREPORTED}
+# The share of steps that must have waited for data: where only those that capture see
+# the wait, as in Keras on TensorFlow, the others have it in another phase.
+_MOST = 0.5
 # Keras's version has its backend's name and version in parentheses.
 _BACKEND = re.compile(r"\((\w+)")
 
@@ -118,13 +121,16 @@ def tells_model(spent: Collection[Phase]) -> bool:
 
 
 def spent_phases(steps: NDArray[Any], batches: NDArray[Any]) -> set[Phase]:
-    """Return the phases in which steps spent any time.
+    """Return the phases in which steps spent any time; waiting, if most of them did.
 
     Args:
         steps: Rows of the table ``step``.
         batches: Rows of the table ``loader``: where there are any, steps wait for them.
     """
     found = {phase for phase, name in PHASE_COLUMNS.items() if (steps[name] > 0).any()}
+    waited = int((steps["data_wait_ns"] > 0).sum())
+    if max(waited, len(batches)) < _MOST * len(steps):
+        return found - {Phase.DATA_WAIT}
     return found | ({Phase.DATA_WAIT} if len(batches) else set())
 
 

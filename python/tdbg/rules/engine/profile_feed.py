@@ -352,7 +352,9 @@ class ProfileFeed:
         """Return the next bin."""
         start, end = self._start_of(number), self._start_of(number + 1)
         first_step, last_step, mode = self._steps_of(steps)
-        self._spent |= spent_phases(steps, tables["loader"])
+        spent = spent_phases(steps, tables["loader"])
+        # Whether steps tell of waiting may change: those that capture see more.
+        self._spent = self._spent - {Phase.DATA_WAIT} | spent
         configuration = self._trial.configuration()
         return Bin(
             number=number,

@@ -123,8 +123,13 @@ class TimeRule(Rule):
 
     def unjudged(self, training: TrainingFacts) -> str:
         """Return which phases the framework does not tell, of those that it judges."""
-        of_loaders = {Phase.DATA_WAIT} if "loader" in self.tables else set()
-        return training.told.lacks(self.phases | of_loaders)
+        return training.told.lacks(self._judged_phases)
+
+    @property
+    def _judged_phases(self) -> frozenset[Phase]:
+        """The phases, with the wait of those who read about loaders."""
+        of_loaders = {Phase.DATA_WAIT} if "loader" in self.tables else ()
+        return self.phases.union(of_loaders)
 
     @abstractmethod
     def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
@@ -171,7 +176,7 @@ class TimeRule(Rule):
         kept with the bin.
         """
         each = profile.bins[i]
-        if not each.told.tells(*self.phases):
+        if not each.told.tells(*self._judged_phases):
             return {}
         return each.derived(
             self,
