@@ -55,6 +55,7 @@ class CompiledStep(ABC, Generic[_Made]):
         self._light: LightSteps | None = None
         # While it is known where the batch is.
         self._samples_of: SamplesOf | None = None
+        self._add_samples = session.clock.add_samples
 
     @property
     def n_traces(self) -> int:
@@ -83,7 +84,7 @@ class CompiledStep(ABC, Generic[_Made]):
                     self._light_step_failed(error, args)
                     raise
                 if self._samples_of is not None:
-                    self._note_samples(args, kwargs)
+                    self._add_samples(self._samples_of(args, kwargs))
                 light.add(result)
                 return result
             self._light = None
@@ -92,7 +93,7 @@ class CompiledStep(ABC, Generic[_Made]):
     def _note_samples(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Add the batch of a call to the step, or to the evaluation, if it is known."""
         if self._samples_of is not None:
-            self._session.clock.add_samples(self._samples_of(args, kwargs))
+            self._add_samples(self._samples_of(args, kwargs))
 
     @abstractmethod
     def _trains(self) -> bool:

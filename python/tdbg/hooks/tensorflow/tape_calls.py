@@ -39,6 +39,7 @@ class TapeCalls:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._clock = session.clock
         self._patches = LibraryPatches()
         self._phases: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         if not session.clock.is_on:
@@ -49,33 +50,35 @@ class TapeCalls:
         with contextlib.suppress(Exception):
             put = self._patches.put
             graph = type(tf.function(lambda: None))
-            put(tf.GradientTape, "gradient", lambda f: _timed(me, f, "gradient"))
-            put(graph, "__call__", lambda f: _timed(me, f, "graph"))
+            gradient, call = TapeCalls.gradient, TapeCalls.graph
+            put(tf.GradientTape, "gradient", lambda f: _timed(me, f, gradient))
+            put(graph, "__call__", lambda f: _timed(me, f, call))
         weakref.finalize(self, self._patches.undo).atexit = False
 
     def close(self) -> None:
         """Measure no longer."""
         self._patches.undo()
 
-    def is_measured(self) -> bool:
-        """Return whether a call now has a time of its own: it traces nothing."""
-        return self._session.clock.is_on and self._is_eager()
-
     def gradient(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Compute gradients."""
-        clock = self._session.clock
-        clock.enter(BACKWARD)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            clock.leave(BACKWARD)
+        return self._in_phase(BACKWARD, function, args, kwargs)
 
     def graph(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a graph."""
         phase = self._phases.get(args[0], -1)
+        if phase < -_MOST_LOOKS:
+            return function(*args, **kwargs)
         if phase < 0:
             return self._look(phase, function, args, kwargs)
-        clock = self._session.clock
+        return self._in_phase(phase, function, args, kwargs)
+
+    def _in_phase(
+        self, phase: int, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Call a function in a phase, unless it is traced: that is another one."""
+        if not self._is_eager():
+            return function(*args, **kwargs)
+        clock = self._clock
         clock.enter(phase)
         try:
             return function(*args, **kwargs)
@@ -93,8 +96,6 @@ class TapeCalls:
             args: Its arguments.
             kwargs: Its named ones.
         """
-        if before < -_MOST_LOOKS:
-            return function(*args, **kwargs)
         session = self._session
         n_trained, n_evaluated = session.clock.n_steps, session.next_step(EVAL)
         result = function(*args, **kwargs)
@@ -108,12 +109,14 @@ class TapeCalls:
 
 
 def _timed(
-    calls: weakref.ref[TapeCalls], function: Callable[..., Any], kind: str
+    calls: weakref.ref[TapeCalls],
+    function: Callable[..., Any],
+    call: Callable[[TapeCalls, Callable[..., Any], Any, Any], Any],
 ) -> Callable[..., Any]:
     def timed(*args: Any, **kwargs: Any) -> Any:
         found = calls()
-        if found is None or not found.is_measured():
+        if found is None:
             return function(*args, **kwargs)
-        return getattr(found, kind)(function, args, kwargs)
+        return call(found, function, args, kwargs)
 
     return timed
