@@ -30,7 +30,7 @@ std::chrono::nanoseconds Interval(double seconds) {
 std::string StateOf(const StepClock& clock) {
   if (!clock.is_on()) return {};
   return "phase=" + std::to_string(static_cast<int>(clock.phase())) +
-         " step=" + std::to_string(clock.global_step() + 1);
+         " step=" + std::to_string(clock.coming_step());
 }
 
 }  // namespace

@@ -149,6 +149,7 @@ void RegisterStepClock(py::module_& module) {
                                return static_cast<int>(clock.phase());
                              })
       .def_property_readonly("global_step", &StepClock::global_step)
+      .def_property_readonly("coming_step", &StepClock::coming_step)
       .def_property_readonly("n_steps", &StepClock::n_steps);
 }
 

@@ -164,6 +164,7 @@ void StepClock::EndStep() {
   phases_.size = std::min(phases_.size, n_phases_of_owner_);
   is_evaluating_ = false;
   ShowPhase();
+  n_unnumbered_.fetch_add(1, std::memory_order_relaxed);
   n_steps_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -191,6 +192,7 @@ bool StepClock::NumberSteps(std::int64_t n, const Number& last) {
   }
   unnumbered_.erase(unnumbered_.begin(), unnumbered_.begin() + n_rows);
   global_step_.store(last.global_step, std::memory_order_relaxed);
+  n_unnumbered_.store(n_there - n_rows, std::memory_order_relaxed);
   return IsDue(now_ns_);
 }
 

@@ -148,6 +148,10 @@ class StepClock {
   [[nodiscard]] std::int64_t global_step() const {
     return global_step_.load(std::memory_order_relaxed);
   }
+  // The step under way, where others may have passed that have no number yet.
+  [[nodiscard]] std::int64_t coming_step() const {
+    return global_step() + n_unnumbered_.load(std::memory_order_relaxed) + 1;
+  }
   // How many steps of training have ended.
   [[nodiscard]] std::int64_t n_steps() const {
     return n_steps_.load(std::memory_order_relaxed);
@@ -215,6 +219,7 @@ class StepClock {
   std::int64_t n_lost_ = 0;
   std::atomic<Phase> phase_{Phase::kOther};
   std::atomic<std::int64_t> global_step_{-1};
+  std::atomic<std::int64_t> n_unnumbered_{0};
   std::atomic<std::int64_t> n_steps_{0};
 };
 

@@ -103,6 +103,10 @@ class StepClock:
         """Number of the step that ended last; -1: none."""
 
     @property
+    def coming_step(self) -> int:
+        """The step under way, after those that have passed without a number yet."""
+
+    @property
     def n_steps(self) -> int:
         """How many steps of training have ended."""
 

@@ -95,10 +95,14 @@ TDBG_TEST(APhaseThatNobodyEndedEndsWithTheOneAroundItOrWithTheStep) {
 TDBG_TEST(StepsThatPassGetTheirNumbersLater) {
   StepClock clock;
   clock.Start();
+  EXPECT_EQ(clock.coming_step(), 0);
   for (int i = 0; i < 4; ++i) clock.EndStep();
+  EXPECT_EQ(clock.coming_step(), 4);
   EXPECT_EQ(clock.TakeRows().size(), 0U);
   clock.NumberSteps(3, Train(12));
+  EXPECT_EQ(clock.coming_step(), 14);
   clock.NumberSteps(1, Train(13));
+  EXPECT_EQ(clock.coming_step(), 14);
   std::int64_t number = 10;
   for (const StepRow& row : clock.TakeRows()) {
     EXPECT_EQ(row.global_step, number++);
@@ -108,6 +112,7 @@ TDBG_TEST(StepsThatPassGetTheirNumbersLater) {
   // One that nobody numbers is lost, and takes no number of another.
   clock.EndStep();
   clock.EndStep(Train(15));
+  EXPECT_EQ(clock.coming_step(), 16);
   EXPECT_EQ(clock.TakeRows().at(0).global_step, 15);
   EXPECT_EQ(clock.n_lost(), 1);
 }

@@ -45,7 +45,7 @@ class NoClock:
     """Stands where nothing is measured; it only tells the time."""
 
     is_on = False
-    phase = n_lost = n_steps = 0
+    phase = n_lost = n_steps = coming_step = 0
     global_step = -1
     tdbg_begins = tdbg_ends = staticmethod(time.perf_counter_ns)
 

@@ -136,7 +136,7 @@ class CollectiveRows(PhaseRows):
         session = self._session()
         if session is None:
             return
-        step = int(session.clock.global_step) + 1
+        step = int(session.clock.coming_step)
         group, sequence = place
         what = sequence, group, _NUMBERS[kind]
         self.add((ended_ns, step, *what, ended_ns - began_ns, exposed_ns, n_bytes))

@@ -19,7 +19,7 @@ from tdbg.run.profile_tables import LOADER, Phase
 class Clock:
     """Notes the phases that begin and end."""
 
-    global_step = -1
+    coming_step = 0
     phase = Phase.OTHER
 
     def __init__(self) -> None:
