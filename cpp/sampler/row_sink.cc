@@ -2,7 +2,17 @@
 
 #include <utility>
 
+#include "sampler/profile_rows.h"
+
 namespace tdbg {
+namespace {
+
+// Whether it is a device's table, or that of the cores.
+bool IsOneOfMany(const std::string& table) {
+  return table.find('/') != std::string::npos || table == kCoreTable;
+}
+
+}  // namespace
 
 void RowGate::Write(const std::string& table, const std::string& columns,
                     std::span<const std::byte> rows) {
@@ -27,7 +37,9 @@ void RowGate::Shut() {
 
 void RowBuffer::AddBytes(const std::string& table, const std::string& columns,
                          std::span<const std::byte> row) {
-  Rows& rows = tables_[table];
+  const auto [at, is_new] = tables_.try_emplace(table);
+  Rows& rows = at->second;
+  if (is_new && IsOneOfMany(table)) rows.longest_ns = kLongestOfManyNs;
   if (rows.columns != columns) {
     WriteTable(table, &rows);
     rows.columns = columns;
@@ -41,16 +53,21 @@ void RowBuffer::WriteTable(const std::string& table, Rows* rows) {
   gate_->Write(table, rows->columns, rows->bytes);
   rows->bytes.clear();
   rows->n = 0;
+  rows->oldest_ns = 0;
 }
 
 void RowBuffer::WriteDue(std::int64_t now_ns, std::int64_t interval_ns) {
-  if (oldest_ns_ == 0) oldest_ns_ = now_ns;
-  if (now_ns + interval_ns > oldest_ns_ + kLongestNs) WriteAll();
+  for (auto& [table, rows] : tables_) {
+    if (rows.n == 0) continue;
+    if (rows.oldest_ns == 0) rows.oldest_ns = now_ns;
+    if (now_ns + interval_ns > rows.oldest_ns + rows.longest_ns) {
+      WriteTable(table, &rows);
+    }
+  }
 }
 
 void RowBuffer::WriteAll() {
   for (auto& [table, rows] : tables_) WriteTable(table, &rows);
-  oldest_ns_ = 0;
 }
 
 }  // namespace tdbg

@@ -1,5 +1,5 @@
 // Where rows go: a RowSink takes them, a RowGate shuts it off, and a RowBuffer
-// collects the rows of about a second.
+// collects the rows of about a second; of cores and devices, about 5 seconds.
 //
 // Thread safety: a RowGate may be used from any thread, a RowBuffer belongs to
 // one.
@@ -55,6 +55,9 @@ class RowBuffer {
  public:
   static constexpr std::size_t kMostRows = 64;  // Of a table.
   static constexpr std::int64_t kLongestNs = 1'000'000'000;
+  // Of tables that there are many of, whose records would be larger than their
+  // rows.  A training that is killed loses as much of them.
+  static constexpr std::int64_t kLongestOfManyNs = 5'000'000'000;
 
   explicit RowBuffer(std::shared_ptr<RowGate> gate) : gate_(std::move(gate)) {}
 
@@ -68,8 +71,8 @@ class RowBuffer {
   void AddBytes(const std::string& table, const std::string& columns,
                 std::span<const std::byte> row);
 
-  // Writes what would otherwise wait for more than kLongestNs, if it is next
-  // called in `interval_ns`.
+  // Writes what would otherwise wait for too long, if it is next called in
+  // `interval_ns`.
   void WriteDue(std::int64_t now_ns, std::int64_t interval_ns);
   void WriteAll();
 
@@ -78,12 +81,13 @@ class RowBuffer {
     std::string columns;
     std::vector<std::byte> bytes;
     std::size_t n = 0;
+    std::int64_t longest_ns = kLongestNs;
+    std::int64_t oldest_ns = 0;  // When it was first seen to wait; 0: not yet.
   };
   void WriteTable(const std::string& table, Rows* rows);
 
   const std::shared_ptr<RowGate> gate_;
   std::map<std::string, Rows> tables_;
-  std::int64_t oldest_ns_ = 0;  // 0: nothing waits.
 };
 
 }  // namespace tdbg

@@ -87,6 +87,21 @@ TDBG_TEST(RowsOfASecondAreWrittenTogether) {
   EXPECT_EQ(rows.Of<SystemRow>().at(3).time, 3);
 }
 
+TDBG_TEST(RowsOfDevicesAndCoresWaitForOthers) {
+  CollectedRows rows;
+  RowBuffer buffer(std::make_shared<RowGate>(rows.sink()));
+  constexpr std::int64_t kHalf = 500'000'000;
+  for (int i = 0; i < 11; ++i) {
+    buffer.Add(SystemRow{.time = i});
+    buffer.Add(DiskRow{.time = i}, "sda");
+    buffer.WriteDue(1 + i * kHalf, kHalf);
+    EXPECT_EQ(rows.Of<DiskRow>("sda").size(), i < 10 ? 0U : 11U);
+  }
+  EXPECT_EQ(rows.Of<SystemRow>().size(), 9U);
+  buffer.WriteAll();
+  EXPECT_EQ(rows.Of<SystemRow>().size(), 11U);
+}
+
 TDBG_TEST(SixtyFourRowsAreWrittenAtOnce) {
   CollectedRows rows;
   RowBuffer buffer(std::make_shared<RowGate>(rows.sink()));
