@@ -1,6 +1,7 @@
 #include "reader/tensor_values.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <optional>
 #include <ranges>
@@ -81,11 +82,14 @@ bool DecodeInParallel(const TensorHead& head, unsigned n_threads,
       n_stored += head.chunks[i].stored_length;
     }
     const auto work = [&, t, next, last, at, n_stored] {
-      ok[t] = DecodeChunks(head, next, last, data.subspan(at, n_stored),
-                           item_size, base, out)
-                      .ok()
-                  ? 1
-                  : 0;
+      try {
+        const auto part = data.subspan(at, n_stored);
+        const bool done =
+            DecodeChunks(head, next, last, part, item_size, base, out).ok();
+        ok[t] = done ? 1 : 0;
+      } catch (const std::bad_alloc&) {
+        ok[t] = 0;  // It would end the process: other threads are not joined.
+      }
     };
     at += n_stored;
     next = last;
@@ -95,8 +99,8 @@ bool DecodeInParallel(const TensorHead& head, unsigned n_threads,
     }
     try {
       threads.emplace_back(work);
-    } catch (const std::system_error&) {
-      break;  // No thread to be had: ok says so.
+    } catch (const std::exception&) {
+      break;  // No thread to be had, or no memory for it: ok says so.
     }
   }
   for (std::thread& thread : threads) thread.join();

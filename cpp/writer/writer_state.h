@@ -21,6 +21,13 @@ namespace tdbg {
 struct Writer::State {
   State(const WriterOptions& options, std::unique_ptr<Staging> staging)
       : shared(options, std::move(staging)) {}
+  // A thread that nobody has joined, because memory ran out, must not end the
+  // process: it has ended, or ends with this.
+  ~State() {
+    if (thread.joinable()) thread.detach();
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 
   // Constant after construction.
   const std::uint64_t fork_depth = ForkDepth();
