@@ -26,11 +26,13 @@ class NumberedLoader:
     Attributes:
         number: The number.
         epoch: Number of the newest epoch; -1: none has begun.
+        ending_ns: How long it took to end the latest epoch, its workers included.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.epoch = -1
+        self.ending_ns = 0
         self._loader: weakref.ref[Any] | None = None
         self._data: weakref.ref[Any] | None = None
         self._iterators: dict[int, weakref.ref[Any]] = {}

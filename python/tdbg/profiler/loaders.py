@@ -176,8 +176,8 @@ class _Iteration:
         worker: The one that fetched the newest batch; -1: this process.
         start: When the epoch began, and when its first batch could be asked for, in ns;
             None: unknown.
-        starting_ns: How long the training has waited for the epoch to begin, which no
-            row has yet.
+        starting_ns: How long the training has waited for the epoch before to end and
+            for this one to begin, which no row has yet.
         known_to: The sessions that know of the iterator.
     """
 
@@ -213,7 +213,9 @@ class _Iteration:
     def started(self, began_ns: int, observers: tuple[LoaderRows, ...]) -> None:
         """Note that the first batch of an epoch can be asked for now."""
         self.start = began_ns, time.monotonic_ns()
-        self.starting_ns = self.start[1] - began_ns if observers else 0
+        between_ns = self.start[1] - began_ns + self.numbered.ending_ns
+        self.starting_ns = between_ns if observers else 0
+        self.numbered.ending_ns = 0
 
     def introduce(self, observers: tuple[LoaderRows, ...]) -> None:
         """Tell sessions what is known, those that have not heard it yet."""
@@ -368,6 +370,7 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
             batch = original(self)
         except StopIteration:
             state.numbered.ends(self)
+            state.numbered.ending_ns = now() - began
             raise
         finally:
             ended = now()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, dataloader
 
 from profiled_data import FakeSession, Sleeping
 from tdbg.profiler import loaders
@@ -206,3 +207,24 @@ def test_beginning_an_epoch_counts_as_waiting_for_its_first_batch(
         first, later = rows["wait_ns"][rows["epoch"] == epoch]
         assert first > starts[epoch]["duration_ns"] > 0
         assert later < first
+
+
+def test_ending_the_workers_counts_as_waiting_for_the_next_epoch(
+    session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = dataloader._MultiProcessingDataLoaderIter
+    end = kind._shutdown_workers
+
+    def slowly(iterator: Any) -> None:
+        time.sleep(0.3 if iterator._num_yielded else 0.0)
+        end(iterator)
+
+    monkeypatch.setattr(kind, "_shutdown_workers", slowly)
+    data = Sleeping(4, 0.0)
+    for _ in range(3):
+        for _ in DataLoader(data, batch_size=2, num_workers=1):
+            pass
+    seen(session)
+    rows = session.rows()
+    firsts = rows["wait_ns"][::2]
+    assert (firsts[1:] >= 300_000_000).all()
