@@ -1,8 +1,8 @@
 """Cuts the profile of a run into bins: each is made once, when it is complete.
 
-A row is written about a second after its time.  So a bin is complete once the data
-reach a little beyond it, or when the run has ended.  A row that comes later than that
-counts nowhere.
+A row is written about a second after its time, one of a device about 5 seconds.  So a
+bin is complete once the data reach a little beyond that, or when the run has ended.  A
+row that comes later counts nowhere.
 
 Thread safety: none; owned by the engine.
 """
@@ -35,8 +35,8 @@ __all__ = ["ProfileFeed"]
 
 # How far the slowest worker's rows must reach beyond a bin, and the fastest one's: a
 # worker whose steps are long, or that has stopped, holds up nobody.
-MARGIN_NS = 1 * 10**9
-LATEST_NS = 5 * 10**9
+MARGIN_NS = 6 * 10**9
+LATEST_NS = 10 * 10**9
 # Bins of a window, at most.
 WINDOW_BINS = 60
 # How often a live run is looked at.

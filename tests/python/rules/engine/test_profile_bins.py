@@ -158,8 +158,8 @@ def test_each_bin_is_given_once_when_the_data_have_passed_it() -> None:
     for second in range(66):
         made.profile.shown = START + second * SECOND
         engine.poll()
-        # The newest second may still be on its way.
-        assert max(0, second - 2) // 10 <= len(SEEN) <= max(0, second - 1) // 10
+        # Rows of devices come 5 s late, and the newest second is on its way.
+        assert max(0, second - 7) // 10 <= len(SEEN) <= max(0, second - 6) // 10
     made.profile.shown = None
     engine.poll()
     engine.poll()
