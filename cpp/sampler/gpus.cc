@@ -150,8 +150,8 @@ Gpus::~Gpus() {
 Status Gpus::Find() {
   void* const opened = ::dlopen(library_name_.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened == nullptr) {
-    const char* const why = ::dlerror();
-    return Status::NotFound(why == nullptr ? library_name_ : why);
+    return Status::NotFound("no NVIDIA driver is installed (" + library_name_ +
+                            " does not load)");
   }
   auto nvml = std::make_unique<NvmlLibrary>();
   if (!LoadAll(opened, nvml.get())) {

@@ -413,8 +413,8 @@ class StepWriter:
         cost = self.meter.summary()
         _log.warning(
             "%s, to stay within %g %% of the training's time (tdbg spent %.1f s "
-            "beside %.1f s of training%s): budget='off' (or TDBG_BUDGET=off) turns "
-            "this off",
+            "beside %.1f s of steps, without the time between them%s): budget='off' "
+            "(or TDBG_BUDGET=off) turns this off",
             left_out or "nothing left out beside the schedules that you wrote",
             100 * throttling.budget,
             cost.capture_seconds,
