@@ -25,8 +25,7 @@ py::list InstancesOf(const py::list& objects, const py::set& kinds) {
   const Py_ssize_t n = PyList_GET_SIZE(objects.ptr());
   for (Py_ssize_t i = 0; i < n; ++i) {
     if (i + kAhead < n) {
-      __builtin_prefetch(
-          &PyList_GET_ITEM(objects.ptr(), i + kAhead)->ob_type);
+      __builtin_prefetch(&PyList_GET_ITEM(objects.ptr(), i + kAhead)->ob_type);
     }
     PyObject* object = PyList_GET_ITEM(objects.ptr(), i);
     if (chosen.contains(Py_TYPE(object))) found.append(py::handle(object));
