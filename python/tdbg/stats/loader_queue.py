@@ -55,18 +55,20 @@ def best_workers(fetch_ns: float, rest_ns: float) -> int:
     return max(1, math.ceil((1.0 - ENDED) * fetch_ns / rest_ns))
 
 
-def most_workers(cores: float, cpu_share: float) -> int:
+def most_workers(cores: float, cpu_share: float | None) -> int:
     """Return how many workers can run at once; one core is the training's own.
 
     Args:
         cores: On how many cores a rank and its workers may run.
-        cpu_share: How much of a fetch a core computes, 0 to 1.
+        cpu_share: How much of a fetch a core computes, 0 to 1; None: not known, so that
+            it may be all of it.
 
     Example:
-        >>> most_workers(4.0, 0.9), most_workers(1.0, 0.9)
-        (3, 1)
+        >>> most_workers(4.0, 0.9), most_workers(1.0, 0.9), most_workers(8.0, None)
+        (3, 1, 7)
     """
-    return max(1, math.floor((cores - 1.0) / max(cpu_share, 0.01)))
+    share = 1.0 if cpu_share is None else max(cpu_share, 0.01)
+    return max(1, math.floor((cores - 1.0) / share))
 
 
 def busy_cores(workers: float, cpu_share: float) -> float:

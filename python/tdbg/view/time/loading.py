@@ -232,8 +232,9 @@ def _loading(
         wait = float(rows["wait_ns"].mean()) * batches
         rest = float(steps["duration_ns"].mean()) - wait
         useful = None
-        if math.isfinite(allowed_cores) and cpu_share > 0:
-            useful = most_workers(allowed_cores / n_ranks, cpu_share)
+        if math.isfinite(allowed_cores):
+            known_share = None if math.isnan(cpu_share) else cpu_share
+            useful = most_workers(allowed_cores / n_ranks, known_share)
         curve = what_if(
             float(fetch.mean()) * batches, rest, most_useful=useful, now=workers
         )

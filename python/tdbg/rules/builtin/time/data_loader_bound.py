@@ -172,8 +172,7 @@ def _advice(each: Bin, wait: float, loading: Loading | None) -> tuple[Advice, fl
 
 def _no_more(cores: float | None) -> str:
     return (
-        f" More workers would not run at once: each rank may use {number(cores or 0)} "
-        "cores."
+        f" More workers would share the same cores: each rank has {number(cores or 0)}."
     )
 
 

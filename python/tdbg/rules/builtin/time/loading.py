@@ -69,7 +69,7 @@ class Loading:
 
         One core is left to the training itself.
         """
-        return most_workers(cores, self.cpu_share or 0.0)
+        return most_workers(cores, self.cpu_share)
 
     def wait_share(self, workers: int) -> float:
         """Return the predicted share of a step that waits, with so many workers."""

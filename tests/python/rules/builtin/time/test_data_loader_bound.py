@@ -58,7 +58,16 @@ def test_no_more_workers_are_advised_than_cores_can_run() -> None:
     (finding,) = found(run)
     assert "2 workers instead of 1 should give 50% shorter steps" in finding.advice
     assert "leaves a wait of 50%" in finding.advice
-    assert "each rank may use 3 cores" in finding.advice
+    assert "share the same cores: each rank has 3." in finding.advice
+
+
+def test_fetches_of_which_only_the_wait_is_known_may_need_a_core_each() -> None:
+    run = training(0.08, workers=0, depth=-1, fetch=None)
+    for row in run.profile._rows["system"]:
+        row["allowed_cores"] = 2.0
+    (finding,) = found(run)
+    assert "1 worker instead of none should give 20% shorter steps" in finding.advice
+    assert "share the same cores: each rank has 2." in finding.advice
 
 
 def test_enough_workers_with_scattered_fetches_get_more_prefetch() -> None:
