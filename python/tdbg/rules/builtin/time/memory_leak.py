@@ -28,6 +28,17 @@ BINS = 30
 LEAST_RISE = 0.01
 # No control group is limited to more; a larger value says that there is no limit.
 UNLIMITED = 2**60
+# With a smaller part of the growth in its own processes, the training does not leak.
+OWN_SHARE = 0.5
+OF_TRAINING = (
+    "Look for what keeps more at each step: a list of losses with their graphs (append "
+    "loss.item()), outputs kept for a metric, a cache without a limit, or data that "
+    "workers load and keep."
+)
+OF_OTHERS = (
+    "Find what else takes memory: another program (top shows it), or files in memory "
+    "(/dev/shm, tmpfs). When the memory is full, the kernel may end the training."
+)
 # smdebug's: in points of a per cent, and over how many samples.
 SAMPLES = 10
 
@@ -41,12 +52,14 @@ class _Use:
         time: In ns.
         used: In bytes.
         limit: In bytes.
+        own: By how many bytes a second the training's processes grow; None: unknown.
     """
 
     name: str
     time: Floats
     used: Floats
     limit: float
+    own: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,23 +105,26 @@ class _Growth(TimeRule):
         severity = None
         if seconds < 60 * self.minutes:
             severity = Severity.WARNING
-        if seconds < 60 * self.error_minutes:
+        is_of_others = use.own is not None and use.own < OWN_SHARE * slope
+        if seconds < 60 * self.error_minutes and not is_of_others:
             severity = Severity.ERROR
 
         def describe() -> Description:
+            message = (
+                f"The {use.name} grows by {number(slope / 1e6)} MB/s. At "
+                f"{number(now / 1e9)} GB of {number(use.limit / 1e9)} GB, it is "
+                f"full in {number(seconds / 60, 2)} minutes."
+            )
+            if is_of_others:
+                message += (
+                    " The training's own processes grow by "
+                    f"{number(max(0.0, use.own or 0.0) / 1e6)} MB/s of that."
+                )
             return Description(
-                message=(
-                    f"The {use.name} grows by {number(slope / 1e6)} MB/s. At "
-                    f"{number(now / 1e9)} GB of {number(use.limit / 1e9)} GB, it is "
-                    f"full in {number(seconds / 60, 2)} minutes."
-                ),
+                message=message,
                 value=seconds / 60,
                 threshold=self.minutes,
-                advice=(
-                    "Look for what keeps more at each step: a list of losses with "
-                    "their graphs (append loss.item()), outputs kept for a metric, a "
-                    "cache without a limit, or data that workers load and keep."
-                ),
+                advice=OF_OTHERS if is_of_others else OF_TRAINING,
             )
 
         return Sign(severity=severity, describe=describe)
@@ -128,7 +144,7 @@ class MemoryLeak(_Growth):
     """Report memory of the host that grows, and when it will be full.
 
     Judges the memory of the control group (of the host, without a limit) and of
-    ``/dev/shm``.
+    ``/dev/shm``.  Growth outside of the training's processes is never an error.
 
     Args:
         minutes: Time until the memory is full that is a warning.
@@ -138,7 +154,7 @@ class MemoryLeak(_Growth):
         ConfigurationError: If a parameter is out of its range.
     """
 
-    tables = frozenset({"step", "system"})
+    tables = frozenset({"step", "system", "process"})
 
     def uses(self, bins: Sequence[Bin]) -> Iterator[_Use]:
         """Yield the memory of the control group or the host, and shared memory."""
@@ -148,18 +164,38 @@ class MemoryLeak(_Growth):
         # The first sample of a bin is the last of the bin before.
         _, at = np.unique(rows["time"], return_index=True)
         rows = rows[at]
-        rows = rows[rows["worker"] == rows["worker"].min()]
+        writer = rows["worker"].min()
+        rows = rows[rows["worker"] == writer]
+        own = _growth_of_processes(bins, writer)
         limited = _measured(rows, "cgroup_memory", "cgroup_limit")
         if limited is not None and limited[2] < UNLIMITED:
-            yield _Use("memory of the container", *limited)
+            yield _Use("memory of the container", *limited, own)
         else:
             host = _measured(rows, "memory_available", "memory_total")
             if host is not None:
                 time, available, total = host
-                yield _Use("memory of the host", time, total - available, total)
+                yield _Use("memory of the host", time, total - available, total, own)
         shared = _measured(rows, "shm_used", "shm_total")
         if shared is not None:
             yield _Use("shared memory (/dev/shm)", *shared)
+
+
+def _growth_of_processes(bins: Sequence[Bin], writer: int) -> float | None:
+    """Return by how many bytes a second the processes of one host grow; None: unknown.
+
+    Processes that began or ended meanwhile count from their first sample to their last.
+    """
+    rows = np.concatenate([each.tables["process"] for each in bins])
+    is_known = rows["resident_bytes"] != NOT_MEASURED
+    rows = rows[is_known & (rows["worker"] == writer)]
+    seconds = (bins[-1].end_ns - bins[0].start_ns) / 1e9
+    if not len(rows):
+        return None
+    risen = 0.0
+    for pid in np.unique(rows["pid"]):
+        own = rows[rows["pid"] == pid]["resident_bytes"]
+        risen += float(own[-1]) - float(own[0])
+    return risen / seconds
 
 
 def _measured(rows: Rows, used: str, limit: str) -> tuple[Floats, Floats, float] | None:

@@ -54,6 +54,21 @@ def test_memory_that_grows_is_found_with_the_time_that_is_left() -> None:
     assert "append loss.item()" in first.advice
 
 
+@pytest.mark.parametrize(("share", "severity"), [(0.9, "ERROR"), (0.1, "WARNING")])
+def test_memory_that_others_take_is_no_leak_of_the_training(
+    share: float, severity: str
+) -> None:
+    made = training(lambda s: GB + 1e7 * s, limit=5.2 * GB)
+    made.samples(
+        "process", START, pid=7, resident_bytes=lambda s: int(GB + share * 1e7 * s)
+    )
+    first, *_ = found(made, MemoryLeak())
+    assert first.severity.name == severity
+    is_of_others = severity == "WARNING"
+    assert ("own processes grow by 1 MB/s of that" in first.message) is is_of_others
+    assert ("another program" in first.advice) is is_of_others
+
+
 def test_the_time_that_is_left_is_right_and_decides_how_bad_it_is() -> None:
     made = training(lambda s: GB + 1e7 * s, limit=5.2 * GB)
     first, *_ = found(made, MemoryLeak())
