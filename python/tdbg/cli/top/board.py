@@ -31,7 +31,7 @@ from tdbg.view import (
     loss_names,
     view_of,
 )
-from tdbg.view.time import PhaseBreakdown, step_breakdown
+from tdbg.view.time import Line, PhaseBreakdown, newest_lines, step_breakdown
 
 __all__ = ["LossCurve", "WatchedRun", "folder_of"]
 
@@ -98,6 +98,7 @@ class WatchedRun:
         self._next_look = 0.0
         self._times: deque[tuple[float, int]] = deque()
         self._breakdown: PhaseBreakdown | None = None
+        self._lines: dict[int, Line] = {}
         self._next_time = 0.0
         self._envelopes: dict[tuple[object, ...], tuple[float, Envelope]] = {}
 
@@ -203,9 +204,14 @@ class WatchedRun:
         if self._trial is not None and now >= self._next_time:
             with self._trial.no_refresh():
                 self._breakdown = step_breakdown(self._trial)
+                self._lines = newest_lines(self._trial.events("change"))
             took = time.monotonic() - now
             self._next_time = now + took + max(_LEAST_SECONDS, _SHARE * took)
         return self._breakdown
+
+    def python_lines(self) -> dict[int, Line]:
+        """At which line of Python each rank was most, when ``breakdown`` was read."""
+        return self._lines
 
     def mapped(self) -> list[str]:
         """The collections that a map can show."""

@@ -27,6 +27,7 @@ from tdbg.cli.top.charts import (
 from tdbg.config.quantities import plural
 from tdbg.run.findings import Finding, Severity
 from tdbg.trial import Envelope
+from tdbg.view.time import Line, percent_text
 
 __all__ = ["KEYS", "View", "draw"]
 
@@ -52,6 +53,7 @@ _STATE_STYLES = {
 _LOSS_ROWS = 4
 _ADVICE_ROWS = 2
 _VERDICT_ROWS = 3
+_PYTHON_ROWS = 4
 _FLOW_WIDTH = 40
 _WIDTH_WITH_FLOW = 110
 
@@ -235,9 +237,18 @@ def _verdict(run: WatchedRun, width: int) -> list[Text]:
 
 
 def _time(run: WatchedRun, width: int) -> list[Text]:
-    """A line of where the time of a step goes; none if nobody measured that."""
+    """Where the time of a step goes, and where each rank is; none if unknown."""
     breakdown = run.breakdown()
-    return [] if breakdown is None else [clipped(time_bar(breakdown, width), width)]
+    bar = [] if breakdown is None else [time_bar(breakdown, width)]
+    lines = list(run.python_lines().items())[:_PYTHON_ROWS] if not run.has_ended else []
+    return [clipped(each, width) for each in (*bar, *(_place(*each) for each in lines))]
+
+
+def _place(rank: int, line: Line) -> Text:
+    """The line at which a rank was most in the last seconds."""
+    place = line.short_caller or line.short_place
+    at = plain(f"rank {rank}  {place}  {percent_text(line.share_of_all)}")
+    return Text.assemble(("now   ", "bold"), at)
 
 
 def _findings(run: WatchedRun, view: View, width: int, room: int) -> list[Text]:

@@ -19,7 +19,7 @@ from tdbg.view.time.phases import (
     percent_text,
     span_text,
 )
-from tdbg.view.time.programs import Line, Operators
+from tdbg.view.time.programs import Line, Operators, newest_lines
 from tdbg.view.time.ranks import Lateness, lateness_in
 from tdbg.view.time.usage import Forecast, UsageMap, UsageRow
 from tdbg.view.time.view import (
@@ -61,6 +61,7 @@ __all__ = [
     "lateness_in",
     "lines_at_end",
     "names_of",
+    "newest_lines",
     "percent_text",
     "span_text",
     "step_breakdown",

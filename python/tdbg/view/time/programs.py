@@ -14,6 +14,7 @@ from typing import Any
 from tdbg.run.json_values import is_integer, list_of, mapping_of
 from tdbg.run.profile_tables import Phase
 from tdbg.run.program_lines import innermost_of_program
+from tdbg.trial.writers import EventRecord
 from tdbg.view.time.phases import NAMES, ORDER
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Operator",
     "Operators",
     "lines_of",
+    "newest_lines",
     "operators_of",
     "short_place",
 ]
@@ -33,6 +35,7 @@ NO_OPERATORS = ("enumerate(DataLoader)#", "ProfilerStep#")
 MOST_LINES = 5
 # Lines at which the sampler looked more rarely are left out.
 LEAST_LOOKS = 0.01
+_RANK = re.compile(r"train-(\d{1,9})-")
 # Of the path of a program, so many parts are shown.
 MOST_FOLDERS = 3
 # What stands before the name of a package in the path of its files.
@@ -219,6 +222,21 @@ def lines_of(
         for place, time in lines.most_common(most)
         if time >= LEAST_LOOKS * whole > 0
     )
+
+
+def newest_lines(events: Iterable[EventRecord]) -> dict[int, Line]:
+    """Return at which line of Python each rank was most, in its newest samples."""
+    newest: dict[int, Mapping[str, Any]] = {}
+    for event in events:
+        rank = _RANK.match(event.writer)
+        if rank is not None and event.data.get("what") == "python_lines":
+            newest[int(rank[1])] = event.data
+    found = {rank: lines_of([newest[rank]], most=1) for rank in sorted(newest)}
+    return {
+        rank: max(lines, key=lambda line: line.share_of_all)
+        for rank, lines in found.items()
+        if lines
+    }
 
 
 def _samples(

@@ -30,6 +30,7 @@ from tdbg.cli.top.commands import Commands
 from tdbg.cli.top.screens import KEYS, View, draw
 from tdbg.config import Role
 from tdbg.rules import check
+from tdbg.run.schema import EventKind
 
 N_STEPS = 3000
 SPIKE, NAN = 1234, 2345
@@ -375,6 +376,27 @@ def test_a_line_says_where_the_time_of_a_step_goes(tmp_path: Path) -> None:
     assert "█" in line
     assert "a step 90" in line
     assert "data wait 67 %" in line
+
+
+def test_a_live_run_says_at_which_line_each_rank_is(tmp_path: Path) -> None:
+    stacks = [
+        ["/home/ada/train.py:9 main", f"/home/ada/data.py:{i} load"] for i in (3, 4)
+    ]
+    with RunBuilder(tmp_path / "run") as run:
+        run.end_step(0)
+        for counts in ((9, 1), (1, 9)):
+            samples = [
+                {"phase": 1, "stack": each, "count": count}
+                for each, count in zip(stacks, counts, strict=True)
+            ]
+            told = {"what": "python_lines", "period_ns": 50_000_000}
+            run.event(EventKind.CHANGE, {**told, "samples": samples})
+        run.flush()
+        watched = looked(tmp_path / "run")
+        lines = lines_of([watched], View(is_open=True), 100, 30)
+    assert [each for each in lines if each.startswith("now")] == [
+        "now   rank 0  home/ada/data.py:4 load  90 %"
+    ]
 
 
 def test_a_run_without_a_profile_has_no_line_about_time(tmp_path: Path) -> None:
