@@ -18,6 +18,7 @@ from tdbg.rules.parsing import (
     with_absolute_path,
 )
 from tdbg.rules.registry import (
+    REPORTED,
     default_rules,
     describe,
     get,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OK",
+    "REPORTED",
     "UNKNOWN",
     "Description",
     "Engine",

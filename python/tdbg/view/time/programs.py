@@ -14,7 +14,7 @@ from typing import Any
 from tdbg.run.json_values import is_integer, list_of, mapping_of
 from tdbg.run.profile_tables import Phase
 from tdbg.run.program_lines import innermost_of_program
-from tdbg.trial.writers import EventRecord
+from tdbg.trial import EventRecord
 from tdbg.view.time.phases import NAMES, ORDER
 
 __all__ = [

@@ -13,8 +13,7 @@ from typing import Any
 
 from tdbg.compat.smdebug.exceptions import SMDebugValueError, translated
 from tdbg.config.messages import nearest
-from tdbg.rules import Rule, make
-from tdbg.rules.registry import REPORTED
+from tdbg.rules import REPORTED, Rule, make
 
 __all__ = ["JUDGING", "ProfilerRule", "RuleConfiguration", "rule_configs"]
 
