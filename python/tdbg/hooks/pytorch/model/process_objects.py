@@ -17,8 +17,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
 
-from tdbg import _core
-
 __all__ = [
     "custom_optimizers",
     "empty_loader",
@@ -38,7 +36,7 @@ def living(*classes: type) -> list[Any]:
     The pass over all objects takes about 50 ms for a million of them, most of it in
     Python's own list of them.
     """
-    found = _core.instances_of(gc.get_objects(), _kinds(*classes, LRScheduler))
+    found = _instances(gc.get_objects(), _kinds(*classes, LRScheduler))
     schedules, chosen = _kinds(LRScheduler), _kinds(*classes)
     _schedules[:] = [weakref.ref(each) for each in found if type(each) in schedules]
     return [each for each in found if type(each) in chosen]
@@ -56,6 +54,12 @@ def schedules_of(optimizer: Any) -> list[LRScheduler]:
         return own
     every = living(LRScheduler)
     return [each for each in every if getattr(each, "optimizer", None) is optimizer]
+
+
+def _instances(objects: list[Any], kinds: set[type]) -> list[Any]:
+    from tdbg._core import instances_of  # Where tdbg is off, nobody loads the core.
+
+    return instances_of(objects, kinds)
 
 
 def _kinds(*classes: type) -> set[type]:
@@ -83,7 +87,7 @@ def custom_optimizers() -> list[weakref.ref[Any]]:
         and any("step" in vars(base) for base in kind.__mro__)
     }
     found = []
-    for each in _core.instances_of(every, kinds):
+    for each in _instances(every, kinds):
         with contextlib.suppress(Exception):
             if inspect.getattr_static(each, "param_groups", None) is not None:
                 groups = list(each.param_groups)
