@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -56,9 +57,10 @@ RepeatingThread::RepeatingThread(const char* name,
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    std::thread thread([state = state_] { state->Run(); });
-    pthread_setname_np(thread.native_handle(), name);
-    thread.detach();
+    std::thread([state = state_, own_name = std::string(name)] {
+      pthread_setname_np(pthread_self(), own_name.c_str());
+      state->Run();
+    }).detach();
   } catch (const std::system_error&) {
     state_->has_ended = true;
   }
