@@ -90,5 +90,6 @@ if __name__ == "__main__":
     dist.destroy_process_group()
     sys.stdout.flush()
     # PyTorch sometimes aborts a process at its exit that has had a communication hook,
-    # also without tdbg: "terminate called without an active exception".
+    # also where nothing of tdbg was attached: "terminate called without an active
+    # exception".
     os._exit(0)
