@@ -13,7 +13,6 @@ from tdbg.rules.builtin.time.time_rule import (
     TRAINING,
     Sign,
     TimeRule,
-    gain_severity,
     shorter,
 )
 from tdbg.rules.profile import ProfileWindow, Rows
@@ -95,7 +94,7 @@ class StepTimeRegression(TimeRule):
         # Larger batches take longer, and are no fault.
         is_explained = grown is not None and grown > 0.5 * (now / before - 1.0)
         is_clear = 100 * (now / before - 1.0) >= self.warning and not is_explained
-        severity = gain_severity(gain) if is_clear else Severity.INFO
+        severity = Severity.WARNING if is_clear else Severity.INFO
 
         def describe() -> Description:
             phase, share = _risen(steps, at, n)
