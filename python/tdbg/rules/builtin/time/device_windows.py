@@ -5,17 +5,19 @@ Thread safety: immutable values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from tdbg.rules.builtin.time.device import in_usual_steps, of_training
-from tdbg.rules.profile import Bin
+from tdbg.rules.builtin.time.time_rule import Sign, TimeRule
+from tdbg.rules.profile import Bin, ProfileWindow
 from tdbg.run.json_values import is_integer, list_of, mapping_of
 
-__all__ = ["A_WINDOW", "Calls", "DeviceWindow", "device_windows", "idle_in"]
+__all__ = ["Calls", "DeviceWindow", "DeviceWindowRule", "device_windows", "idle_in"]
 
 #: What rules about them need for a verdict.
 A_WINDOW = (
@@ -69,6 +71,32 @@ class DeviceWindow:
         """The share of the time in which the device worked, at most: 0 to 1."""
         spent = sum(each.self_ns for each in self.kernels.values())
         return min(1.0, spent / self.duration_ns)
+
+
+class DeviceWindowRule(TimeRule):
+    """Base class of rules that judge each window by itself."""
+
+    __slots__ = ()
+
+    tables: ClassVar[frozenset[str]] = frozenset({"step", "gpu"})
+    bad_bins: ClassVar[int] = 1
+
+    @property
+    def first_verdict(self) -> str:
+        """Return that a window must have timed kernels."""
+        return A_WINDOW
+
+    def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
+        """Judge each window of the bin."""
+        bins = profile.bins[max(0, i - self.reach) : i + 1]
+        return {
+            f"worker {window.rank}": self.sign(bins, window)
+            for window in device_windows(bins[-1])
+        }
+
+    @abstractmethod
+    def sign(self, bins: Sequence[Bin], window: DeviceWindow) -> Sign:
+        """Return what a window shows; it became known in the last of some bins."""
 
 
 def device_windows(each: Bin) -> tuple[DeviceWindow, ...]:

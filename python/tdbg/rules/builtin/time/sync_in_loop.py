@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tdbg.config.quantities import conjoin, number, percent
 from tdbg.rules.builtin.time.device_windows import (
-    A_WINDOW,
     Calls,
     DeviceWindow,
-    device_windows,
+    DeviceWindowRule,
     idle_in,
 )
 from tdbg.rules.builtin.time.lines import in_words, top_line
-from tdbg.rules.builtin.time.time_rule import Sign, TimeRule, gain_severity, shorter
-from tdbg.rules.profile import Bin, ProfileWindow
+from tdbg.rules.builtin.time.time_rule import Sign, gain_severity, shorter
+from tdbg.rules.profile import Bin
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import Description
@@ -42,7 +41,7 @@ _PHASES = frozenset({Phase.OTHER, Phase.FORWARD, Phase.OPTIMIZER})
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncInLoop(TimeRule):
+class SyncInLoop(DeviceWindowRule):
     """Report programs that wait for their device in each step, while it has no work.
 
     It judges windows of the profiler that have kernels of a CUDA device.
@@ -55,30 +54,16 @@ class SyncInLoop(TimeRule):
     """
 
     stage = Stage.HOST
-    tables = frozenset({"step", "gpu"})
     # Bins from which samples of lines are taken together.
     reach = 5
-    bad_bins = 1
 
     threshold: float = 1.0
 
     def __post_init__(self) -> None:
         check_number(self, "threshold", above=0.0, most=100.0)
 
-    @property
-    def first_verdict(self) -> str:
-        """Return that a window must have timed kernels."""
-        return A_WINDOW
-
-    def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
-        """Judge each window of the bin."""
-        bins = profile.bins[max(0, i - self.reach) : i + 1]
-        return {
-            f"worker {window.rank}": self._sign(bins, window)
-            for window in device_windows(bins[-1])
-        }
-
-    def _sign(self, bins: tuple[Bin, ...], window: DeviceWindow) -> Sign:
+    def sign(self, bins: Sequence[Bin], window: DeviceWindow) -> Sign:
+        """Judge what waits for the device in a window."""
         waits = _waits_in(window)
         share = sum(each.total_ns for each in waits.values()) / window.duration_ns
         # What the device works meanwhile is no loss.

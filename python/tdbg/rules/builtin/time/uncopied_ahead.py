@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tdbg.config.quantities import number, percent
-from tdbg.rules.builtin.time.device_windows import (
-    A_WINDOW,
-    DeviceWindow,
-    device_windows,
-)
-from tdbg.rules.builtin.time.time_rule import Sign, TimeRule, shorter
-from tdbg.rules.profile import Bin, ProfileWindow
+from tdbg.rules.builtin.time.device_windows import DeviceWindow, DeviceWindowRule
+from tdbg.rules.builtin.time.time_rule import Sign, shorter
+from tdbg.rules.profile import Bin
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import Description
@@ -26,7 +22,7 @@ PAGEABLE = "HtoD (Pageable"
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UncopiedAhead(TimeRule):
+class UncopiedAhead(DeviceWindowRule):
     """Report copies to the device from pageable memory, for which the host waits.
 
     It judges windows of the profiler that have kernels of a CUDA device.
@@ -40,28 +36,14 @@ class UncopiedAhead(TimeRule):
 
     severities = (Severity.INFO,)
     stage = Stage.HOST
-    tables = frozenset({"step", "gpu"})
-    bad_bins = 1
 
     threshold: float = 3.0
 
     def __post_init__(self) -> None:
         check_number(self, "threshold", above=0.0, most=100.0)
 
-    @property
-    def first_verdict(self) -> str:
-        """Return that a window must have timed kernels."""
-        return A_WINDOW
-
-    def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
-        """Judge each window of the bin."""
-        each = profile.bins[i]
-        return {
-            f"worker {window.rank}": self._sign(each, window)
-            for window in device_windows(each)
-        }
-
-    def _sign(self, each: Bin, window: DeviceWindow) -> Sign:
+    def sign(self, bins: Sequence[Bin], window: DeviceWindow) -> Sign:
+        """Judge the copies of a window."""
         copies = [calls for name, calls in window.kernels.items() if PAGEABLE in name]
         share = sum(calls.self_ns for calls in copies) / window.duration_ns
         n = sum(calls.n for calls in copies) / window.steps
@@ -77,8 +59,8 @@ class UncopiedAhead(TimeRule):
                 threshold=self.threshold,
                 gain=share,
                 advice=(
-                    f"{_pinning(each, window.rank)}non_blocking=True, so that they run "
-                    "beside the computation of the step before. That gives up to "
+                    f"{_pinning(bins[-1], window.rank)}non_blocking=True, so that they "
+                    "run beside the computation of the step before. That gives up to "
                     f"{shorter(share)}."
                 ),
             )

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tdbg.config.quantities import percent
-from tdbg.rules.builtin.time.device_windows import (
-    A_WINDOW,
-    DeviceWindow,
-    device_windows,
-)
-from tdbg.rules.builtin.time.time_rule import Sign, TimeRule
-from tdbg.rules.profile import ProfileWindow
+from tdbg.rules.builtin.time.device_windows import DeviceWindow, DeviceWindowRule
+from tdbg.rules.builtin.time.time_rule import Sign
+from tdbg.rules.profile import Bin
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import Description
@@ -30,7 +26,7 @@ _SINCE_AMPERE = re.compile(r"ampere_|hopper_|cutlass_[89]|(?:^|_)sm(?:8|9|1[0-9]
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnusedTensorCores(TimeRule):
+class UnusedTensorCores(DeviceWindowRule):
     """Report devices that multiply float32 matrices although they could do it faster.
 
     It judges windows of the profiler, by the names of their kernels.  Only an info: to
@@ -45,27 +41,14 @@ class UnusedTensorCores(TimeRule):
 
     severities = (Severity.INFO,)
     stage = Stage.USE
-    tables = frozenset({"step", "gpu"})
-    bad_bins = 1
 
     threshold: float = 30.0
 
     def __post_init__(self) -> None:
         check_number(self, "threshold", above=0.0, most=100.0)
 
-    @property
-    def first_verdict(self) -> str:
-        """Return that a window must have timed kernels."""
-        return A_WINDOW
-
-    def signs(self, profile: ProfileWindow, i: int) -> Mapping[str, Sign]:
-        """Judge each window of the bin."""
-        return {
-            f"worker {window.rank}": self._sign(window)
-            for window in device_windows(profile.bins[i])
-        }
-
-    def _sign(self, window: DeviceWindow) -> Sign:
+    def sign(self, bins: Sequence[Bin], window: DeviceWindow) -> Sign:  # noqa: ARG002
+        """Judge the kernels of a window."""
         own = {name: each.self_ns for name, each in window.kernels.items()}
         slow = {name: ns for name, ns in own.items() if _is_slow(name)}
         share = sum(slow.values()) / max(1, sum(own.values()))
