@@ -57,6 +57,8 @@ def test_no_run_is_opened_twice_that_has_ended_and_not_changed(
     for name in "abcde":
         simple_run(tmp_path / name)
     monkeypatch.setattr("tdbg.ui.runs.MAX_OPEN", 2)
+    # The runs that are still open are looked at whenever they are asked for.
+    monkeypatch.setattr("tdbg.ui.runs.LOOK_SECONDS", 0.0)
     runs = Runs([str(tmp_path)])
     first = tell_runs(runs, list(runs.found()))
     assert sorted(opened) == [*"abcde"]
