@@ -50,6 +50,7 @@ SECOND = {
     "integrations": "Lightning and transformers",
     "export/test_at_end.py": "whole programs",
     "actions": "services that are told of findings",
+    "remote/test_stores.py": "libraries of object stores",
     "notebook/test_plot.py": "Matplotlib",
     "notebook/test_time_plots.py": "Matplotlib",
     "benchmarks": "whole programs",
