@@ -312,11 +312,7 @@ def _kind_of(error: Exception) -> str:
     if isinstance(error, PermissionError):
         return "denied"
     code = _code_of(error) or _code_of(error.__cause__)
-    for kind, codes in (
-        ("missing", _MISSING),
-        ("denied", _DENIED),
-        ("exists", _EXISTS),
-    ):
+    for kind, codes in _CODES.items():
         if code in codes:
             return kind
     no_credentials = type(error).__name__ in ("NoCredentialsError", "RefreshError")

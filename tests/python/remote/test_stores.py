@@ -29,7 +29,7 @@ def test_what_was_written_is_read_and_listed(store: Store) -> None:
     assert store.read("m/train-0-1/0000000001.json", 1, 3) == b"ir"
     assert store.size("RUN.json") == 2
     assert store.list("m") == [Listed("m/train-0-1/0000000001.json", 5)]
-    assert [each.name for each in store.list()][0] == "RUN.json"
+    assert store.list()[0].name == "RUN.json"
     assert store.list("ctl") == []
 
 
@@ -49,7 +49,7 @@ def test_a_new_object_is_not_written_over_another(store: Store) -> None:
 
 
 def test_what_is_not_there_is_missing_and_may_be_removed(store: Store) -> None:
-    with pytest.raises(StorageError, match="cannot read .*/run/RUN.json") as caught:
+    with pytest.raises(StorageError, match=r"cannot read .*/run/RUN\.json") as caught:
         store.read("RUN.json")
     assert caught.value.kind == "missing"
     store.remove("RUN.json")
