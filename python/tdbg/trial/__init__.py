@@ -22,6 +22,7 @@ from tdbg.trial.selection import StepState, mode_key
 from tdbg.trial.series import SERIES_COLUMNS, Series
 from tdbg.trial.statistics import Statistics
 from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
+from tdbg.trial.tables import TABLES, Column, TableColumns
 from tdbg.trial.tensor import TensorHandle, TensorStatistics
 from tdbg.trial.tensor_table import TensorDescription
 from tdbg.trial.training_steps import edges_of
@@ -34,8 +35,10 @@ __all__ = [
     "ENVELOPE_FIELDS",
     "SERIES_COLUMNS",
     "STEP_TABLE_DTYPE",
+    "TABLES",
     "Attempt",
     "Call",
+    "Column",
     "DeviceUse",
     "EnergyUse",
     "Envelope",
@@ -51,6 +54,7 @@ __all__ = [
     "Series",
     "Statistics",
     "StepState",
+    "TableColumns",
     "TensorDescription",
     "TensorHandle",
     "TensorOverview",

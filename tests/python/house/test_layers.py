@@ -31,6 +31,7 @@ FACES = (
     "tdbg.actions",
     "tdbg.compare",
     "tdbg.export",
+    "tdbg.query",
     "tdbg.report",
 )
 
