@@ -12,6 +12,7 @@ from tdbg.compare.divergence_points import (
     DivergencePoint,
     divergence,
 )
+from tdbg.compare.herd_band import FEWEST_RUNS, FURTHEST, Departure, Herd, herd, located
 from tdbg.compare.ratio import RATIO_FIELDS, Ratios, ratios
 from tdbg.compare.setup import (
     Value,
@@ -23,17 +24,23 @@ from tdbg.compare.setup import (
 )
 
 __all__ = [
+    "FEWEST_RUNS",
+    "FURTHEST",
     "RATIO_FIELDS",
     "Axis",
+    "Departure",
     "Divergence",
     "DivergencePoint",
+    "Herd",
     "Ratios",
     "Value",
     "differences",
     "divergence",
     "facts_of",
     "flattened",
+    "herd",
     "hyperparameters_of",
+    "located",
     "ratios",
     "settings_of",
 ]

@@ -22,12 +22,19 @@ class Axis(StrEnum):
 
     ``STEP``: where it stands in the training, so that runs that evaluate at other times
     are aligned.  ``GLOBAL``: its global step, which counts evaluation, too.  ``TIME``:
-    milliseconds since the first recorded step was ended.
+    milliseconds since the first recorded step was ended.  ``WALL``: milliseconds since
+    1970 UTC when the step was ended.
     """
 
     STEP = "step"
     GLOBAL = "global"
     TIME = "time"
+    WALL = "wall"
+
+    @property
+    def is_time(self) -> bool:
+        """Whether places are milliseconds, which match no steps of two runs."""
+        return self in (Axis.TIME, Axis.WALL)
 
     def places(self, table: NDArray[np.void]) -> NDArray[np.int64]:
         """Where each recorded step lies; they never descend.
@@ -50,8 +57,14 @@ class Axis(StrEnum):
             found = table["training_step"]
         else:
             # A clock that was set back does not turn time around.
-            found = (table["wall_ns"] - table["wall_ns"][0]) // NS_OF_MS
+            begin = table["wall_ns"][0] if self is Axis.TIME else 0
+            found = (table["wall_ns"] - begin) // NS_OF_MS
         return np.maximum.accumulate(np.maximum(found, 0))
+
+    def start(self, table: NDArray[np.void]) -> int:
+        """The place of the first recorded step; 0 without any."""
+        places = self.places(table)
+        return int(places[0]) if len(places) else 0
 
     def end(self, table: NDArray[np.void]) -> int:
         """The place after the last recorded step; 0 without any."""

@@ -86,7 +86,7 @@ def divergence(
         if found.points:
             print("the runs diverge at step", found.points[0].place)
     """
-    if axis is Axis.TIME:
+    if axis.is_time:
         msg = "runs diverge at a step: align them by step, not by time"
         raise ConfigurationError(msg)
     if not tolerance >= 0:

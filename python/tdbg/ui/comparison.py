@@ -115,7 +115,7 @@ def divergence_points(
 
     Runs that are aligned by time still diverge at a step.
     """
-    aligned = Axis.STEP if axis is Axis.TIME else axis
+    aligned = Axis.STEP if axis.is_time else axis
     found = divergence(first, second, axis=aligned, tolerance=tolerance, check=check)
     return {
         "by": aligned.value,

@@ -97,9 +97,10 @@ def _viewed(trial: Trial) -> tuple[RunView, dict[str, Any]]:
     """How a run is, and the same for JSON."""
     table = trial.step_table()
     view = view_of(trial, table=table)
-    # Where its steps end, on the axes that runs are compared on.
+    # Where its steps begin and end, on the axes that runs are compared on.
+    starts = {axis.value: axis.start(table) for axis in Axis}
     ends = {axis.value: axis.end(table) for axis in Axis}
-    return view, {**view.to_json(), "ends": ends}
+    return view, {**view.to_json(), "starts": starts, "ends": ends}
 
 
 def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, Any]:

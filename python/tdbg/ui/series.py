@@ -261,7 +261,7 @@ def ranks(
         TensorUnavailable: If the name is unknown.
     """
     check_cells(len(trial.workers()), columns)
-    if axis is Axis.TIME:
+    if axis.is_time:
         msg = f"workers are shown by step, not by {axis}"
         raise ConfigurationError(msg)
     marks = marks_of(axis, trial.step_table(), start, stop, columns)
@@ -327,7 +327,7 @@ def _on_axis(
     """The envelope of columns of an axis, and where on it these begin and end."""
     table = trial.step_table()
     marks = marks_of(axis, table, *place, columns)
-    if axis is not Axis.TIME:
+    if not axis.is_time:
         # Bounds that suit what was recorded: whole cells are read in milliseconds.
         first, end = int(marks[0]), int(marks[-1])
         found = trial.envelope(
