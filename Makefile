@@ -156,13 +156,13 @@ $(MXNET)/installed: requirements/mxnet.txt pyproject.toml $(STAMPS)/editable
 
 # ---- tests -------------------------------------------------------------------
 
-.PHONY: test test-all test-rest test-cpp test-cpp-stress test-cuda asan tsan
+.PHONY: test test-all test-rest test-cpp test-cpp-stress test-cuda asan tsan fuzz
 .PHONY: pytest pytest-rest test-jupyterlab test-mxnet test-nightly test-wheel
 test: test-cpp pytest ## C++ tests, and Python tests of the first tier: at most ten minutes
 
 test-all: test test-rest ## all tests of a change
 
-test-rest: test-cpp-stress asan tsan test-cuda pytest-rest test-mxnet ## what `make test-all` adds to `make test`
+test-rest: test-cpp-stress asan tsan fuzz test-cuda pytest-rest test-mxnet ## what `make test-all` adds to `make test`
 
 test-cpp: $(STAMPS)/editable ## C++ tests, optimized, but for those that repeat
 	@echo "== C++ tests"
@@ -198,6 +198,16 @@ tsan: $(STAMPS)/tools ## C++ tests of threads under ThreadSanitizer
 	  { cat build/tsan.log; exit 1; }
 	@cmake --build --preset tsan
 	@ctest --preset tsan -j $(JOBS)
+
+# Thirty minutes each: make fuzz SECONDS=1800.
+fuzz: $(STAMPS)/tools ## fuzz what decodes a file: a minute for each structure
+	@echo "== fuzz targets"
+	@mkdir -p build && cmake --preset fuzz -DTDBG_WERROR=$(WERROR) \
+	  -DTDBG_FUZZ_SECONDS=$(or $(SECONDS),60) > build/fuzz.log || \
+	  { cat build/fuzz.log; exit 1; }
+	@cmake --build --preset fuzz
+	@ctest --preset fuzz -j $(JOBS)
+	@grep -h ' runs in ' build/fuzz/Testing/Temporary/LastTest.log
 
 # Tests marked `serial` first, alone; pytest exits with 5 where there are none.  Then file
 # by file, so that what a file's tests share is made once, and in their order, in which

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from questions import ask_everything
 from run_builder import RunBuilder, simple_run
 from tdbg.errors import (
     CorruptionError,
@@ -22,31 +23,11 @@ from tdbg.errors import (
     UnsupportedFeature,
 )
 from tdbg.modes import ModeKeys
-from tdbg.trial import Call, RunOverhead, Trial, create_trial
+from tdbg.trial import Call, RunOverhead, create_trial
 from tdbg.trial.shards import element_type
 from tdbg.trial.values import RawEntry, read_value
 
 FINDING, STATUS, MESSAGE, CONFIGURATION, COLLECTIONS = 4, 5, 6, 1, 2
-
-
-def ask_everything(trial: Trial) -> None:
-    """Every question that does not name something; none may fail."""
-    for name in trial.tensor_names():
-        tensor = trial.tensor(name)
-        for step in tensor.steps():
-            tensor.stats(step)
-            tensor.shape(step)
-    trial.statistics()
-    trial.step_table()
-    trial.findings()
-    trial.rule_statuses()
-    trial.collections()
-    trial.configuration()
-    trial.counters()
-    trial.scalars()
-    trial.modes()
-    trial.events()
-    trial.problems()
 
 
 def test_a_damaged_value_fails_alone(run_dir: Path) -> None:
