@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -54,6 +55,45 @@ py::array Column(LockedReader& reader, const py::object& definitions,
   const StepRange steps = ParseSteps(start, stop);
   return TableOf(reader.With(
       [&](RunReader& inner) { return inner.FindRows(steps, ids); }));
+}
+
+// A copy of what numbers a caller gives, ascending and each once.
+template <typename T>
+std::vector<T> Ascending(const Numbers<T>& given) {
+  std::vector<T> numbers = VectorOf(given);
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+  return numbers;
+}
+
+py::tuple GatherRows(LockedReader& reader,
+                     const Numbers<std::uint32_t>& definitions,
+                     const Numbers<std::int64_t>& steps,
+                     const std::vector<std::size_t>& fields) {
+  const RowColumnsQuery query = {.definitions = Ascending(definitions),
+                                 .steps = Ascending(steps),
+                                 .fields = fields};
+  if (std::any_of(fields.begin(), fields.end(),
+                  [](std::size_t field) { return field >= kRowFields; })) {
+    throw py::value_error("a row has no such field");
+  }
+  RowColumns gathered(&query);
+  reader.With([&](RunReader& inner) { inner.GatherRows(query, &gathered); });
+  std::vector<std::uint32_t> of;
+  std::vector<std::uint64_t> counts;
+  for (const RowColumns::Stretch& stretch : gathered.stretches) {
+    of.push_back(stretch.definition);
+    counts.push_back(stretch.n);
+  }
+  py::list columns;
+  for (std::vector<std::uint64_t>& field : gathered.fields()) {
+    columns.append(ArrayOf(std::move(field), py::dtype::of<std::uint64_t>()));
+  }
+  return py::make_tuple(
+      ArrayOf(std::move(of), py::dtype::of<std::uint32_t>()),
+      ArrayOf(std::move(counts), py::dtype::of<std::uint64_t>()),
+      ArrayOf(std::move(gathered.places), py::dtype::of<std::uint32_t>()),
+      columns);
 }
 
 py::array Segments(LockedReader& reader, std::optional<std::int64_t> start,
@@ -175,6 +215,8 @@ void RegisterQueries(py::class_<LockedReader>& type) {
   using Self = LockedReader;
   type.def("column", &Column, py::arg("definitions"),
            py::arg("start") = py::none(), py::arg("stop") = py::none())
+      .def("gather_rows", &GatherRows, py::arg("definitions"), py::arg("steps"),
+           py::arg("fields"))
       .def("segments", &Segments, py::arg("start") = py::none(),
            py::arg("stop") = py::none())
       .def("signature", &Signature, py::arg("number"))

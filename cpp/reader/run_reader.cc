@@ -137,6 +137,7 @@ class DirectoryReader final : public RunReader {
   std::vector<ColumnRow> Rows(std::uint64_t first, std::uint64_t last) override;
   std::vector<ColumnRow> FindRows(
       StepRange steps, std::span<const std::uint32_t> definitions) override;
+  void GatherRows(const RowColumnsQuery& query, RowColumns* gathered) override;
   std::size_t AddToEnvelope(const EnvelopeIds& asked, std::size_t n_shards,
                             EnvelopeGrid* grid) override {
     return envelopes_.Add(asked, n_shards, grid);
@@ -489,6 +490,14 @@ std::vector<ColumnRow> DirectoryReader::FindRows(
     list_.Retire(&listed);
   }
   return rows;
+}
+
+void DirectoryReader::GatherRows(const RowColumnsQuery& query,
+                                 RowColumns* gathered) {
+  for (ListedShard& listed : list_.shards()) {
+    listed.shard->GatherRows(query, gathered);
+    list_.Retire(&listed);
+  }
 }
 
 Result<TensorValue> DirectoryReader::ReadTensor(std::size_t i) {

@@ -38,6 +38,7 @@
 #include "reader/definitions.h"
 #include "reader/envelope.h"
 #include "reader/problem.h"
+#include "reader/row_columns.h"
 #include "reader/shard.h"
 #include "reader/step_range.h"
 #include "reader/tables.h"
@@ -180,6 +181,11 @@ class RunReader {
   std::vector<ColumnRow> Column(std::span<const std::uint32_t> definitions) {
     return FindRows(kAllSteps, definitions);
   }
+
+  // Adds fields of the rows that are asked for: shard by shard, in a shard by
+  // definition, and of a definition in the order of the records.
+  virtual void GatherRows(const RowColumnsQuery& query,
+                          RowColumns* gathered) = 0;
 
   // Adds to `grid` what the last of the first `n_shards` shards hold of a
   // query, as many as take some ten milliseconds; returns how many remain, so

@@ -26,6 +26,7 @@
 #include "reader/directory.h"
 #include "reader/envelope.h"
 #include "reader/index_reader.h"
+#include "reader/row_columns.h"
 #include "reader/shard_reader.h"
 #include "reader/step_range.h"
 #include "reader/tables.h"
@@ -121,6 +122,8 @@ class Shard {
   // position.
   void FindRows(StepRange steps, std::span<const std::uint32_t> definitions,
                 std::vector<ColumnRow>* rows);
+  // Adds the rows that are asked for, definition by definition.
+  void GatherRows(const RowColumnsQuery& query, RowColumns* gathered);
   // Appends the rows [first, last) in the order of the records, as many.
   // REQUIRES: first <= last <= n_rows().
   void ReadRows(std::uint64_t first, std::uint64_t last,
@@ -210,6 +213,9 @@ class Shard {
   std::optional<std::vector<Group>> ChooseColumns(
       StepRange steps, std::span<const std::uint32_t> definitions,
       const std::function<ColumnCost(std::size_t n_columns)>& cost);
+  void GatherRecords(StepRange steps,
+                     std::span<const std::uint32_t> definitions,
+                     RowColumns* gathered);
   bool FindRowsInColumns(StepRange steps, std::span<const Group> columns,
                          std::vector<ColumnRow>* rows);
   void FindRowsInRecords(StepRange steps,

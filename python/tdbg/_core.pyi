@@ -365,6 +365,24 @@ class RunReader:
     ) -> NDArray[np.void]:
         """Rows of these definitions with start <= step < stop, by step in a shard."""
 
+    def gather_rows(
+        self,
+        definitions: NDArray[np.uint32],
+        steps: NDArray[np.int64],
+        fields: Sequence[int],
+    ) -> tuple[
+        NDArray[np.uint32],
+        NDArray[np.uint64],
+        NDArray[np.uint32],
+        list[NDArray[np.uint64]],
+    ]:
+        """Fields of the rows of these definitions at these steps, each contiguous.
+
+        Rows of one definition follow each other: returns the definition and the
+        length of each such stretch; of each row the place of its step in *steps*,
+        which are to ascend; and the bits of each field, by its number in ``FIELDS``.
+        """
+
     def segments(
         self, start: int | None = None, stop: int | None = None
     ) -> NDArray[np.void]:
