@@ -22,7 +22,20 @@ from tdbg.trial.selection import StepState, mode_key
 from tdbg.trial.series import SERIES_COLUMNS, Series
 from tdbg.trial.statistics import Statistics
 from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
-from tdbg.trial.tables import TABLES, Column, TableColumns
+from tdbg.trial.tables import (
+    STEP_COLUMNS,
+    TABLES,
+    Batch,
+    Column,
+    Kind,
+    RunTable,
+    Scope,
+    TableColumns,
+    Words,
+    arrow_type,
+    record_batch,
+    schema_of,
+)
 from tdbg.trial.tensor import TensorHandle, TensorStatistics
 from tdbg.trial.tensor_table import TensorDescription
 from tdbg.trial.training_steps import edges_of
@@ -34,9 +47,11 @@ __all__ = [
     "DURATION_FIELD",
     "ENVELOPE_FIELDS",
     "SERIES_COLUMNS",
+    "STEP_COLUMNS",
     "STEP_TABLE_DTYPE",
     "TABLES",
     "Attempt",
+    "Batch",
     "Call",
     "Column",
     "DeviceUse",
@@ -45,12 +60,15 @@ __all__ = [
     "EventRecord",
     "FileProblem",
     "HiddenSteps",
+    "Kind",
     "LossSeries",
     "LostRecords",
     "Profile",
     "RecordedWindow",
     "RunOverhead",
+    "RunTable",
     "ScalarSeries",
+    "Scope",
     "Series",
     "Statistics",
     "StepState",
@@ -60,7 +78,9 @@ __all__ = [
     "TensorOverview",
     "TensorStatistics",
     "Trial",
+    "Words",
     "WriterLostRecords",
+    "arrow_type",
     "create_trial",
     "edges_of",
     "energy_of",
@@ -68,6 +88,8 @@ __all__ = [
     "lost_by_writer",
     "mode_key",
     "n_trained",
+    "record_batch",
+    "schema_of",
     "stop_reason",
     "waiting_for_steps",
 ]

@@ -48,7 +48,8 @@ class Statistics(
     """Statistics rows as arrays of shape (names, steps).
 
     The fields of a row (``RowFields``) are arrays, too.  An entry that is not
-    ``present`` has counts of zero and is NaN elsewhere.
+    ``present`` has counts of zero and is NaN elsewhere.  Other libraries take it as a
+    table of the rows that are: ``pandas.DataFrame(it)``, ``pyarrow.table(it)``.
 
     Attributes:
         names: Name of each row of the arrays.
@@ -63,6 +64,21 @@ class Statistics(
     present: NDArray[np.bool_]
     extreme_bits: tuple[NDArray[np.uint64], NDArray[np.uint64]] = field(repr=False)
     extreme_classes: NDArray[np.uint8] = field(repr=False)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows as named tuples, tensor by tensor: what pandas takes.
+
+        For many rows ``Trial.to_pandas`` is some hundred times as fast.
+        """
+        from tdbg.trial.tables.arrow import rows_of_arrays
+
+        return rows_of_arrays(self)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return the rows as a stream of Arrow: what pyarrow and polars take."""
+        from tdbg.trial.tables.arrow import stream_of_arrays
+
+        return stream_of_arrays(self, requested_schema)
 
     @property
     def finite(self) -> NDArray[np.uint64]:

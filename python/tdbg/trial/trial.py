@@ -36,13 +36,14 @@ from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import StepState, mode_key, state_of, wait
 from tdbg.trial.table_queries import TableQueries
+from tdbg.trial.tables.conversions import Conversions
 from tdbg.trial.tensor import TensorHandle
 from tdbg.trial.writers import Attempt, EventRecord, FileProblem
 
 __all__ = ["Trial", "create_trial"]
 
 
-class Trial(TableQueries, Shown):
+class Trial(TableQueries, Conversions, Shown):
     """A run as a reader sees it; made by ``create_trial``."""
 
     def __init__(self, run: RunState, name: str) -> None:

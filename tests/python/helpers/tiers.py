@@ -59,6 +59,7 @@ SECOND = {
     "docs/test_examples.py": "whole programs",
     "launch/test_launch.py": "whole programs",
     "rules/builtin/test_rules_name_the_fault.py": "whole trainings",
+    "trial/tables/test_conversions.py": "libraries of tables",
     "pytorch/test_compile.py": "torch.compile",
     "pytorch/test_compile_hooks.py": "torch.compile",
     "pytorch/test_ddp.py": "several processes",

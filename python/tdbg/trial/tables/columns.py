@@ -1,6 +1,6 @@
 """The columns of every table: name, type, unit and meaning, in one list each.
 
-Conversions, SQL and the manual take them from here.
+Conversions, SQL and docs/tables.md take them from here.
 
 Thread safety: constants.
 """
