@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -72,6 +73,25 @@ class PosixFileSystem final : public FileSystem {
     return Outcome(::mkdir(path, mode));
   }
   int Unlink(const char* path) override { return Outcome(::unlink(path)); }
+  int Rename(const char* from, const char* to) override {
+    return Outcome(::rename(from, to));
+  }
+  int Link(const char* from, const char* to) override {
+    return Outcome(::link(from, to));
+  }
+  std::int64_t Pread(int fd, void* data, std::size_t n,
+                     std::uint64_t offset) override {
+    const ssize_t done = ::pread(fd, data, n, static_cast<off_t>(offset));
+    return done < 0 ? -errno : done;
+  }
+  std::int64_t Size(const char* path) override {
+    struct stat about{};
+    if (::lstat(path, &about) != 0) return -errno;
+    return about.st_size;
+  }
+  int Lock(int fd, bool on) override {
+    return Outcome(::flock(fd, on ? LOCK_EX | LOCK_NB : LOCK_UN));
+  }
   int FreeBytes(const char* path, std::uint64_t* n) override {
     struct statvfs info{};
     if (::statvfs(path, &info) != 0) return -errno;
@@ -288,6 +308,89 @@ Status RemoveFile(FileSystem* file_system, const std::string& path) {
   return Outcome("remove", path, Uninterrupted([&] {
                    return file_system->Unlink(path.c_str());
                  }));
+}
+
+Status RenameFile(FileSystem* file_system, const std::string& from,
+                  const std::string& to) {
+  return Outcome("rename", from, Uninterrupted([&] {
+                   return file_system->Rename(from.c_str(), to.c_str());
+                 }));
+}
+
+Status LinkFile(FileSystem* file_system, const std::string& from,
+                const std::string& to) {
+  return Outcome("link", from, Uninterrupted([&] {
+                   return file_system->Link(from.c_str(), to.c_str());
+                 }));
+}
+
+Result<std::uint64_t> FileSize(FileSystem* file_system,
+                               const std::string& path) {
+  const std::int64_t size =
+      Uninterrupted([&] { return file_system->Size(path.c_str()); });
+  if (size < 0) return Error("look at", path, static_cast<int>(-size));
+  return static_cast<std::uint64_t>(size);
+}
+
+// --- Reading and locking -----------------------------------------------------
+
+Result<SourceFile> SourceFile::Open(FileSystem* file_system, std::string path) {
+  const auto size = FileSize(file_system, path);
+  if (!size.ok()) return size.status();
+  const int fd = Uninterrupted([&] {
+    return file_system->Open(path.c_str(),
+                             O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0);
+  });
+  if (fd < 0) return Error("open", path, -fd);
+  return SourceFile(file_system, fd, std::move(path), size.value());
+}
+
+SourceFile::SourceFile(SourceFile&& other) noexcept
+    : file_system_(other.file_system_),
+      fd_(std::exchange(other.fd_, -1)),
+      path_(std::move(other.path_)),
+      size_(other.size_) {}
+
+SourceFile::~SourceFile() {
+  if (fd_ >= 0) (void)file_system_->Close(fd_);
+}
+
+Status SourceFile::ReadAt(std::uint64_t offset,
+                          std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const std::int64_t done = Uninterrupted([&] {
+      return file_system_->Pread(fd_, out.data(), out.size(), offset);
+    });
+    if (done < 0) return Error("read", path_, static_cast<int>(-done));
+    if (done == 0) return Status::Corruption(path_ + ": too short", offset);
+    out = out.subspan(static_cast<std::size_t>(done));
+    offset += static_cast<std::uint64_t>(done);
+  }
+  return Status::Ok();
+}
+
+Result<DirectoryLock> DirectoryLock::Take(FileSystem* file_system,
+                                          const std::string& path) {
+  const int fd = Uninterrupted([&] {
+    return file_system->Open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC,
+                             0);
+  });
+  if (fd < 0) return Error("open", path, -fd);
+  DirectoryLock lock(file_system, fd);
+  TDBG_RETURN_IF_ERROR(Outcome("lock", path, Uninterrupted([&] {
+                                 return file_system->Lock(fd, true);
+                               })));
+  return lock;
+}
+
+DirectoryLock::DirectoryLock(DirectoryLock&& other) noexcept
+    : file_system_(other.file_system_), fd_(std::exchange(other.fd_, -1)) {}
+
+DirectoryLock::~DirectoryLock() {
+  if (fd_ < 0) return;
+  // A child that was forked meanwhile has the descriptor, too.
+  (void)file_system_->Lock(fd_, false);
+  (void)file_system_->Close(fd_);
 }
 
 }  // namespace tdbg

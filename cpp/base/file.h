@@ -53,6 +53,16 @@ class FileSystem {
   virtual int LinkCount(int fd) = 0;
   virtual int Mkdir(const char* path, unsigned mode) = 0;
   virtual int Unlink(const char* path) = 0;
+  virtual int Rename(const char* from, const char* to) = 0;
+  // Gives the file a second name, which must not exist.
+  virtual int Link(const char* from, const char* to) = 0;
+  virtual std::int64_t Pread(int fd, void* data, std::size_t n,
+                             std::uint64_t offset) = 0;
+  // Bytes of the file.
+  virtual std::int64_t Size(const char* path) = 0;
+  // Takes the lock of an open file or directory, without waiting: -EWOULDBLOCK
+  // where another process, or another descriptor, has it.  Or gives it back.
+  virtual int Lock(int fd, bool on) = 0;
   // Stores in `*n` how many bytes an unprivileged user may still write.
   virtual int FreeBytes(const char* path, std::uint64_t* n) = 0;
   // Stores the names in a directory, without "." and "..".
@@ -117,6 +127,57 @@ class File {
   std::string path_;
 };
 
+// A file that is there, open for reading.
+class SourceFile {
+ public:
+  // REQUIRES: `file_system` outlives the SourceFile.
+  static Result<SourceFile> Open(FileSystem* file_system, std::string path);
+  SourceFile(SourceFile&& other) noexcept;
+  SourceFile& operator=(SourceFile&&) = delete;
+  SourceFile(const SourceFile&) = delete;
+  SourceFile& operator=(const SourceFile&) = delete;
+  ~SourceFile();
+
+  // Fills `out` with the bytes at `offset`; kCorruption where the file ends.
+  Status ReadAt(std::uint64_t offset, std::span<std::byte> out) const;
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+ private:
+  SourceFile(FileSystem* file_system, int fd, std::string path,
+             std::uint64_t size)
+      : file_system_(file_system),
+        fd_(fd),
+        path_(std::move(path)),
+        size_(size) {}
+
+  FileSystem* file_system_;
+  int fd_;
+  std::string path_;
+  std::uint64_t size_;
+};
+
+// Whoever holds it is the only one, of all processes, to hold the lock of a
+// directory.
+class DirectoryLock {
+ public:
+  // An error with system_error() == EWOULDBLOCK where another one has it.
+  static Result<DirectoryLock> Take(FileSystem* file_system,
+                                    const std::string& path);
+  DirectoryLock(DirectoryLock&& other) noexcept;
+  DirectoryLock& operator=(DirectoryLock&&) = delete;
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  ~DirectoryLock();
+
+ private:
+  DirectoryLock(FileSystem* file_system, int fd)
+      : file_system_(file_system), fd_(fd) {}
+
+  FileSystem* file_system_;
+  int fd_;
+};
+
 // Creates a directory that only its owner may enter.  An existing one is an
 // error with system_error() == EEXIST.
 Status MakeDirectory(FileSystem* file_system, const std::string& path);
@@ -131,5 +192,15 @@ Result<std::vector<std::string>> ListDirectory(FileSystem* file_system,
                                                const std::string& path);
 
 Status RemoveFile(FileSystem* file_system, const std::string& path);
+
+// Gives a file the name of another one, which loses it.
+Status RenameFile(FileSystem* file_system, const std::string& from,
+                  const std::string& to);
+
+Status LinkFile(FileSystem* file_system, const std::string& from,
+                const std::string& to);
+
+Result<std::uint64_t> FileSize(FileSystem* file_system,
+                               const std::string& path);
 
 }  // namespace tdbg

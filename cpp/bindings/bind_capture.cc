@@ -41,7 +41,8 @@ std::unique_ptr<Capture> OpenCapture(
     std::uint64_t queue_bytes, std::uint64_t shard_bytes,
     std::uint64_t min_free_bytes, const std::string& overflow,
     const std::string& codec, double flush_interval, bool precise,
-    unsigned threads) {
+    unsigned threads, std::optional<std::int64_t> keep_last,
+    std::int64_t keep_every, std::uint64_t max_bytes) {
   // A forced implementation that cannot run is reported here, not in a step.
   static_cast<void>(ValueOrThrow(ActiveImplementation()));
   const WriterOptions options{.run_directory = run_directory,
@@ -56,7 +57,10 @@ std::unique_ptr<Capture> OpenCapture(
                               .min_free_bytes = min_free_bytes,
                               .overflow = ParseOverflow(overflow),
                               .codec = ParseCodec(codec),
-                              .flush_interval = ParseSeconds(flush_interval)};
+                              .flush_interval = ParseSeconds(flush_interval),
+                              .retention = {.last_steps = keep_last,
+                                            .every = keep_every,
+                                            .max_bytes = max_bytes}};
   Result<std::unique_ptr<Capture>> capture = [&] {
     const ReleaseGil released;
     return Capture::Open(options, {.precise = precise, .n_threads = threads});
@@ -376,7 +380,8 @@ void RegisterCapture(py::module_& module) {
            py::arg("min_free_bytes") = defaults.min_free_bytes,
            py::arg("overflow") = "block", py::arg("codec") = "auto",
            py::arg("flush_interval") = 0.2, py::arg("precise") = false,
-           py::arg("threads") = 1)
+           py::arg("threads") = 1, py::arg("keep_last") = py::none(),
+           py::arg("keep_every") = 0, py::arg("max_bytes") = 0)
       .def_property_readonly(
           "directory",
           [](Capture& capture) { return capture.writer().directory(); })

@@ -220,6 +220,11 @@ void RegisterReader(py::module_& module) {
            py::arg("max_tensor_bytes") = ReaderOptions().max_tensor_bytes,
            py::arg("cached_bytes") = ReaderOptions().cached_bytes,
            py::arg("threads") = 0)
+      .def("was_replaced",
+           [](Self& self) {
+             return self.With(
+                 [](RunReader& inner) { return inner.WasReplaced(); });
+           })
       .def("poll",
            [](Self& self) {
              return self.With([](RunReader& reader) { return reader.Poll(); });

@@ -68,7 +68,8 @@ py::dict GapReasons() {
                   Entry("REFUSED", GapReason::kRefused),
                   Entry("STALLED", GapReason::kStalled),
                   Entry("SAMPLED", GapReason::kSampled),
-                  Entry("DEVICE_ERROR", GapReason::kDeviceError));
+                  Entry("DEVICE_ERROR", GapReason::kDeviceError),
+                  Entry("RETENTION", GapReason::kRetention));
 }
 
 py::dict GapContents() {

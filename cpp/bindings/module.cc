@@ -20,4 +20,5 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   tdbg::bindings::RegisterObjects(module);
   tdbg::bindings::RegisterRecords(module);
   tdbg::bindings::RegisterReader(module);
+  tdbg::bindings::RegisterRetention(module);
 }

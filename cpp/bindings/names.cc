@@ -64,6 +64,8 @@ const char* NameOf(GapReason reason) {
       return "sampled";
     case GapReason::kDeviceError:
       return "device_error";
+    case GapReason::kRetention:
+      return "retention";
   }
   return "unknown";
 }

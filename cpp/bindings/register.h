@@ -34,5 +34,7 @@ void RegisterObjects(pybind11::module_& module);
 // Definitions, events and problems, as a reader returns them.
 void RegisterRecords(pybind11::module_& module);
 void RegisterReader(pybind11::module_& module);
+// What removes data of runs that exist.
+void RegisterRetention(pybind11::module_& module);
 
 }  // namespace tdbg::bindings

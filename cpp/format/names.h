@@ -21,6 +21,11 @@ namespace tdbg {
   return name + extension;
 }
 
+// Behind a shard's or an index's name: a copy that is not complete, and what
+// the copy replaced, for those who read it.
+inline constexpr const char* kNewEnding = ".new";
+inline constexpr const char* kOldEnding = ".old";
+
 // How a writer directory's name begins.
 [[nodiscard]] inline const char* RoleName(WriterRole role) {
   switch (role) {

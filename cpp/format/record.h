@@ -91,6 +91,7 @@ enum class GapReason : std::uint32_t {
   kStalled = 6,
   kSampled = 7,      // Left out on purpose, so that others could be kept.
   kDeviceError = 8,  // The device did not deliver.
+  kRetention = 9,    // Removed afterwards, as somebody wished.
 };
 enum class EndReason : std::uint32_t { kRotated = 1, kClosed = 2 };
 

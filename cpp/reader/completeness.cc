@@ -196,10 +196,11 @@ void Completeness::CompareCommit() {
 }
 
 void Completeness::CompareLength(std::uint32_t number, std::uint64_t length) {
-  for (const ListedShard& listed : shards_->shards()) {
-    const Shard& shard = *listed.shard;
+  for (ListedShard& listed : shards_->shards()) {
+    Shard& shard = *listed.shard;
     if (shard.number() != number) continue;
     if (shard.reader().state() == ShardState::kRefused) return;
+    if (shard.was_copied()) return;  // It was longer.
     const auto size = files_->ShardSize(number);
     if (size && *size < length) ReportShort(shard, "COMMIT", length);
     return;
@@ -225,6 +226,9 @@ void Completeness::CheckWalked() {
   std::uint64_t n_offered = 0;
   for (const ListedShard& listed : shards_->shards()) {
     n_offered += listed.shard->reader().n_offered();
+    for (const Gap& gap : listed.shard->Gaps()) {
+      if (gap.reason == GapReason::kRetention) n_offered += gap.records;
+    }
   }
   // Shards that were abandoned may hold more.
   if (n_offered >= slot.written) return;

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "format/names.h"
+
 namespace tdbg {
 namespace {
 
@@ -37,29 +39,35 @@ void InputFile::Close() {
 
 Status InputFile::Open() {
   if (descriptor_ >= 0 || memory_) return Status::Ok();
+  const Status status = OpenNamed(name_);
+  if (status.ok() || !was_open_) return status;
+  return OpenNamed(name_ + kOldEnding).ok() ? Status::Ok() : status;
+}
+
+Status InputFile::OpenNamed(const std::string& name) {
   // O_NONBLOCK: opening a fifo must not wait for its writer.
   const int descriptor =
-      ::openat(directory_->descriptor(), name_.c_str(),
+      ::openat(directory_->descriptor(), name.c_str(),
                O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   if (descriptor < 0) {
     if (errno == ELOOP) {
-      return Status::InvalidArgument(name_ + ": is a symbolic link");
+      return Status::InvalidArgument(name + ": is a symbolic link");
     }
-    return Error(name_, "open", errno);
+    return Error(name, "open", errno);
   }
   struct stat about{};
   if (::fstat(descriptor, &about) != 0) {
     const int error = errno;
     ::close(descriptor);
-    return Error(name_, "fstat", error);
+    return Error(name, "fstat", error);
   }
   if (!S_ISREG(about.st_mode)) {
     ::close(descriptor);
-    return Status::InvalidArgument(name_ + ": is no regular file");
+    return Status::InvalidArgument(name + ": is no regular file");
   }
   if (was_open_ && (device_ != about.st_dev || inode_ != about.st_ino)) {
     ::close(descriptor);
-    return Status::Corruption(name_ + ": was replaced by another file", 0);
+    return Status::Corruption(name + ": was replaced by another file", 0);
   }
   was_open_ = true;
   device_ = about.st_dev;

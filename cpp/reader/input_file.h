@@ -36,7 +36,8 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   // Opens the file if it is not open.  A file that was open before must still
-  // be the same one.
+  // be the same one, under its name or the one that it has when retention
+  // replaced it.
   Status Open();
   // Gives up the descriptor, not the map.  The next read opens it again.
   void Close();
@@ -69,8 +70,11 @@ class InputFile {
   std::uint64_t NextData(std::uint64_t offset, std::uint64_t end);
 
   [[nodiscard]] const std::string& name() const { return name_; }
+  // Of the file that was opened; 0: none was.
+  [[nodiscard]] std::uint64_t inode() const { return inode_; }
 
  private:
+  Status OpenNamed(const std::string& name);
   // Bytes that are in memory or mapped, and need no reading.
   [[nodiscard]] std::optional<std::span<const std::byte>> Held(
       std::uint64_t offset, std::uint64_t n) const;

@@ -132,6 +132,7 @@ std::optional<std::uint64_t> RunFiles::ShardSize(std::uint32_t number) const {
 }
 
 void RunFiles::List() {
+  ++n_listings_;
   numbers_.clear();
   last_index_ = 0;
   const int error =
@@ -174,6 +175,19 @@ std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
   const auto next = std::upper_bound(numbers_.begin(), numbers_.end(), number);
   if (next == numbers_.end()) return std::nullopt;
   return *next;
+}
+
+bool RunFiles::AreReplaced(
+    const std::vector<std::pair<std::uint32_t, std::uint64_t>>& inode_of) {
+  Refresh();
+  if (n_listings_ == compared_at_) return false;
+  compared_at_ = n_listings_;
+  return std::any_of(inode_of.begin(), inode_of.end(), [this](const auto& one) {
+    struct stat about{};
+    return !IsThere(ShardName(one.first, ".tds"), &about)
+               ? errno == ENOENT
+               : about.st_ino != one.second;
+  });
 }
 
 std::uint64_t RunFiles::CountBytes() const {

@@ -43,6 +43,12 @@ class RunFiles {
   // ShardAfter does.
   std::uint32_t LastIndex();
 
+  // Whether shards have gone, or others have their names, since they were
+  // opened: `inode_of` has the number of each file.  Looks at the directory as
+  // ShardAfter does.
+  bool AreReplaced(
+      const std::vector<std::pair<std::uint32_t, std::uint64_t>>& inode_of);
+
   // Bytes of all files.
   [[nodiscard]] std::uint64_t CountBytes() const;
 
@@ -68,6 +74,8 @@ class RunFiles {
   std::vector<std::uint32_t> numbers_;  // Ascending, as of the last listing.
   std::uint32_t last_index_ = 0;        // As of it, too.
   std::int64_t listed_at_ns_ = 0;       // Wall time of it; 0: none yet.
+  std::uint64_t n_listings_ = 0;
+  std::uint64_t compared_at_ = 0;  // The listing at the last AreReplaced.
   mutable Status refusal_;
 };
 

@@ -72,6 +72,8 @@ class DirectoryReader final : public RunReader {
     files_.directory().Close();
   }
 
+  bool WasReplaced() override;
+
   bool Poll() override {
     const std::uint64_t before = Size();
     unsure_ = false;
@@ -221,8 +223,23 @@ class DirectoryReader final : public RunReader {
   bool saw_another_run_ = false;
   bool unsure_ = false;
   std::uint32_t missing_seen_ = 0;
+  std::optional<Problem> missing_;  // Shards before the current one.
+  bool was_replaced_ = false;
   std::set<std::string> refusals_;  // That are among the problems.
 };
+
+bool DirectoryReader::WasReplaced() {
+  if (was_replaced_) return true;
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> inode_of;
+  for (const ListedShard& listed : list_.shards()) {
+    const InputFile& file = listed.shard->reader().file();
+    if (file.inode() != 0) {
+      inode_of.emplace_back(listed.shard->number(), file.inode());
+    }
+  }
+  was_replaced_ = files_.AreReplaced(inode_of);
+  return was_replaced_;
+}
 
 std::optional<std::uint32_t> DirectoryReader::NextNumber(std::uint32_t number) {
   if (files_.ShardSize(number + 1)) return number + 1;
@@ -234,10 +251,10 @@ std::optional<std::uint32_t> DirectoryReader::NextNumber(std::uint32_t number) {
     unsure_ = true;
     return std::nullopt;
   }
-  problems_.push_back({ProblemKind::kMissing, ShardName(number + 1, ".tds"), 0,
-                       0,
-                       "shards " + std::to_string(number + 1) + " to " +
-                           std::to_string(*next - 1) + " are not there"});
+  // The next one may tell why, when it is read.
+  missing_ = {ProblemKind::kMissing, ShardName(number + 1, ".tds"), 0, 0,
+              "shards " + std::to_string(number + 1) + " to " +
+                  std::to_string(*next - 1) + " are not there"};
   return next;
 }
 
@@ -273,6 +290,10 @@ bool DirectoryReader::ScanCurrent() {
                          commit_.liveness() == Liveness::kClosed ||
                          commit_.liveness() == Liveness::kDead;
     unsure_ |= current.Scan(settled);
+  }
+  if (missing_ && shard.state() != ShardState::kUnborn) {
+    if (!current.was_copied()) problems_.push_back(*missing_);
+    missing_.reset();
   }
   saw_another_run_ |= shard.is_of_another_run();
   if (!has_identity_ && (shard.state() == ShardState::kGrowing ||

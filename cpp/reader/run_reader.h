@@ -100,6 +100,11 @@ class RunReader {
   // this process has many readers.
   virtual void Rest() = 0;
 
+  // Whether retention has replaced shards since they were opened: what they
+  // held is answered for as long as their files are kept, and another reader
+  // knows what is there now.
+  [[nodiscard]] virtual bool WasReplaced() = 0;
+
   // Takes in new data; true when any table grew.
   virtual bool Poll() = 0;
 

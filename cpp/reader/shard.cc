@@ -258,6 +258,10 @@ std::span<const Gap> Shard::Gaps() {
   TakeRecords();
   return tables_.gaps;
 }
+bool Shard::was_copied() {
+  const auto gaps = Gaps();
+  return !gaps.empty() && gaps.front().reason == GapReason::kRetention;
+}
 std::span<const HistogramEntry> Shard::Histograms() {
   TakeRecords();
   return tables_.histograms;

@@ -79,6 +79,8 @@ class Shard {
   std::span<const Gap> Gaps();
   std::span<const HistogramEntry> Histograms();
   std::span<const SamplesPlace> Samples();
+  // Whether retention made it, of a shard that held more.
+  [[nodiscard]] bool was_copied();
   // Records of this shard that cannot be read, as far as was looked.
   [[nodiscard]] const std::vector<Hole>& holes() const { return tables_.holes; }
   // REQUIRES: `entry` is of Histograms().

@@ -120,6 +120,7 @@ class ShardReader {
   void Unseal();
 
   InputFile& file() { return file_; }
+  [[nodiscard]] const InputFile& file() const { return file_; }
   // Maps the shard if it is sealed and may be.
   void Map() {
     if (map_files_ && state_ == ShardState::kSealed) file_.Map(size_);

@@ -21,11 +21,13 @@ ShardLog::ShardLog(const WriterOptions& options, DefinitionTable* definitions,
                    RecordCounters* record_counters,
                    std::function<void()> progress)
     : options_(options),
+      shard_bytes_(options.retention.ShardBytes(options.shard_bytes)),
       file_system_(options.file_system != nullptr ? options.file_system
                                                   : FileSystem::Posix()),
       definitions_(definitions),
       record_counters_(record_counters),
       progress_(std::move(progress)),
+      retention_(file_system_, options.retention, [this] { KeepAlive(); }),
       encoder_(options.codec,
                options.previous_bytes.value_or(options.queue_bytes / 4)) {
   carried_steps_.reserve(kMaxCarriedSteps);
@@ -98,6 +100,7 @@ void ShardLog::AppendTensor(const Offer& offer, TensorHead head,
 
 void ShardLog::AppendStep(const Offer& offer, const StepRecord& step) {
   const PendingStep pending{.offer = offer, .step = step};
+  newest_step_ = std::max(newest_step_, step.step);
   const bool is_ready = Ready();
   if (is_ready) pending_steps_.push_back(pending);
   if (!is_ready) Carry(pending);
@@ -313,10 +316,11 @@ void ShardLog::Tick() {
 // --- Shards ------------------------------------------------------------------
 
 bool ShardLog::Ready() {
-  if (shard_ != nullptr && (shard_->length() >= options_.shard_bytes ||
-                            shard_->n_rows() >= kMaxRows ||
-                            shard_->entries().size() >= kMaxRecords)) {
+  if (shard_ != nullptr &&
+      (shard_->length() >= shard_bytes_ || shard_->n_rows() >= kMaxRows ||
+       shard_->entries().size() >= kMaxRecords)) {
     SealShard(EndReason::kRotated);
+    if (shard_ == nullptr) Retain();
   }
   if (shard_ != nullptr) return true;
   if (Clock::now() < next_attempt_) return false;
@@ -337,10 +341,8 @@ bool ShardLog::OpenShard() {
                           .created_ns = WallNs(),
                           .first_sequence = next_sequence_};
   const std::string path = directory_.path + "/" + ShardName(number, ".tds");
-  auto shard = std::make_unique<ShardWriter>(options_.queue_bytes, [this] {
-    progress_();
-    if (Clock::now() >= next_heartbeat_) WriteSlot();
-  });
+  auto shard = std::make_unique<ShardWriter>(options_.queue_bytes,
+                                             [this] { KeepAlive(); });
   shard->set_reserve(reserve_);
   if (const Status status = shard->Open(file_system_, path, header);
       !status.ok()) {
@@ -373,6 +375,27 @@ bool ShardLog::OpenShard() {
   carried_steps_.clear();
   for (const PendingStep& step : pending_steps_) WriteStep(step);
   return true;
+}
+
+void ShardLog::KeepAlive() {
+  progress_();
+  if (Clock::now() >= next_heartbeat_) WriteSlot();
+}
+
+void ShardLog::Retain() {
+  if (!options_.retention.is_set()) return;
+  auto directories = ListWriterDirectories(file_system_, options_.run_directory,
+                                           options_.role, options_.rank);
+  Status status = directories.status();
+  if (directories.ok()) {
+    status = retention_
+                 .Apply({.directories = std::move(directories).value(),
+                         .newest_step = newest_step_,
+                         .headroom = 2 * shard_bytes_})
+                 .status;
+  }
+  // Nothing that was recorded is lost by it.
+  if (!status.ok()) record_counters_->AddIoError(status.system_error());
 }
 
 void ShardLog::SealShard(EndReason reason) {

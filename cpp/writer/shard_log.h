@@ -30,6 +30,7 @@
 #include "writer/commit_writer.h"
 #include "writer/definition_table.h"
 #include "writer/record_counters.h"
+#include "writer/retention.h"
 #include "writer/shard_writer.h"
 #include "writer/tensor_encoder.h"
 #include "writer/writer.h"
@@ -137,6 +138,10 @@ class ShardLog {
     StepRecord step;
   };
 
+  // To be called often while something takes its time.
+  void KeepAlive();
+  // Removes what is to go; errors are counted.
+  void Retain();
   // True when there is a shard to append to.
   bool Ready();
   bool OpenShard();
@@ -162,6 +167,7 @@ class ShardLog {
 
   // Constant after construction.
   const WriterOptions options_;
+  const std::uint64_t shard_bytes_;
   FileSystem* const file_system_;
   DefinitionTable* const definitions_;
   RecordCounters* const record_counters_;
@@ -171,6 +177,9 @@ class ShardLog {
   CommitWriter commit_;
   CommitSlot slot_;
   Clock::time_point next_heartbeat_;
+
+  Retention retention_;
+  std::int64_t newest_step_ = kNoStep;
 
   // The current shard; null while there is none.
   std::unique_ptr<ShardWriter> shard_;

@@ -150,6 +150,28 @@ Status ShardWriter::AppendInPieces(std::int64_t step, TensorHead head,
   return file_.Fill(before, offset);
 }
 
+Status ShardWriter::AppendStoredTensor(std::int64_t step,
+                                       const TensorHead& head,
+                                       std::uint64_t n_data,
+                                       const ReadData& read) {
+  const std::uint64_t n_before = BytesBefore(head.chunks.size());
+  const std::uint64_t n_payload = head.data_offset + n_data;
+  TDBG_RETURN_IF_ERROR(WriteBatch());
+  const std::uint64_t offset = length();
+  file_.Skip(n_before);
+  for (std::uint64_t done = 0; done < n_data;) {
+    const std::uint64_t n = std::min(n_data - done, kMinBatch);
+    TDBG_RETURN_IF_ERROR(read(done, {file_.Extend(n), n}));
+    if (batch_is_full()) TDBG_RETURN_IF_ERROR(file_.WritePages());
+    done += n;
+  }
+  PadTo(NextRecord(offset, n_payload));
+  TDBG_RETURN_IF_ERROR(WriteBatch());
+  std::vector<std::byte> before(n_before);
+  PutTensorHead(step, head, n_payload, offset, before.data());
+  return file_.Fill(before, offset);
+}
+
 Chunk ShardWriter::AppendChunk(std::size_t i, std::span<const std::byte> raw,
                                TensorEncoder* encoder) {
   const auto chunk = ChunkOf(raw, i);

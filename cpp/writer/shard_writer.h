@@ -63,6 +63,13 @@ class ShardWriter {
   Status AppendTensor(std::int64_t step, TensorHead head,
                       std::span<const std::byte> raw, TensorEncoder* encoder);
 
+  // Adds a tensor as another shard stores it: `read` gives `out` its data from
+  // `offset` on, of `n_data` bytes.
+  using ReadData =
+      std::function<Status(std::uint64_t offset, std::span<std::byte> out)>;
+  Status AppendStoredTensor(std::int64_t step, const TensorHead& head,
+                            std::uint64_t n_data, const ReadData& read);
+
   [[nodiscard]] bool IsWrittenInPieces(std::size_t n_raw,
                                        bool is_encoded) const {
     return n_raw >= (is_encoded ? batch_bytes_ : kMinUncopied);

@@ -56,6 +56,7 @@
 #include "tensor/tensor_view.h"
 #include "writer/completion.h"
 #include "writer/lost_tensors.h"
+#include "writer/retention_options.h"
 
 namespace tdbg {
 
@@ -104,6 +105,9 @@ struct WriterOptions {
   std::optional<std::uint64_t> previous_bytes = std::nullopt;
   std::chrono::milliseconds flush_interval{
       200};  // Visible at least this often.
+  // What goes again; of its bytes, this writer's and those of earlier
+  // generations of its rank.
+  RetentionOptions retention;
   // Before a new shard is tried after a failure; doubles up to 30 s.
   std::chrono::milliseconds retry_interval{100};
   // Null: the system's.  Must outlive the process's last writer thread.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <map>
 #include <string_view>
 
 #include "format/names.h"
@@ -24,6 +25,10 @@ std::uint32_t GenerationOf(std::string_view name, std::string_view prefix) {
   return generation;
 }
 
+std::string PrefixOf(WriterRole role, std::uint32_t rank) {
+  return std::string(RoleName(role)) + "-" + std::to_string(rank) + "-";
+}
+
 }  // namespace
 
 Result<WriterDirectory> CreateWriterDirectory(FileSystem* file_system,
@@ -37,8 +42,7 @@ Result<WriterDirectory> CreateWriterDirectory(FileSystem* file_system,
   }
   const auto names = ListDirectory(file_system, parent);
   if (!names.ok()) return names.status();
-  const std::string prefix =
-      std::string(RoleName(role)) + "-" + std::to_string(rank) + "-";
+  const std::string prefix = PrefixOf(role, rank);
   std::uint32_t highest = 0;
   for (const std::string& name : names.value()) {
     highest = std::max(highest, GenerationOf(name, prefix));
@@ -56,6 +60,22 @@ Result<WriterDirectory> CreateWriterDirectory(FileSystem* file_system,
     if (made.system_error() != EEXIST) return made;
   }
   return made;
+}
+
+Result<std::vector<std::string>> ListWriterDirectories(
+    FileSystem* file_system, const std::string& run_directory, WriterRole role,
+    std::uint32_t rank) {
+  const std::string parent = run_directory + "/w";
+  const auto names = ListDirectory(file_system, parent);
+  if (!names.ok()) return names.status();
+  std::map<std::uint32_t, std::string> found;
+  for (const std::string& name : names.value()) {
+    const std::uint32_t generation = GenerationOf(name, PrefixOf(role, rank));
+    if (generation != 0) found[generation] = parent + "/" + name;
+  }
+  std::vector<std::string> paths;
+  for (const auto& [generation, path] : found) paths.push_back(path);
+  return paths;
 }
 
 }  // namespace tdbg

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/file.h"
 #include "base/status.h"
@@ -26,5 +27,10 @@ Result<WriterDirectory> CreateWriterDirectory(FileSystem* file_system,
                                               const std::string& run_directory,
                                               WriterRole role,
                                               std::uint32_t rank);
+
+// The directories of a role and rank in a run, oldest generation first.
+Result<std::vector<std::string>> ListWriterDirectories(
+    FileSystem* file_system, const std::string& run_directory, WriterRole role,
+    std::uint32_t rank);
 
 }  // namespace tdbg

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tdbg import errors, modes, rules
     from tdbg._core import __version__
     from tdbg.config.collections import Collection, CollectionKeys
+    from tdbg.config.retention import Retention
     from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
     from tdbg.errors import TdbgError, TrainingStopped
     from tdbg.modes import ModeKeys
@@ -25,6 +26,7 @@ __all__ = [
     "CollectionKeys",
     "ModeKeys",
     "ReductionConfig",
+    "Retention",
     "SaveConfig",
     "SaveConfigMode",
     "TdbgError",
@@ -42,6 +44,7 @@ _HOME = {
     "CollectionKeys": "tdbg.config.collections",
     "ModeKeys": "tdbg.modes",
     "ReductionConfig": "tdbg.config.schedules",
+    "Retention": "tdbg.config.retention",
     "SaveConfig": "tdbg.config.schedules",
     "SaveConfigMode": "tdbg.config.schedules",
     "TdbgError": "tdbg.errors",

@@ -138,6 +138,9 @@ class Capture:
         flush_interval: float = 0.2,
         precise: bool = False,
         threads: int = 1,
+        keep_last: int | None = None,
+        keep_every: int = 0,
+        max_bytes: int = 0,
     ) -> None: ...
     @property
     def directory(self) -> str: ...
@@ -310,6 +313,23 @@ class Capture:
         with raw values.
         """
 
+def apply_retention(
+    directories: list[str],
+    newest_step: int,
+    *,
+    keep_last: int | None,
+    keep_every: int,
+    max_bytes: int,
+    is_dry: bool,
+    is_live: bool,
+) -> tuple[list[dict[str, Any]], int]:
+    """Remove old data of writers, oldest first; see cpp/writer/retention.h.
+
+    Returns what was removed (``directory``, ``shard``, ``bytes``, ``values_only``,
+    ``first_step``, ``last_step``, ``records``), and the bytes that remain.  Raises
+    tdbg.errors.StorageError.
+    """
+
 def look_at_writer(directory: str) -> dict[str, Any] | None:
     """Who writes in a writer's directory, by its commit page; None without a valid one.
 
@@ -350,6 +370,9 @@ class RunReader:
         """With use_caches off every record is checked at once; map_files: whether
         sealed shards are mapped; threads: as many decode a large tensor, 0: one for
         each processor, and at most 4."""
+
+    def was_replaced(self) -> bool:
+        """Whether retention has replaced shards: another reader knows what is there."""
 
     def poll(self) -> bool: ...
     def definitions(self, start: int = 0) -> list[Definition]: ...

@@ -37,6 +37,9 @@ enum class Call : std::uint8_t {
   kFtruncate,
   kMkdir,
   kUnlink,
+  kRename,
+  kLink,
+  kPread,
   kFreeBytes,
   kList,
 };
@@ -177,6 +180,21 @@ class FaultyFileSystem : public FileSystem {
     if (const int error = Fault(Call::kUnlink)) return -error;
     return system_->Unlink(path);
   }
+  int Rename(const char* from, const char* to) override {
+    if (const int error = Fault(Call::kRename)) return -error;
+    return system_->Rename(from, to);
+  }
+  int Link(const char* from, const char* to) override {
+    if (const int error = Fault(Call::kLink)) return -error;
+    return system_->Link(from, to);
+  }
+  std::int64_t Pread(int fd, void* data, std::size_t n,
+                     std::uint64_t offset) override {
+    if (const int error = Fault(Call::kPread)) return -error;
+    return system_->Pread(fd, data, n, offset);
+  }
+  std::int64_t Size(const char* path) override { return system_->Size(path); }
+  int Lock(int fd, bool on) override { return system_->Lock(fd, on); }
   int FreeBytes(const char* path, std::uint64_t* n) override {
     if (const int error = Fault(Call::kFreeBytes)) return -error;
     const int result = system_->FreeBytes(path, n);

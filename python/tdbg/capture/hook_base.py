@@ -41,6 +41,7 @@ from tdbg.config import (
 from tdbg.config.collections import Collection, CollectionRegistry, Role
 from tdbg.config.options import SessionOptions, is_disabled
 from tdbg.config.profiler import ProfilerConfig
+from tdbg.config.retention import Retention
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.errors import ConfigurationError
 from tdbg.modes import TRAIN, TRAINING, ModeKeys
@@ -93,6 +94,7 @@ class HookBase(ABC):
         queue_bytes: int | None = None,
         min_free_bytes: int | None = None,
         codec: str | None = None,
+        retention: Retention | Mapping[str, Any] | str | None = None,
         save_histogram: bool | None = None,
         precise: bool | None = None,
         threads: int | None = None,
@@ -136,6 +138,8 @@ class HookBase(ABC):
             queue_bytes: Bound of the memory for what is not written yet.
             min_free_bytes: Free disk space that is left to others.
             codec: How raw values are stored: "none", "auto" (the default) or "max".
+            retention: What the run keeps (docs/retention.md), such as
+                ``"last 1000, 50GB"``. None: as ``TDBG_RETENTION`` says, or everything.
             save_histogram: Store histograms wherever statistics are taken, of all
                 collections that do not say otherwise. None: if TensorBoard is to
                 show them.

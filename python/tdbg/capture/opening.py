@@ -222,8 +222,21 @@ def _open_writer(
         codec=options.codec,
         precise=options.precise,
         threads=options.threads,
+        **_retention(options),
         **{name: value for name, value in bounds.items() if value is not None},
     )
+
+
+def _retention(options: SessionOptions) -> dict[str, Any]:
+    """Return what a writer of several keeps, as the core's arguments."""
+    kept = options.retention
+    if kept is None:
+        return {}
+    return {
+        "keep_last": kept.last,
+        "keep_every": kept.every,
+        "max_bytes": kept.share(len(options.workers)),
+    }
 
 
 def _budget(options: SessionOptions) -> float | str | None:
@@ -279,6 +292,7 @@ def _configuration(
             "on_stop": options.on_stop,
             "overflow": options.overflow,
             "codec": options.codec,
+            "retention": options.retention and options.retention.as_json(),
             "precise": options.precise,
             "threads": options.threads,
             "budget": share_of(_budget(options)),

@@ -56,6 +56,8 @@ VERBS = {
     "ui": "show runs live in the browser: losses, findings, all layers",
     "docs": "show the pages of the manual",
     "fsck": "verify every checksum of a run, and that nothing is missing",
+    "gc": "remove old data from runs, and keep what you say",
+    "rm": "remove runs",
 }
 
 

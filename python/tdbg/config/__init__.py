@@ -12,6 +12,7 @@ from tdbg.config.hook_config import HookConfig
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, missing, with_beginning
 from tdbg.config.profiler import ProfilerConfig, WindowConfig
+from tdbg.config.retention import Retention
 from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
 from tdbg.config.smdebug_profiler import read_smdebug_profiler
 from tdbg.config.text_settings import CollectionConfig
@@ -27,6 +28,7 @@ __all__ = [
     "Needs",
     "ProfilerConfig",
     "ReductionConfig",
+    "Retention",
     "Role",
     "SaveConfig",
     "SaveConfigMode",

@@ -1,8 +1,9 @@
 """Settings from arguments, the environment and files, and their precedence.
 
 An argument takes precedence over a variable of the environment (``TDBG_OUT``,
-``TDBG_BUDGET``, ``TDBG_PROFILER``, ``TDBG_RULES``), the variable over a file, the file
-over the defaults.  Settings are never merged: each one is taken whole from one source.
+``TDBG_BUDGET``, ``TDBG_PROFILER``, ``TDBG_RETENTION``, ``TDBG_RULES``), the variable
+over a file, the file over the defaults.  Settings are never merged: each one is taken
+whole from one source.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tdbg.config.messages import check_known, nearest, short
 from tdbg.config.options import VARIABLE as BUDGET_VARIABLE
 from tdbg.config.profiler import VARIABLE as PROFILER_VARIABLE
 from tdbg.config.profiler import ProfilerConfig, WindowConfig
+from tdbg.config.retention import VARIABLE as RETENTION_VARIABLE
+from tdbg.config.retention import Retention
 from tdbg.config.schedules import (
     SAVE_INTERVAL,
     ReductionConfig,
@@ -49,6 +52,7 @@ _SCHEDULE = tuple(item.name for item in dataclasses.fields(SaveConfigMode))
 _REDUCTION = tuple(item.name for item in dataclasses.fields(ReductionConfig))
 _COLLECTION = ("include_regex", "save_config", "reduction_config", "save_histogram")
 _PROFILER = tuple(item.name for item in dataclasses.fields(ProfilerConfig))
+_RETENTION = tuple(item.name for item in dataclasses.fields(Retention))
 _WINDOW = tuple(item.name for item in dataclasses.fields(WindowConfig))
 _MODES = {mode.name.lower(): mode for mode in ModeKeys}
 _LISTS = ("include_collections", "include_regex")
@@ -73,6 +77,8 @@ def read_own(document: object, place: Location) -> dict[str, Any]:
             found[name] = list(_collections(value, where))
         elif name == "rules":
             found[name] = list(_rules(value, where))
+        elif name == "retention":
+            found[name] = _retention(value, where)
         elif name == "profiler":
             found[name] = _profiler(value, where)
         elif name in _LISTS:
@@ -145,6 +151,13 @@ def _reduction_config(value: object, place: Location) -> ReductionConfig:
             raise place.key(name).error(msg)
     with place.inside():
         return ReductionConfig(**given)
+
+
+def _retention(value: object, place: Location) -> Retention | None:
+    if isinstance(value, Mapping):
+        value = _given(place.mapping(value, _RETENTION))
+    with place.inside():
+        return Retention.of(value)
 
 
 def _profiler(value: object, place: Location) -> ProfilerConfig:
@@ -373,6 +386,9 @@ def _combine(
     named = texts(os.environ.get(RULES_VARIABLE, ""), place)
     if named:
         from_file = {**from_file, "rules": [Located(name, place) for name in named]}
+    if kept := os.environ.get(RETENTION_VARIABLE, "").strip():
+        with Location(RETENTION_VARIABLE).inside():
+            from_file = {**from_file, "retention": Retention.of(kept)}
     if os.environ.get(BUDGET_VARIABLE, "").strip():
         # The variable is read where there is none.
         defaults, from_file = (

@@ -20,6 +20,7 @@ from tdbg.config.messages import check_flag, nearest
 from tdbg.config.options import SessionOptions, parse_workers
 from tdbg.config.patterns import NamePattern
 from tdbg.config.profiler import ProfilerConfig
+from tdbg.config.retention import Retention
 from tdbg.config.schedules import ReductionConfig, SaveConfig
 from tdbg.config.text_settings import CollectionConfig
 from tdbg.errors import ConfigurationError
@@ -33,6 +34,7 @@ _SESSION_FIELDS = (
     "queue_bytes",
     "min_free_bytes",
     "codec",
+    "retention",
     "precise",
     "budget",
     "dry_run",
@@ -70,6 +72,7 @@ class HookConfig:
     queue_bytes: int | None = None
     min_free_bytes: int | None = None
     codec: str = "auto"
+    retention: Any = None
     save_histogram: bool | None = None
     precise: bool = False
     threads: int | None = None
@@ -100,6 +103,7 @@ class HookConfig:
             "profiler",
             ProfilerConfig.of(True if self.profiler is None else self.profiler),
         )
+        put("retention", Retention.of(self.retention))
         put("include_workers", _workers(self.include_workers))
         SessionOptions(**self._session_fields(1))  # Checks the remaining settings.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tdbg.config.messages import check_choice, check_flag, nearest, whole_number
+from tdbg.config.retention import Retention
 from tdbg.errors import ConfigurationError
 
 __all__ = [
@@ -152,6 +153,7 @@ class SessionOptions:
         min_free_bytes: Below so much free disk space nothing is written; None:
             the core's.
         codec: How raw values are stored: "none", "auto" or "max".
+        retention: What the run keeps; None: everything.
         precise: Statistics of small floats as exactly as those of float64.
         threads: The most threads that reduce one large tensor.
         budget: Share of the training's time that capture may cost, ``"auto"`` or
@@ -172,6 +174,7 @@ class SessionOptions:
     queue_bytes: int | None = None
     min_free_bytes: int | None = None
     codec: str = "auto"
+    retention: Retention | None = None
     precise: bool = False
     threads: int = 1
     budget: float | str | None = None
@@ -198,7 +201,10 @@ class SessionOptions:
         if not 0 <= self.rank < self.world_size:
             msg = f"rank {self.rank} is not one of {self.world_size}"
             raise ConfigurationError(msg)
-        parse_workers(self.include_workers, self.world_size)
+        n_writers = len(parse_workers(self.include_workers, self.world_size))
+        object.__setattr__(self, "retention", Retention.of(self.retention))
+        if self.retention is not None:
+            self.retention.check_share(n_writers)
 
     @property
     def workers(self) -> tuple[int, ...]:

@@ -104,6 +104,7 @@ class GapReason(enum.IntEnum):
     STALLED = 6
     SAMPLED = 7
     DEVICE_ERROR = 8
+    RETENTION = 9
 
 
 class GapContent(enum.IntEnum):

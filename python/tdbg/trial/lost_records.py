@@ -220,6 +220,7 @@ def lost_records(run: RunState) -> LostRecords:
 def lost_by_writer(name: str, reader: RunReader) -> WriterLostRecords:
     """Return the records that one writer lost, as its files tell."""
     gaps, holes = reader.gaps(), reader.holes()
+    gaps = gaps[gaps["reason"] != GapReason.RETENTION]  # Nobody lost it.
     reasons: Counter[str] = Counter()
     for reason in np.unique(gaps["reason"]).tolist():
         n = int(gaps["records"][gaps["reason"] == reason].sum())

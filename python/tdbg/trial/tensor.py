@@ -31,6 +31,7 @@ from tdbg.stats.row_fields import EXTREMES, FIELDS, RowFields
 from tdbg.trial import shards, values
 from tdbg.trial.envelope import Envelope
 from tdbg.trial.histograms import HistogramQueries
+from tdbg.trial.removed import removed_at
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import (
     Count,
@@ -494,6 +495,8 @@ class TensorHandle(HistogramQueries, Shown):
         if call is not None or micro_batch is not None:
             msg += f" for call {call}, micro-batch {micro_batch}"
         at = global_step_of(run, step, mode)
+        if at is not None and (gone := removed_at(run, at)):
+            msg += f"; {gone}"
         if at is not None and values.row_entries(run, self.name, at, worker):
             msg += (
                 "; its statistics are there: use stats(step) or "

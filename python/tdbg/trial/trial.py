@@ -32,6 +32,7 @@ from tdbg.trial import reports, selection
 from tdbg.trial.losses import LossSeries, losses_of
 from tdbg.trial.lost_records import LostRecords, lost_records
 from tdbg.trial.profile import Profile
+from tdbg.trial.removed import Removed, removed
 from tdbg.trial.reports import RunOverhead, ScalarSeries
 from tdbg.trial.run import RunState
 from tdbg.trial.selection import StepState, mode_key, state_of, wait
@@ -184,6 +185,11 @@ class Trial(TableQueries, Conversions, Shown):
         """
         with self._run.fresh() as run:
             return lost_records(run)
+
+    def removed(self) -> list[Removed]:
+        """Return what retention removed on purpose, by writer: docs/retention.md."""
+        with self._run.fresh() as run:
+            return removed(run)
 
     def overhead(self, mode: ModeKeys | str | None = None) -> RunOverhead:
         """What capture cost the training thread, as measured there.

@@ -269,8 +269,8 @@ class WriterReader:
 
     def poll(self) -> bool:
         """Take in what was written meanwhile; True when there was something."""
-        if self._is_mended():
-            # A file system that shows files late, or a copy under way.
+        if self._is_mended() or self.reader.was_replaced():
+            # A file system that shows files late, a copy under way, or retention.
             with contextlib.suppress(TdbgError):
                 self._open()
                 return True

@@ -256,6 +256,15 @@ TABLE = [
         {**WEIGHTS, "min_free_bytes": 1 << 60},
         lambda ran: ran.hook.counters()["dropped"] > 0,
     ),
+    Row(
+        "retention",
+        {
+            **WEIGHTS,
+            "save_config": {"save_interval": 1},
+            "retention": {"max_bytes": "8 MiB"},
+        },
+        lambda ran: bool(ran.trial.removed()),
+    ),
     Row("codec", {"codec": "max"}, as_configured("codec", "max")),
     Row("precise", {"precise": True}, as_configured("precise", True)),
     Row("threads", {"threads": 3}, as_configured("threads", 3)),

@@ -23,6 +23,7 @@ from tdbg.config import (
     read_config,
 )
 from tdbg.config.documents import MAX_BYTES
+from tdbg.config.retention import Retention
 from tdbg.errors import ConfigurationError, InvalidCollectionConfiguration
 from tdbg.modes import ModeKeys
 
@@ -60,6 +61,7 @@ OWN: dict[str, Any] = {
     "precise": True,
     "threads": 2,
     "budget": 0.02,
+    "retention": {"values": "last 1000", "max_bytes": "50GB"},
     "profiler": {"system_interval": 0.1, "windows": [{"start_step": 9, "every": 50}]},
 }
 
@@ -144,6 +146,7 @@ def test_every_setting_of_the_hook_can_stand_in_a_file(
         assert getattr(config, key) == OWN[key], key
     window = WindowConfig(start_step=9, every=50)
     assert config.profiler == ProfilerConfig(system_interval=0.1, windows=(window,))
+    assert config.retention == Retention(values="last 1000", max_bytes=50_000_000_000)
     assert config.export_tensorboard
     assert config.tensorboard_dir == Path("tb")
     assert set(OWN) == {*HookConfig.__slots__}

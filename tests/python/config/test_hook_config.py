@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import tdbg
 import tdbg.pytorch as td
 from tdbg.config import HookConfig
 from tdbg.errors import ConfigurationError
@@ -84,6 +85,7 @@ def test_every_argument_reaches_the_run(run_dir: Path) -> None:
         precise=True,
         threads=2,
         budget=0.5,
+        retention=tdbg.Retention(values="last 5", max_bytes="5 MB"),
     )
     hook.close()
     content = told(run_dir)
@@ -99,6 +101,7 @@ def test_every_argument_reaches_the_run(run_dir: Path) -> None:
     for name, value in (
         *(("on_stop", "flag"), ("overflow", "drop"), ("codec", "none")),
         *(("precise", True), ("threads", 2), ("budget", 0.5)),
+        ("retention", {"values": "last 5", "max_bytes": 5_000_000}),
     ):
         assert content[name] == value
     # What a CollectionConfig leaves out is what the hook was told.

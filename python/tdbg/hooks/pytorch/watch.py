@@ -13,6 +13,7 @@ from torch import nn
 
 from tdbg.config import ProfilerConfig, resolve
 from tdbg.config.options import AUTO
+from tdbg.config.retention import Retention
 from tdbg.config.schedules import ReductionConfig, SaveConfig
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.pytorch.device.distributed import same_on_all
@@ -38,6 +39,7 @@ def watch(
     on_stop: str | None = None,
     overflow: str | None = None,
     min_free_bytes: int | None = None,
+    retention: Retention | Mapping[str, Any] | str | None = None,
     save_histogram: bool | None = None,
     precise: bool | None = None,
     threads: int | None = None,
@@ -67,6 +69,7 @@ def watch(
         on_stop: As in ``Hook``.
         overflow: As in ``Hook``.
         min_free_bytes: As in ``Hook``.
+        retention: As in ``Hook``.
         save_histogram: As in ``Hook``.
         precise: As in ``Hook``.
         threads: As in ``Hook``.
@@ -95,6 +98,7 @@ def watch(
         "on_stop": on_stop,
         "overflow": overflow,
         "min_free_bytes": min_free_bytes,
+        "retention": retention,
         "save_histogram": save_histogram,
         "precise": precise,
         "threads": threads,
