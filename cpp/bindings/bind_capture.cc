@@ -272,13 +272,16 @@ void Refuse(Capture& capture, std::int64_t step, std::uint64_t n_records,
 bool EndStep(Capture& capture, std::int64_t step, std::uint32_t mode,
              std::int64_t mode_step, std::uint32_t flags,
              std::uint32_t micro_batches, std::int64_t capture_ns,
-             std::int64_t duration_ns) {
+             std::int64_t duration_ns, std::int64_t wall_ns) {
+  const std::int64_t now_ns = WallNs();
+  // Of a step that ended earlier, and elsewhere, only the wall time is known.
+  const std::int64_t age_ns = wall_ns == 0 ? 0 : now_ns - wall_ns;
   const StepRecord record{.step = step,
                           .mode = mode,
                           .flags = flags,
                           .mode_step = mode_step,
-                          .wall_ns = WallNs(),
-                          .monotonic_ns = MonotonicNs(),
+                          .wall_ns = now_ns - age_ns,
+                          .monotonic_ns = MonotonicNs() - age_ns,
                           .micro_batches = micro_batches,
                           .capture_ns = capture_ns,
                           .duration_ns = duration_ns};
@@ -434,7 +437,7 @@ void RegisterCapture(py::module_& module) {
       .def("end_step", &EndStep, py::arg("step"), py::arg("mode"),
            py::arg("mode_step"), py::kw_only(), py::arg("flags") = 0,
            py::arg("micro_batches") = 1, py::arg("capture_ns") = 0,
-           py::arg("duration_ns") = 0)
+           py::arg("duration_ns") = 0, py::arg("wall_ns") = 0)
       .def("flush", &Flush, py::arg("durable") = false,
            py::arg("timeout") = 30.0)
       .def("close", &Close, py::arg("timeout") = 5.0)

@@ -268,7 +268,10 @@ class Capture:
         micro_batches: int = 1,
         capture_ns: int = 0,
         duration_ns: int = 0,
-    ) -> bool: ...
+        wall_ns: int = 0,
+    ) -> bool:
+        """wall_ns: when it ended, in ns since 1970 UTC; 0: now."""
+
     def flush(self, durable: bool = False, timeout: float = 30.0) -> None: ...
     def close(self, timeout: float = 5.0) -> bool:
         """True when everything was written; never raises."""

@@ -17,6 +17,7 @@ all verbs:
 from __future__ import annotations
 
 import importlib
+import keyword
 import traceback
 from typing import Any
 
@@ -53,12 +54,19 @@ VERBS = {
     "report": "write a run, or two side by side, as one HTML file",
     "cost": "say what a run has cost, and which machines would have cost less",
     "export": "export a run to TensorBoard",
+    "import": "make a run of what another tool wrote: smdebug",
     "ui": "show runs live in the browser: losses, findings, all layers",
     "docs": "show the pages of the manual",
     "fsck": "verify every checksum of a run, and that nothing is missing",
     "gc": "remove old data from runs, and keep what you say",
     "rm": "remove runs",
 }
+
+
+def module_of(verb: str) -> str:
+    """Return the module of a verb; a keyword of Python has a ``_`` at its end."""
+    name = verb.replace("-", "_")
+    return f"tdbg.cli.{name}_" if keyword.iskeyword(name) else f"tdbg.cli.{name}"
 
 
 class _Verbs(click.Group):
@@ -70,7 +78,7 @@ class _Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"tdbg.cli.{cmd_name.replace('-', '_')}")
+        module = importlib.import_module(module_of(cmd_name))
         command: click.Command = module.command
         return command
 

@@ -13,6 +13,7 @@ from tdbg.cli import options
 from tdbg.cli.accounts import state_text
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, n_bytes, plain, table
 from tdbg.errors import StorageError
+from tdbg.importers import local_run
 from tdbg.run.directory import WriterDirectory, open_run, writer_directories
 from tdbg.trial import (
     HiddenSteps,
@@ -35,7 +36,7 @@ HARMLESS = {"torn_tail", UNKNOWN_END}
 @click.pass_context
 def command(ctx: click.Context, run: str, as_json: bool) -> None:
     """Read all of RUN, verify every checksum, name what is missing; change nothing."""
-    opened = open_run(run)
+    opened = open_run(local_run(run))
     readers: dict[WriterDirectory, RunReader] = {}
     writers = [
         _check(writer, opened.uuid, readers) for writer in writer_directories(opened)

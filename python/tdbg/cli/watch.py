@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -41,8 +40,9 @@ from tdbg.cli.rule_options import (
 from tdbg.cli.sweep import is_many, jobs_option, judge_many
 from tdbg.cli.sweep_workers import Task
 from tdbg.config.quantities import plural
+from tdbg.importers import local_run, wait_for_run
 from tdbg.rules import Engine, Report
-from tdbg.run.directory import RUN_FILE, wait_for_run
+from tdbg.run.directory import RUN_FILE
 from tdbg.run.findings import Finding
 from tdbg.trial import create_trial
 from tdbg.view import RunView, diagnosis_of_report, view_of
@@ -99,7 +99,7 @@ def command(
     (run,) = runs
     acting = actions.make(run, chosen)
     printer = _Printer(run, as_json=as_json, in_full=in_full)
-    if wait > 0 and not (Path(run) / RUN_FILE).exists():
+    if wait > 0 and not (local_run(run) / RUN_FILE).exists():
         printer.print_waiting(wait)
     deadline = time.monotonic() + wait
     wait_for_run(run, lambda: time.monotonic() >= deadline)

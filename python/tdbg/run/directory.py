@@ -16,13 +16,13 @@ import re
 import shlex
 import stat
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tdbg.errors import ConfigurationError, NotARun, StorageError, UnsupportedFeature
+from tdbg.run.foreign import are_of_smdebug, is_smdebug_output
 from tdbg.run.json_values import load_json
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "open_run",
     "read_small_file",
     "run_of_process",
-    "wait_for_run",
     "writer_directories",
 ]
 
@@ -45,7 +44,6 @@ VERSION = 1
 RUN_FILE = "RUN.json"
 # No file of JSON in a run is larger; a reader refuses to look further.
 MAX_JSON_BYTES = 64 * 1024
-_WAIT_SECONDS = 0.1
 # What brings a run here from elsewhere, and only what is new of it.
 _COPIES = {
     "s3": "`aws s3 sync {source} {target}`",
@@ -214,29 +212,6 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     return Run(directory, identity, created)
 
 
-def wait_for_run(path: str | os.PathLike[str], is_over: Callable[[], bool]) -> Run:
-    """The run at *path*, as soon as there is one.
-
-    Args:
-        path: The directory.
-        is_over: Whether to give up; called ten times a second.
-
-    Raises:
-        NotARun: If there is no run when the wait is over, or a damaged one before.
-        UnsupportedFeature: If a later tdbg made the run.
-        StorageError: If RUN.json cannot be read.
-    """
-    while True:
-        # Asked before the run is opened: the run may appear between the two.
-        is_last = is_over()
-        try:
-            return open_run(path)
-        except NotARun as error:
-            if is_last or error.kind != "missing":
-                raise
-            time.sleep(_WAIT_SECONDS)
-
-
 def writer_directories(run: Run | str | os.PathLike[str]) -> list[WriterDirectory]:
     """The directories of all writers of the run, by role, rank and generation."""
     root = run.path if isinstance(run, Run) else Path(run)
@@ -280,7 +255,8 @@ def is_run(directory: str | os.PathLike[str]) -> bool:
 def find_runs(folder: str | os.PathLike[str], depth: int = 3) -> list[Path]:
     """The runs at or below *folder*, in order of their names.
 
-    The search goes at most *depth* levels down, never into a run, and past folders
+    What smdebug wrote counts: ``importers.local_run`` makes a run of it.  The search
+    goes at most *depth* levels down, never into a run, and past folders
     below that cannot be read.
 
     Raises:
@@ -298,15 +274,16 @@ def _runs_below(root: Path, depth: int) -> list[Path]:
     if (root / RUN_FILE).is_file():
         return [root]
     if depth <= 0:
-        return []
+        return [root] if is_smdebug_output(root) else []
+    with os.scandir(root) as scanned:
+        entries = sorted(scanned, key=lambda entry: entry.name)
+    if are_of_smdebug(entry.name for entry in entries):
+        return [root]
     found = []
-    with os.scandir(root) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            with contextlib.suppress(OSError):
-                if not entry.name.startswith(".") and entry.is_dir(
-                    follow_symlinks=False
-                ):
-                    found += _runs_below(Path(entry.path), depth - 1)
+    for entry in entries:
+        with contextlib.suppress(OSError):
+            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                found += _runs_below(Path(entry.path), depth - 1)
     return found
 
 
@@ -417,6 +394,8 @@ def _what_is_there(directory: Path) -> str:
             return f"it lies inside one; did you mean {parent}?"
     if directory.is_file():
         return "it is a file"
+    if is_smdebug_output(directory):
+        return f"smdebug wrote it; 'tdbg import smdebug {directory} RUN' makes a run"
     if directory.is_dir():
         below: list[Path] = []
         with contextlib.suppress(StorageError):

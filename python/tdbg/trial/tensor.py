@@ -28,7 +28,7 @@ from tdbg.modes import ModeKeys
 from tdbg.shown import Shown
 from tdbg.stats import rows
 from tdbg.stats.row_fields import EXTREMES, FIELDS, RowFields
-from tdbg.trial import shards, values
+from tdbg.trial import shards, told_reductions, values
 from tdbg.trial.envelope import Envelope
 from tdbg.trial.histograms import HistogramQueries
 from tdbg.trial.removed import removed_at
@@ -197,7 +197,11 @@ class TensorHandle(HistogramQueries, Shown):
         """
         with self._run.fresh() as run:
             key = count_of(run, self.name, mode)
-            return steps_of(run, self.name, key, what, show_incomplete_steps, worker)
+            shows = show_incomplete_steps
+            found = steps_of(run, self.name, key, what, shows, worker)
+            if found or what != "any":
+                return found
+            return told_reductions.steps(run, self.name, key, worker)
 
     def global_step(self, step: int, mode: ModeKeys | str | None = None) -> int | None:
         """Return the global number of one of its steps; None if it was not recorded.
@@ -363,7 +367,8 @@ class TensorHandle(HistogramQueries, Shown):
 
         Args:
             step: The step.
-            reduction_name: min, max, mean, std, variance, sum, l1, l2 or rms.
+            reduction_name: min, max, mean, std, variance, sum, l1, l2 or rms; also what
+                smdebug stored of a tensor without its values, such as prod.
             mode: Whose count *step* is in.
             worker: Of this worker alone.
             abs: Of the absolute values.
@@ -372,6 +377,9 @@ class TensorHandle(HistogramQueries, Shown):
             ConfigurationError: If there is no such reduction.
             QueryError: As ``value`` does.
         """
+        told = self._told(step, mode, worker)
+        if (reduction_name, abs) in told:
+            return told[reduction_name, abs]
         if reduction_name not in rows.REDUCTIONS:
             valid = ", ".join(rows.REDUCTIONS)
             msg = f"unknown reduction {reduction_name!r}: use one of {valid}"
@@ -387,6 +395,9 @@ class TensorHandle(HistogramQueries, Shown):
         worker: str | None = None,
     ) -> dict[tuple[str, bool], float]:
         """All reductions by (name, of absolute values)."""
+        told = self._told(step, mode, worker)
+        if told:
+            return told
         row, number = self._row(step, mode, worker, None, None)
         return rows.reduction_values(row, extremes=extremes_of(row, number))
 
@@ -417,6 +428,9 @@ class TensorHandle(HistogramQueries, Shown):
                 return _shape_of(definition, worker)
             for raw in values.entries(run, self.name, at, worker):
                 return _shape_of(raw.definition, worker)
+            told = told_reductions.shape(run, self.name, at, worker)
+            if told is not None:
+                return told
             msg = f"{self.name!r} has no shape at step {step}{in_words(key)}"
             raise ShapeUnavailableForStep(msg)
 
@@ -433,6 +447,16 @@ class TensorHandle(HistogramQueries, Shown):
         if found is None or not run.has_data(found):
             raise missing_step(run, step, mode)
         return found
+
+    def _told(
+        self, step: int, mode: ModeKeys | str | None, worker: str | None
+    ) -> dict[tuple[str, bool], float]:
+        """Return the reductions that are told of a tensor without values or rows."""
+        with self._run.fresh() as run:
+            if run.definition(self.name) is not None:
+                return {}
+            at = self._global_step(step, count_of(run, self.name, mode))
+            return told_reductions.values_at(run, self.name, at, worker)
 
     def _row(
         self,
@@ -497,7 +521,9 @@ class TensorHandle(HistogramQueries, Shown):
         at = global_step_of(run, step, mode)
         if at is not None and (gone := removed_at(run, at)):
             msg += f"; {gone}"
-        if at is not None and values.row_entries(run, self.name, at, worker):
+        if at is not None and told_reductions.values_at(run, self.name, at, worker):
+            msg += "; smdebug stored reductions alone: use reduction_value(step, name)"
+        elif at is not None and values.row_entries(run, self.name, at, worker):
             msg += (
                 "; its statistics are there: use stats(step) or "
                 "reduction_value(step, name)"

@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from tdbg.config.collections import Collection, CollectionKeys
 from tdbg.config.messages import nearest_recorded, short
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
+from tdbg.importers import wait_for_run
 from tdbg.modes import ModeKeys
-from tdbg.run.directory import local_path, wait_for_run
+from tdbg.run.directory import local_path
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
 from tdbg.shown import Shown, drawn_by
-from tdbg.trial import reports, selection
+from tdbg.trial import reports, selection, told_reductions
 from tdbg.trial.losses import LossSeries, losses_of
 from tdbg.trial.lost_records import LostRecords, lost_records
 from tdbg.trial.profile import Profile
@@ -455,7 +456,7 @@ class Trial(TableQueries, Conversions, Shown):
             TensorUnavailable: If there is none so far.
         """
         with self._run.fresh() as run:
-            found = run.resolve(name)
+            found = run.resolve(name) or told_reductions.tensor_named(run, name)
             if found is None:
                 msg = f"no tensor {short(name)}; {nearest_recorded(name, run.names())}"
                 raise TensorUnavailable(msg)
@@ -473,7 +474,8 @@ class Trial(TableQueries, Conversions, Shown):
     def has_tensor(self, name: str) -> bool:
         """Whether there is a tensor of that name or alias."""
         with self._run.fresh() as run:
-            return run.resolve(name) is not None
+            found = run.resolve(name) or told_reductions.tensor_named(run, name)
+            return found is not None
 
     def collections(self, *names: str) -> dict[str, Collection]:
         """The collections, each with the names of its tensors.
@@ -551,10 +553,10 @@ def create_trial(
     map_files: bool = False,
     max_tensor_bytes: int | None = None,
 ) -> Trial:
-    """Open the run at *path*, finished or not.
+    """Open the run at *path*, finished or not; also what smdebug wrote.
 
     Args:
-        path: Directory of the run.
+        path: Directory of the run, or smdebug's output directory.
         name: What to call the trial; the directory's name by default.
         range_steps: Global steps to look at: first, and the one after the last
             (None: no end).
@@ -578,11 +580,10 @@ def create_trial(
     """
     directory, steps = local_path(path), selection.step_range(range_steps)
     options = _options(map_files, max_tensor_bytes)
-    if wait > 0:
-        deadline = time.monotonic() + wait
-        wait_for_run(directory, lambda: time.monotonic() >= deadline)
-    run = RunState(directory, steps, attempt, options)
-    return Trial(run, run.run.path.name if name is None else name)
+    deadline = time.monotonic() + wait
+    place = wait_for_run(directory, lambda: time.monotonic() >= deadline)
+    run = RunState(place, steps, attempt, options)
+    return Trial(run, directory.resolve().name if name is None else name)
 
 
 def _options(map_files: bool, max_tensor_bytes: int | None) -> dict[str, Any]:

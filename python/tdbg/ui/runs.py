@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
+from tdbg.importers import local_run
 from tdbg.modes import TRAINING
 from tdbg.run.directory import find_runs, fingerprint, local_path, open_run
 from tdbg.trial import Trial, create_trial
@@ -186,7 +187,7 @@ class Runs:
         path = self._path(id_)
         found = self._created.get(id_)
         if found is None:
-            found = self._created[id_] = open_run(path).created
+            found = self._created[id_] = open_run(local_run(path)).created
         return found
 
     def open(self, id_: str) -> OpenRun:

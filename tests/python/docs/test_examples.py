@@ -16,12 +16,14 @@ from typing import Any
 import click
 import pytest
 
-from tdbg.cli import VERBS
+from tdbg.cli import VERBS, module_of
 from tdbg.errors import ConfigurationError
 from tdbg.rules import registry
 from tdbg.rules.parsing import parse_rule
 
 ROOT = Path(__file__).parents[3]
+# What the page about smdebug's runs opens.
+OF_SMDEBUG = ROOT / "tests" / "corpus" / "smdebug" / "pytorch" / "out"
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md"))
 
 
@@ -85,6 +87,8 @@ def test_the_examples_of_a_page_run(
 ) -> None:
     """In the order in which they stand, in a folder with a run of its own."""
     shutil.copytree(recorded / "runs", tmp_path / "runs")
+    shutil.copytree(OF_SMDEBUG, tmp_path / "smdebug-output")
+    monkeypatch.setenv("TDBG_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     module = ModuleType("docs")
     monkeypatch.setitem(sys.modules, "docs", module)
@@ -136,7 +140,7 @@ def parse(line: str) -> None:
     """Refuse a command line whose verb, options or rules do not exist."""
     verb, *arguments = shlex.split(line.partition(" || ")[0])[1:]
     assert verb in VERBS, line
-    command = importlib.import_module(f"tdbg.cli.{verb.replace('-', '_')}").command
+    command = importlib.import_module(module_of(verb)).command
     if isinstance(command, click.Group):
         command = command.commands[arguments.pop(0)]
     options, _, _ = command.make_parser(click.Context(command)).parse_args(arguments)

@@ -11,12 +11,10 @@ import pytest
 from tdbg.errors import NotARun, StorageError, TdbgError, UnsupportedFeature
 from tdbg.run import directory
 from tdbg.run.directory import (
-    Run,
     create_run,
     find_runs,
     fingerprint,
     open_run,
-    wait_for_run,
     writer_directories,
 )
 
@@ -231,35 +229,6 @@ def test_a_folder_that_the_system_refuses_to_read_is_not_taken_for_one_without_r
     monkeypatch.setattr(Path, "stat", refuse)
     with pytest.raises(StorageError, match=r"cannot read .*Input/output error"):
         find_runs(tmp_path / "run")
-
-
-def test_a_run_that_appears_between_two_looks_is_waited_for(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_looks = 0
-
-    def appears_after_the_look(path: Path) -> Run:
-        nonlocal n_looks
-        n_looks += 1
-        try:
-            return open_run(path)
-        except NotARun:
-            # Its directory first, as a training makes it.
-            run_dir.mkdir(mode=0o700) if n_looks == 1 else create_run(path)
-            raise
-
-    monkeypatch.setattr(directory, "open_run", appears_after_the_look)
-    assert wait_for_run(run_dir, lambda: False).path == run_dir
-    assert n_looks == 4  # One of them by `create_run`.
-
-
-def test_what_is_no_run_is_not_waited_for(run_dir: Path) -> None:
-    run_dir.mkdir()
-    (run_dir / "RUN.json").write_text("{}")
-    with pytest.raises(NotARun, match="is not the description of a run"):
-        wait_for_run(run_dir, lambda: False)
-    with pytest.raises(NotARun, match="does not exist"):
-        wait_for_run(run_dir.parent / "none", lambda: True)
 
 
 def test_the_names_of_new_folders_are_synced_up_to_one_that_was_there(

@@ -182,7 +182,7 @@ class Engine:
             if record:
                 from tdbg.rules.engine.finding_writer import FindingWriter
 
-                self._writer = FindingWriter(self.run, self._trial)
+                self._writer = FindingWriter(self._trial.path, self._trial)
         else:
             self._trial = run
             self.run = run.path

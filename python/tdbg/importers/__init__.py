@@ -1,0 +1,10 @@
+"""What other tools wrote, as runs.
+
+``local_run`` is what everything that opens a run asks first.
+"""
+
+from __future__ import annotations
+
+from tdbg.importers.opening import is_converted, local_run, wait_for_run
+
+__all__ = ["is_converted", "local_run", "wait_for_run"]
