@@ -30,11 +30,13 @@ from tdbg.importers.smdebug.damage import Damage
 from tdbg.importers.smdebug.files import OpenFile
 from tdbg.modes import ModeKeys
 
-__all__ = ["StoredTensor", "read_record", "records_of"]
+__all__ = ["MAX_RECORD_BYTES", "StoredTensor", "read_record", "records_of"]
 
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 # smdebug 1.0.34: core/tfrecord/record_writer.py, CHECKSUM_MAGIC_BYTES.
 _FOOTER = masked_crc32c(b"0x12345678")
+# No message of protocol buffers is longer.
+MAX_RECORD_BYTES = 2 << 30
 MAX_DIMENSIONS = 32
 _MODES = {mode.value: mode for mode in ModeKeys}
 
@@ -94,7 +96,7 @@ def records_of(file: OpenFile) -> Iterator[tuple[int, int]]:
 
 def read_record(file: OpenFile, start: int, length: int) -> StoredTensor:
     """Read the record that an index says is there."""
-    if start < 0 or length < HEADER_BYTES + FOOTER_BYTES:
+    if start < 0 or not HEADER_BYTES + FOOTER_BYTES <= length <= MAX_RECORD_BYTES:
         msg = f"there is no record of {length} bytes at byte {start}"
         raise Damage(msg)
     if start + length > file.size:

@@ -31,6 +31,10 @@ MAX_JSON_BYTES = 256 << 20
 _NAME = re.compile(r"(\d{1,18})_(.+)\.json")
 
 
+_PAYLOADS = {"meta", "tensor_payload"}
+_KEYS = {*_PAYLOADS, "shape_payload"}
+
+
 @dataclass(frozen=True, slots=True)
 class StoredAt:
     """Where a tensor is in an event file, in bytes."""
@@ -95,6 +99,10 @@ def parse(document: Any, event_file: str) -> Index:
         event_file: Where its tensors are; it must say so too.
     """
     content = mapping_of(document)
+    # A key that is misspelt would hide what it is of.
+    if not _PAYLOADS <= content.keys() <= _KEYS:
+        msg = f"it has the keys {sorted(content)!r:.200}"
+        raise Damage(msg)
     meta = mapping_of(content.get("meta"))
     mode, mode_step = meta.get("mode"), meta.get("mode_step")
     if not isinstance(mode, str) or mode.strip() not in ModeKeys.__members__:
@@ -132,8 +140,10 @@ def _place(entry: Any) -> StoredAt:
 def _shape(entry: Any) -> tuple[str, str, tuple[int, ...]]:
     fields = mapping_of(entry)
     name, original = fields.get("tensorname"), fields.get("originalname")
-    shape = list_of(fields.get("shape"))
-    is_right = all(is_integer(size) and size >= 0 for size in shape)
+    shape = fields.get("shape")
+    is_right = isinstance(shape, list) and all(
+        is_integer(size) and size >= 0 for size in shape
+    )
     if not isinstance(name, str) or not is_right or len(shape) > 32:
         msg = "it lists something that is no shape of a tensor"
         raise Damage(msg)

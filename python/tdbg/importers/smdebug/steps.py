@@ -20,7 +20,12 @@ from tdbg.config.collections import Role
 from tdbg.errors import ConfigurationError
 from tdbg.importers.smdebug import index
 from tdbg.importers.smdebug.damage import Damage
-from tdbg.importers.smdebug.events import StoredTensor, read_record, records_of
+from tdbg.importers.smdebug.events import (
+    MAX_RECORD_BYTES,
+    StoredTensor,
+    read_record,
+    records_of,
+)
 from tdbg.importers.smdebug.files import Files, OpenFile
 from tdbg.importers.smdebug.index import Index, StoredAt
 from tdbg.importers.smdebug.names import Names, Tensor, reduction_in
@@ -133,14 +138,15 @@ class _Step:
         if found is None:
             return
         self._identity = found.mode, found.mode_step
-        self._writer.make_room(max((p.length for p in found.places), default=0))
+        longest = max((place.length for place in found.places), default=0)
+        self._writer.make_room(min(longest, file.size, MAX_RECORD_BYTES))
         for place in found.places:
             self._convert_tensor(place, found, file)
 
-    def lose(self, name: str, reason: str, n_bytes: int = 0) -> None:
+    def lose(self, name: str, reason: str) -> None:
         """Count something that cannot be read."""
         self.n_lost += 1
-        self._writer.lose(self._files.step, name, reason, n_bytes)
+        self._writer.lose(self._files.step, name, reason)
 
     def lose_all(self, found: Index | None, reason: str) -> None:
         """Count all tensors of the step."""
@@ -149,7 +155,7 @@ class _Step:
             return
         self._identity = found.mode, found.mode_step
         for place in found.places:
-            self.lose(self._names.of(place.name).name, reason, place.length)
+            self.lose(self._names.of(place.name).name, reason)
 
     def mention_shapes(self, found: Index) -> None:
         """Write the shapes of tensors of which no values were saved."""
@@ -183,7 +189,7 @@ class _Step:
                 try:
                     tensor = read_record(file, start, length)
                 except Damage as damage:
-                    self.lose(f"{self._files.event_file}:{start}", str(damage), length)
+                    self.lose(f"{self._files.event_file}:{start}", str(damage))
                     continue
                 places.append(StoredAt(tensor.name, start, length))
                 first = first or tensor
@@ -200,9 +206,9 @@ class _Step:
             )
             self._write(tensor, found.originals.get(place.name, ""))
         except (Damage, ConfigurationError) as error:
-            self.lose(self._names.of(place.name).name, str(error), place.length)
+            self.lose(self._names.of(place.name).name, str(error))
         except OSError as error:
-            self.lose(self._names.of(place.name).name, _reason(error), place.length)
+            self.lose(self._names.of(place.name).name, _reason(error))
 
     def _checked(
         self, tensor: StoredTensor, place: StoredAt, found: Index

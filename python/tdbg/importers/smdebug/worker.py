@@ -93,9 +93,9 @@ class WorkerWriter:
             capture.statistics(step, [number], [pointer])
         capture.values(step, number, pointer)
 
-    def lose(self, step: int, name: str, reason: str, n_bytes: int = 0) -> None:
+    def lose(self, step: int, name: str, reason: str) -> None:
         """Count a tensor of a step that cannot be read, and say why."""
-        self._opened().refuse(step, 1, max(0, n_bytes))
+        self._opened().refuse(step)
         known = self._lost.get(name)
         if known is not None:
             self._lost[name] = Refused(
