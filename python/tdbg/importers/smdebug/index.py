@@ -140,8 +140,8 @@ def _place(entry: Any) -> StoredAt:
 def _shape(entry: Any) -> tuple[str, str, tuple[int, ...]]:
     fields = mapping_of(entry)
     name, original = fields.get("tensorname"), fields.get("originalname")
-    shape = fields.get("shape")
-    is_right = isinstance(shape, list) and all(
+    shape = list_of(fields.get("shape"))
+    is_right = isinstance(fields.get("shape"), list) and all(
         is_integer(size) and size >= 0 for size in shape
     )
     if not isinstance(name, str) or not is_right or len(shape) > 32:
