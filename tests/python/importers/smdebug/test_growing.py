@@ -138,9 +138,11 @@ def test_a_run_that_was_not_imported_is_not_written_to(
 
 def test_one_process_converts_at_a_time(training: Training, tmp_path: Path) -> None:
     training.write(0)
-    with Importer(LocalFiles(training.out), tmp_path / "run"):
-        with pytest.raises(RunInUse, match="another process imports"):
-            Importer(LocalFiles(training.out), tmp_path / "run")
+    with (
+        Importer(LocalFiles(training.out), tmp_path / "run"),
+        pytest.raises(RunInUse, match="another process imports"),
+    ):
+        Importer(LocalFiles(training.out), tmp_path / "run")
 
 
 def _steps_of(out: str) -> list[int]:
@@ -155,6 +157,7 @@ def test_processes_that_open_a_directory_at_once_read_the_same(
     with context.Pool(3) as pool:
         found = pool.map(_steps_of, [str(training.out)] * 3)
     assert found == [list(STEPS)] * 3
+    training.end()
     assert local_run(training.out).parent == cache / "smdebug"
 
 
