@@ -1,4 +1,4 @@
-"""Reading back the tensors of many steps: smdebug's trials.
+"""Reading back the tensors of many steps: what smdebug wrote, by its trial and tdbg's.
 
     python -m benchmarks.reader.reading_smdebug [small] [large] [--quick]
 
@@ -12,10 +12,11 @@ from benchmarks._harness import options
 from benchmarks.reader.reading import run
 
 ENVIRONMENT = "smdebug"
+NAMES = ("safetensors", "smdebug", "tdbg, smdebug's files")
 
 
 def main() -> None:
-    run(options(__doc__), ["safetensors", "smdebug"], "reading_smdebug")
+    run(options(__doc__), NAMES, "reading_smdebug")
 
 
 if __name__ == "__main__":

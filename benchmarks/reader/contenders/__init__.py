@@ -29,6 +29,7 @@ CONTENDERS = {
     "arrow IPC": ("arrow_ipc", ("pyarrow",)),
     "TensorBoard": ("tensorboard_events", ("tensorboard",)),
     "smdebug": ("smdebug_trial", ("smdebug", "torch")),
+    "tdbg, smdebug's files": ("tdbg_of_smdebug", ("tdbg", "smdebug")),
 }
 
 
