@@ -64,7 +64,8 @@ def create(name: str, *, with_tdbg: bool = True) -> None:
             pip(name, "--force-reinstall", "--no-deps", str(wheel(name, sources)))
             pinned = ROOT / "requirements" / "pinned.txt"
             # What it needs, at the versions that are tested.
-            pip(name, "--constraint", str(pinned), "click", "ml_dtypes", "rich")
+            needed = "click", "google-re2", "ml_dtypes", "rich"
+            pip(name, "--constraint", str(pinned), *needed)
             done(home / "tdbg.hash", sources)
 
 
