@@ -100,7 +100,8 @@ class RunTable:
         names = [each.name for each in self.columns]
         if self.name != "statistics":
             with self.run.lock:
-                yield SHORT_TABLES[self.name](self.run, names, self.scope)
+                rows = SHORT_TABLES[self.name](self.run, names, self.scope)
+            yield rows  # Whoever goes on may be another thread, or nobody.
             return
         yield from _statistics_batches(self.run, names, self.scope)
 
