@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
     from tdbg.errors import TdbgError, TrainingStopped
     from tdbg.modes import ModeKeys
+    from tdbg.query import sql
     from tdbg.trial import create_trial
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "errors",
     "modes",
     "rules",
+    "sql",
 ]
 
 # Where each public name lives; submodules are their own home.
@@ -51,6 +53,7 @@ _HOME = {
     "TrainingStopped": "tdbg.errors",
     "__version__": "tdbg._core",
     "create_trial": "tdbg.trial",
+    "sql": "tdbg.query",
 }
 _SUBMODULES = (
     "actions",

@@ -23,6 +23,7 @@ EXPECTED = [
     "errors",
     "modes",
     "rules",
+    "sql",
 ]
 
 

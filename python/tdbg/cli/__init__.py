@@ -41,6 +41,7 @@ VERBS = {
     "demo": "train on real digits, healthy and sick, watched live",
     "run": "run a training and capture it, without changing its script",
     "ls": "list runs, or the tensors of a run",
+    "sql": "ask one or many runs in SQL",
     "show": "show statistics over steps, or a tensor's values",
     "check": "judge runs with rules; exit code 1 on findings",
     "watch": "judge runs while they train; may stop them",

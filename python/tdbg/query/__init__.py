@@ -1,10 +1,13 @@
-"""Questions about many runs at once.
+"""Questions about many runs at once: docs/tables.md.
 
 Imports neither DuckDB nor Arrow before a question is asked.
 """
 
 from __future__ import annotations
 
+from tdbg.query.answer import QueryAnswer
+from tdbg.query.database import Database, sql
+from tdbg.query.found import FoundRuns, Runs
 from tdbg.query.runs import (
     RUN_COLUMNS,
     RunRecord,
@@ -13,4 +16,15 @@ from tdbg.query.runs import (
     unreadable,
 )
 
-__all__ = ["RUN_COLUMNS", "RunRecord", "is_higher_better", "record_of", "unreadable"]
+__all__ = [
+    "RUN_COLUMNS",
+    "Database",
+    "FoundRuns",
+    "QueryAnswer",
+    "RunRecord",
+    "Runs",
+    "is_higher_better",
+    "record_of",
+    "sql",
+    "unreadable",
+]

@@ -60,6 +60,8 @@ SECOND = {
     "launch/test_launch.py": "whole programs",
     "rules/builtin/test_rules_name_the_fault.py": "whole trainings",
     "trial/tables/test_conversions.py": "libraries of tables",
+    "query/test_sql.py": "DuckDB and libraries of tables",
+    "cli/test_sql.py": "DuckDB",
     "pytorch/test_compile.py": "torch.compile",
     "pytorch/test_compile_hooks.py": "torch.compile",
     "pytorch/test_ddp.py": "several processes",
