@@ -98,6 +98,18 @@ class PosixFileSystem final : public FileSystem {
     *n = static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
     return 0;
   }
+  int BytesIn(const char* path, std::uint64_t* n) override {
+    std::vector<std::string> names;
+    if (const int result = List(path, &names); result < 0) return result;
+    *n = 0;
+    for (const std::string& name : names) {
+      struct stat about{};
+      // One that is gone meanwhile takes no room.
+      if (::lstat((path + ("/" + name)).c_str(), &about) != 0) continue;
+      *n += static_cast<std::uint64_t>(about.st_size);
+    }
+    return 0;
+  }
   int List(const char* path, std::vector<std::string>* names) override {
     DIR* directory = ::opendir(path);
     if (directory == nullptr) return -errno;
@@ -292,6 +304,15 @@ Result<std::uint64_t> FreeBytes(FileSystem* file_system,
   const int result =
       Uninterrupted([&] { return file_system->FreeBytes(path.c_str(), &n); });
   if (result < 0) return Error("statvfs", path, -result);
+  return n;
+}
+
+Result<std::uint64_t> BytesInDirectory(FileSystem* file_system,
+                                       const std::string& path) {
+  std::uint64_t n = 0;
+  const int result =
+      Uninterrupted([&] { return file_system->BytesIn(path.c_str(), &n); });
+  if (result < 0) return Error("list", path, -result);
   return n;
 }
 

@@ -65,6 +65,8 @@ class FileSystem {
   virtual int Lock(int fd, bool on) = 0;
   // Stores in `*n` how many bytes an unprivileged user may still write.
   virtual int FreeBytes(const char* path, std::uint64_t* n) = 0;
+  // Stores in `*n` the lengths of the files in a directory, added up.
+  virtual int BytesIn(const char* path, std::uint64_t* n) = 0;
   // Stores the names in a directory, without "." and "..".
   virtual int List(const char* path, std::vector<std::string>* names) = 0;
 };
@@ -187,6 +189,9 @@ Status SyncDirectory(FileSystem* file_system, const std::string& path);
 
 Result<std::uint64_t> FreeBytes(FileSystem* file_system,
                                 const std::string& path);
+
+Result<std::uint64_t> BytesInDirectory(FileSystem* file_system,
+                                       const std::string& path);
 
 Result<std::vector<std::string>> ListDirectory(FileSystem* file_system,
                                                const std::string& path);

@@ -42,7 +42,8 @@ std::unique_ptr<Capture> OpenCapture(
     std::uint64_t min_free_bytes, const std::string& overflow,
     const std::string& codec, double flush_interval, bool precise,
     unsigned threads, std::optional<std::int64_t> keep_last,
-    std::int64_t keep_every, std::uint64_t max_bytes) {
+    std::int64_t keep_every, std::uint64_t max_bytes, double shard_age,
+    std::uint64_t spool_bytes) {
   // A forced implementation that cannot run is reported here, not in a step.
   static_cast<void>(ValueOrThrow(ActiveImplementation()));
   const WriterOptions options{.run_directory = run_directory,
@@ -54,6 +55,8 @@ std::unique_ptr<Capture> OpenCapture(
                               .world_size = world_size,
                               .queue_bytes = queue_bytes,
                               .shard_bytes = shard_bytes,
+                              .shard_age = ParseSeconds(shard_age),
+                              .spool_bytes = spool_bytes,
                               .min_free_bytes = min_free_bytes,
                               .overflow = ParseOverflow(overflow),
                               .codec = ParseCodec(codec),
@@ -384,7 +387,9 @@ void RegisterCapture(py::module_& module) {
            py::arg("overflow") = "block", py::arg("codec") = "auto",
            py::arg("flush_interval") = 0.2, py::arg("precise") = false,
            py::arg("threads") = 1, py::arg("keep_last") = py::none(),
-           py::arg("keep_every") = 0, py::arg("max_bytes") = 0)
+           py::arg("keep_every") = 0, py::arg("max_bytes") = 0,
+           py::arg("shard_age") = 0.0,
+           py::arg("spool_bytes") = defaults.spool_bytes)
       .def_property_readonly(
           "directory",
           [](Capture& capture) { return capture.writer().directory(); })

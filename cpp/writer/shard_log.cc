@@ -246,6 +246,9 @@ void ShardLog::CountWritten() {
   record_counters_->AddFileBytes(shard_->written() - counted_bytes_);
   written_bytes_ += shard_->written() - counted_bytes_;
   counted_bytes_ = shard_->written();
+  if (visible_sequence_ == contents_.first_sequence) {
+    first_visible_at_ = Clock::now();
+  }
   visible_sequence_ = contents_.end_sequence = shard_->next_sequence();
   pending_.clear();
   pending_definitions_.clear();
@@ -305,6 +308,10 @@ void ShardLog::WriteSlot() {
 }
 
 void ShardLog::Tick() {
+  if (IsOld()) {
+    SealShard(EndReason::kRotated);
+    if (shard_ == nullptr) Retain();
+  }
   const bool is_wanted =
       !drop_log_.empty() || !carried_steps_.empty() || shard_ == nullptr;
   if (is_wanted && Ready()) Publish();
@@ -315,10 +322,16 @@ void ShardLog::Tick() {
 
 // --- Shards ------------------------------------------------------------------
 
+bool ShardLog::IsOld() const {
+  return shard_ != nullptr && options_.shard_age.count() != 0 &&
+         visible_sequence_ != contents_.first_sequence &&
+         Clock::now() - first_visible_at_ >= options_.shard_age;
+}
+
 bool ShardLog::Ready() {
-  if (shard_ != nullptr &&
-      (shard_->length() >= shard_bytes_ || shard_->n_rows() >= kMaxRows ||
-       shard_->entries().size() >= kMaxRecords)) {
+  if (shard_ != nullptr && (shard_->length() >= shard_bytes_ || IsOld() ||
+                            shard_->n_rows() >= kMaxRows ||
+                            shard_->entries().size() >= kMaxRecords)) {
     SealShard(EndReason::kRotated);
     if (shard_ == nullptr) Retain();
   }

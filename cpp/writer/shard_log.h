@@ -144,6 +144,8 @@ class ShardLog {
   void Retain();
   // True when there is a shard to append to.
   bool Ready();
+  // Whether the shard's first record has been visible for too long.
+  [[nodiscard]] bool IsOld() const;
   bool OpenShard();
   void SealShard(EndReason reason);
   Status SyncShard();
@@ -196,6 +198,7 @@ class ShardLog {
   // What is visible in it, as it would be reported if it were lost.
   Gap contents_;
   std::vector<std::uint64_t> contents_by_definition_;
+  Clock::time_point first_visible_at_;  // If anything is visible.
   std::uint64_t written_bytes_ = 0;
   bool reserve_ = true;
 

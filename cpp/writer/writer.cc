@@ -27,6 +27,19 @@ Status CheckOptions(const WriterOptions& options) {
     return Status::InvalidArgument("shard_bytes must be from 1 to 2^62, got " +
                                    std::to_string(options.shard_bytes));
   }
+  if (options.shard_age.count() < 0 ||
+      options.shard_age > std::chrono::hours(24)) {
+    return Status::InvalidArgument("shard_age must be from 0 to a day, got " +
+                                   std::to_string(options.shard_age.count()) +
+                                   " ms");
+  }
+  if (options.spool_bytes != 0 &&
+      options.spool_bytes / 2 < options.shard_bytes) {
+    return Status::InvalidArgument(
+        "spool_bytes must be at least twice shard_bytes, got " +
+        std::to_string(options.spool_bytes) + " and " +
+        std::to_string(options.shard_bytes));
+  }
   if (options.flush_interval.count() <= 0 ||
       options.flush_interval > std::chrono::hours(1)) {
     return Status::InvalidArgument(

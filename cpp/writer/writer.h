@@ -95,6 +95,14 @@ struct WriterOptions {
   // fit at all is refused.
   std::uint64_t queue_bytes = 256ULL << 20;
   std::uint64_t shard_bytes = 1ULL << 30;  // A shard is sealed beyond this.
+  // A shard is sealed when its first record has been visible for so long, so
+  // that somebody can ship it; 0: never for that.
+  std::chrono::milliseconds shard_age{0};
+  // Bound of the files in the writer's directory, which somebody ships and
+  // deletes: while they are longer, the queue is not written, and its policy
+  // for overflow applies.  What is queued at the end is written all the same.
+  // 0: none.
+  std::uint64_t spool_bytes = 0;
   // With less free on the disk tensors are dropped; with less than half of it,
   // everything.
   std::uint64_t min_free_bytes = 2ULL << 30;

@@ -39,7 +39,9 @@ WriterThread::WriterThread(WriterShared* shared)
       shard_log_(shared->options, &shared->definitions,
                  &shared->record_counters, [this] {
                    // Heartbeats are no progress to those who wait for room.
-                   if (!is_waiting_) shared_->queue.NoteProgress();
+                   if (!is_waiting_ && !spool_is_full_) {
+                     shared_->queue.NoteProgress();
+                   }
                  }) {}
 
 Status WriterThread::Start() {
@@ -85,8 +87,9 @@ bool WriterThread::Turn() {
   // A short back-off is waited for with the data in the queue, as long as that
   // has room; producers must not feel it.
   const bool is_down = Clock::now() < restart_at_ && !queue.stopped();
-  const bool hold = (is_down || shard_log_.is_backing_off()) &&
-                    !queue.half_full() && !queue.stopped();
+  const bool is_full = SpoolIsFull(Clock::now());
+  const bool hold = is_full || ((is_down || shard_log_.is_backing_off()) &&
+                                !queue.half_full() && !queue.stopped());
   n_run_ = n_done_ = n_released_ = 0;
   if (!hold) n_run_ = queue.Take(run_);
   if (n_run_ != 0 && HandleRun()) return true;
@@ -114,6 +117,8 @@ bool WriterThread::Turn() {
   if (n_run_ != 0) {
     queue.WaitForOrders(std::min(deadline, Clock::now() + next_look_));
     next_look_ = std::min<Clock::duration>(2 * next_look_, kLastLook);
+  } else if (is_full) {
+    queue.WaitForOrders(std::min(deadline, next_spool_check_));
   } else if (hold) {
     queue.WaitForOrders(std::min(deadline, shard_log_.next_attempt()));
   } else {
@@ -128,7 +133,7 @@ bool WriterThread::HandleRun() {
   Clock::time_point now = Clock::now();
   while (n_done_ < n_run_ && n_bytes < kRunBytes) {
     QueueItem* item = run_[n_done_];
-    if (!HasArrived(item)) break;
+    if (SpoolIsFull(now) || !HasArrived(item)) break;
     CheckDisk(now);
     is_in_hand_ = true;
     shard_log_.BeginRecord();
@@ -341,6 +346,25 @@ void WriterThread::CheckDisk(Clock::time_point now) {
   if (free.value() < wanted / 2) level = DiskLevel::kNothing;
   shared_->disk_level.store(level);
   shard_log_.set_reserve(free.value() / 2 > wanted);
+}
+
+bool WriterThread::SpoolIsFull(Clock::time_point now) {
+  const std::uint64_t bound = shared_->options.spool_bytes;
+  if (bound == 0) return false;
+  if (shared_->queue.stopped()) return spool_is_full_ = false;
+  const std::uint64_t written = shard_log_.written_bytes();
+  if (now < next_spool_check_ &&
+      written - bytes_at_spool_check_ < bound / kSpoolChecks) {
+    return spool_is_full_;
+  }
+  next_spool_check_ = now + kDiskCheckInterval;
+  bytes_at_spool_check_ = written;
+  FileSystem* file_system = shared_->options.file_system;
+  if (file_system == nullptr) file_system = FileSystem::Posix();
+  const auto used = BytesInDirectory(file_system, shard_log_.directory().path);
+  // Full or not as before, where that is not known.
+  if (used.ok()) spool_is_full_ = used.value() >= bound;
+  return spool_is_full_;
 }
 
 }  // namespace tdbg

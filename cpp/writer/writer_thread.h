@@ -69,6 +69,8 @@ class WriterThread {
 
   static constexpr std::chrono::milliseconds kDiskCheckInterval{100};
   static constexpr std::uint64_t kDiskCheckBytes = 64ULL << 20;
+  // It is looked how full the spool is each time such a part of it was written.
+  static constexpr std::uint64_t kSpoolChecks = 64;
   static constexpr int kMaxRestarts = 3;
   // Between two looks at a record whose bytes are on their way: this, then
   // twice as long each time, up to the second.
@@ -109,6 +111,8 @@ class WriterThread {
   void HandleStep(const Offer& offer, QueueItem* item);
   void Publish();
   void CheckDisk(Clock::time_point now);
+  // Whether what was not shipped yet leaves no room for more.
+  bool SpoolIsFull(Clock::time_point now);
 
   // After an exception; false when the thread is to give up.
   bool Recover(const Status& why);
@@ -145,6 +149,9 @@ class WriterThread {
   Clock::time_point next_publish_;
   Clock::time_point next_disk_check_;
   std::uint64_t bytes_at_disk_check_ = 0;
+  Clock::time_point next_spool_check_;
+  std::uint64_t bytes_at_spool_check_ = 0;
+  bool spool_is_full_ = false;
 
   // In a row: forgotten when something was written.
   int n_restarts_ = 0;

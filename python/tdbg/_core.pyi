@@ -141,6 +141,8 @@ class Capture:
         keep_last: int | None = None,
         keep_every: int = 0,
         max_bytes: int = 0,
+        shard_age: float = 0.0,
+        spool_bytes: int = 0,
     ) -> None: ...
     @property
     def directory(self) -> str: ...

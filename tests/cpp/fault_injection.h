@@ -202,6 +202,10 @@ class FaultyFileSystem : public FileSystem {
     if (free_bytes_ != FaultPlan::kNever) *n = free_bytes_;
     return result;
   }
+  int BytesIn(const char* path, std::uint64_t* n) override {
+    if (const int error = Fault(Call::kList)) return -error;
+    return system_->BytesIn(path, n);
+  }
   int List(const char* path, std::vector<std::string>* names) override {
     if (const int error = Fault(Call::kList)) return -error;
     return system_->List(path, names);

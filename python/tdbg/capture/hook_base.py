@@ -93,6 +93,7 @@ class HookBase(ABC):
         overflow: str | None = None,
         queue_bytes: int | None = None,
         min_free_bytes: int | None = None,
+        spool_bytes: int | None = None,
         codec: str | None = None,
         retention: Retention | Mapping[str, Any] | str | None = None,
         save_histogram: bool | None = None,
@@ -108,8 +109,8 @@ class HookBase(ABC):
         the setting, or else the default applies (docs/configuration.md).
 
         Args:
-            out_dir: The run directory; made if it does not exist, joined if it does.
-                None: that of the variable ``TDBG_OUT``.
+            out_dir: The run directory or its URL (docs/remote.md); made if it does not
+                exist, joined if it does. None: that of the variable ``TDBG_OUT``.
             include_collections: Built-in collections to capture beside the losses.
             include_regex: Further tensors, by expressions that their names match.
             save_config: The schedules.
@@ -125,18 +126,17 @@ class HookBase(ABC):
                 step. docs/distributed.md.
             export_tensorboard: When the run has ended, write its losses, scalars and
                 histograms as files of TensorBoard. docs/tensorboard.md.
-            tensorboard_dir: Where, which switches it on; None: ``tensorboard`` in
-                *out_dir*.
+            tensorboard_dir: Where (this switches it on); None: *out_dir*/tensorboard.
             dry_run: Do everything but write; ``dry_run_summary()`` reports what
                 would be written, and how large it is.
-            on_stop: When somebody asks for a stop: ``raise`` (the default)
-                TrainingStopped at the next root forward, or ``flag`` it in
-                ``should_stop``.
+            on_stop: When somebody asks for a stop: ``raise`` (the default), so that the
+                next root forward raises TrainingStopped, or ``flag``: ``should_stop``.
             overflow: When the disk is too slow: ``block`` (the default) while it
                 makes progress, ``drop``, or ``sample``: keep the values of whole
                 steps, of as many as the disk takes.
             queue_bytes: Bound of the memory for what is not written yet.
             min_free_bytes: Free disk space that is left to others.
+            spool_bytes: Bound of what waits here to be sent to a URL; None: 2 GiB.
             codec: How raw values are stored: "none", "auto" (the default) or "max".
             retention: What the run keeps (docs/retention.md), such as
                 ``"last 1000, 50GB"``. None: as ``TDBG_RETENTION`` says, or everything.

@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from tdbg.capture.budget import seconds_of, share_of
 from tdbg.capture.dry_run import MeasuringWriter
 from tdbg.capture.events import write_event
 from tdbg.capture.policy import Policy
-from tdbg.capture.process import replace_sessions
+from tdbg.capture.process import after_close, replace_sessions
 from tdbg.capture.ranks import AttemptId, Consensus, WriterIdentity, find_attempt
 from tdbg.capture.recorder import Recorder
 from tdbg.capture.replicas import worker_rank
@@ -27,6 +27,7 @@ from tdbg.capture.writer import NullWriter
 from tdbg.config.options import AUTO, SessionOptions
 from tdbg.config.profiler import ProfilerConfig
 from tdbg.errors import ConfigurationError, RunInUse, StorageError
+from tdbg.remote import Shipping, check_url, is_url, scrub, spool_of
 from tdbg.run.aside import Unanswered, call_aside
 from tdbg.run.directory import Run, create_run
 from tdbg.run.in_use import refuse_if_in_use
@@ -96,21 +97,51 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         session = Session(
             NullWriter(), policy, requests=_requests(options), raises_on_stop=raises
         )
-        session.place = RankPlace(_absolute(out_dir), options.rank)
+        session.place = RankPlace(_place(out_dir), options.rank)
         return session
+    if isinstance(out_dir, str) and is_url(out_dir):
+        return _open_shipped_session(spec, out_dir, adapter)
     return _open_writing_session(spec, Path(out_dir).expanduser(), adapter)
 
 
+def _open_shipped_session(
+    spec: SessionSpec, url: str, adapter: FrameworkAdapter
+) -> Session:
+    """Open a session that writes to the spool of a URL.
+
+    Raises:
+        ConfigurationError: If old values are not to be kept: what was sent stays.
+    """
+    if spec.options.retention is not None:
+        msg = f"retention is for runs in a directory, not for {scrub(url)}"
+        raise ConfigurationError(msg)
+    shipping = Shipping(url)
+    try:
+        bounds = shipping.bounds(spec.options.spool_bytes)
+        session = _open_writing_session(spec, shipping.path, adapter, bounds)
+    except BaseException:
+        shipping.leave()
+        raise
+    session.listen(closed=shipping.leave)
+    after_close(shipping.end)
+    return session
+
+
 def _open_writing_session(
-    spec: SessionSpec, directory: Path, adapter: FrameworkAdapter
+    spec: SessionSpec,
+    directory: Path,
+    adapter: FrameworkAdapter,
+    shipped: Mapping[str, float] | None = None,
 ) -> Session:
     _, policy, options, joins, profiler = spec
+    bounds = _bounds(options) if shipped is None else {**_bounds(options), **shipped}
     # Loaded here, so that configurations can be made without the core.
     core = import_module("tdbg._core")
     run = _answered(lambda: create_run(directory), directory)
     replace_sessions(run.uuid, options.rank, directory)
     attempt = joins or _answered(lambda: _new_attempt(run, options), directory)
-    writer = _open_writer(run, attempt, options, options.rank, len(options.workers))
+    n_workers = len(options.workers)
+    writer = _open_writer(run, attempt, options, options.rank, n_workers, bounds)
     if joins is None:
         _answered(lambda: _yield_to_earlier(run, options, writer), directory)
     batch_capture = core.BatchCapture(writer, adapter.tensor_types)
@@ -142,7 +173,7 @@ def _open_writing_session(
             worker_rank(i, rank, size) for i in range(n) for rank in options.workers
         ]
         rank = worker_rank(number, options.rank, size)
-        opened = _open_writer(run, attempt, options, rank, len(workers))
+        opened = _open_writer(run, attempt, options, rank, len(workers), bounds)
         batch_capture = core.BatchCapture(opened, adapter.tensor_types)
         recorder = Recorder(opened, policy, adapter, batch_capture)
         own = {"rank": rank, "world_size": n * size, "workers": workers}
@@ -153,7 +184,9 @@ def _open_writing_session(
     return session
 
 
-def _absolute(path: str | os.PathLike[str]) -> Path:
+def _place(path: str | os.PathLike[str]) -> Path:
+    if isinstance(path, str) and is_url(path):
+        return spool_of(check_url(path))
     return Path(os.path.abspath(Path(path).expanduser()))  # noqa: PTH100 - keeps links
 
 
@@ -193,7 +226,12 @@ def _advice(options: SessionOptions) -> str:
 
 
 def _open_writer(
-    run: Run, attempt: AttemptId, options: SessionOptions, rank: int, world_size: int
+    run: Run,
+    attempt: AttemptId,
+    options: SessionOptions,
+    rank: int,
+    world_size: int,
+    bounds: Mapping[str, float],
 ) -> Any:
     """Open the core's writer of a worker.
 
@@ -203,14 +241,11 @@ def _open_writer(
         options: How it writes.
         rank: Of the worker.
         world_size: How many workers a reader waits for.
+        bounds: Of its memory and its files.
 
     Raises:
         StorageError: If it cannot write.
     """
-    bounds = {
-        "queue_bytes": options.queue_bytes,
-        "min_free_bytes": options.min_free_bytes,
-    }
     return import_module("tdbg._core").Capture(
         str(run.path),
         run_uuid=run.uuid,
@@ -223,7 +258,7 @@ def _open_writer(
         precise=options.precise,
         threads=options.threads,
         **_retention(options),
-        **{name: value for name, value in bounds.items() if value is not None},
+        **bounds,
     )
 
 
@@ -237,6 +272,15 @@ def _retention(options: SessionOptions) -> dict[str, Any]:
         "keep_every": kept.every,
         "max_bytes": kept.share(len(options.workers)),
     }
+
+
+def _bounds(options: SessionOptions) -> dict[str, int]:
+    """The bounds of a writer that were given; of the others, the core has its own."""
+    bounds = {
+        "queue_bytes": options.queue_bytes,
+        "min_free_bytes": options.min_free_bytes,
+    }
+    return {name: value for name, value in bounds.items() if value is not None}
 
 
 def _budget(options: SessionOptions) -> float | str | None:

@@ -56,6 +56,7 @@ VERBS = {
     "cost": "say what a run has cost, and which machines would have cost less",
     "export": "export a run to TensorBoard",
     "import": "make a run of what another tool wrote: smdebug",
+    "ship": "send a run to an object store, or go on where a crash ended that",
     "ui": "show runs live in the browser: losses, findings, all layers",
     "docs": "show the pages of the manual",
     "fsck": "verify every checksum of a run, and that nothing is missing",

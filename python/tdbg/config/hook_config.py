@@ -33,6 +33,7 @@ _SESSION_FIELDS = (
     "overflow",
     "queue_bytes",
     "min_free_bytes",
+    "spool_bytes",
     "codec",
     "retention",
     "precise",
@@ -71,6 +72,7 @@ class HookConfig:
     overflow: str = "block"
     queue_bytes: int | None = None
     min_free_bytes: int | None = None
+    spool_bytes: int | None = None
     codec: str = "auto"
     retention: Any = None
     save_histogram: bool | None = None
@@ -87,8 +89,8 @@ class HookConfig:
             put("save_histogram", self.exports_tensorboard)
         for name in _BOOLEANS:
             check_flag(name, getattr(self, name))
-        for name in ("out_dir", "tensorboard_dir"):
-            put(name, _directory(name, getattr(self, name)))
+        put("tensorboard_dir", _directory("tensorboard_dir", self.tensorboard_dir))
+        put("out_dir", self._place())
         put("include_regex", _regexes(self.include_regex))
         if self.save_config is not None:
             put("save_config", SaveConfig.parse(self.save_config))
@@ -106,6 +108,19 @@ class HookConfig:
         put("retention", Retention.of(self.retention))
         put("include_workers", _workers(self.include_workers))
         SessionOptions(**self._session_fields(1))  # Checks the remaining settings.
+
+    def _place(self) -> Path | str | None:
+        """The directory of the run, or its URL."""
+        given = self.out_dir
+        if not isinstance(given, str) or not _URL.match(given):
+            return _directory("out_dir", given)
+        if self.exports_tensorboard:
+            msg = (
+                "export_tensorboard and tensorboard_dir are for runs in a directory; "
+                "export a run at a URL afterwards, with tdbg export tensorboard"
+            )
+            raise ConfigurationError(msg)
+        return given
 
     def registry(self) -> CollectionRegistry:
         """Return a new registry of the collections that are captured."""
@@ -183,8 +198,7 @@ def _directory(name: str, value: object) -> Path | None:
     text = os.fsdecode(value)
     if _URL.match(text):
         msg = (
-            f"{name} must be a directory of this machine, not {text!r}: "
-            "runs are written to local files"
+            f"{name} must be a directory of this machine, not the URL of another place"
         )
         raise ConfigurationError(msg)
     return Path(text).expanduser()

@@ -137,6 +137,8 @@ _CHOICES = {
     "codec": ("none", "auto", "max"),
 }
 MAX_THREADS = 256
+# The least number of bytes of each.
+_BYTES = {"queue_bytes": 1, "min_free_bytes": 0, "spool_bytes": 1 << 20}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +154,8 @@ class SessionOptions:
         queue_bytes: Bound of staging memory; None: the core's.
         min_free_bytes: Below so much free disk space nothing is written; None:
             the core's.
+        spool_bytes: Bound of what waits on this machine to be sent to a URL; None:
+            2 GiB.
         codec: How raw values are stored: "none", "auto" or "max".
         retention: What the run keeps; None: everything.
         precise: Statistics of small floats as exactly as those of float64.
@@ -173,6 +177,7 @@ class SessionOptions:
     overflow: str = "block"
     queue_bytes: int | None = None
     min_free_bytes: int | None = None
+    spool_bytes: int | None = None
     codec: str = "auto"
     retention: Retention | None = None
     precise: bool = False
@@ -188,10 +193,11 @@ class SessionOptions:
     def __post_init__(self) -> None:
         for name, valid in _CHOICES.items():
             check_choice(name, getattr(self, name), valid)
-        for name, least in (("queue_bytes", 1), ("min_free_bytes", 0)):
+        for name, least in _BYTES.items():
             value = getattr(self, name)
             if value is not None and whole_number(value, least) is None:
-                msg = f"{name} must be a number of bytes, not {value!r}"
+                from_ = f" from {least}" if least > 1 else ""
+                msg = f"{name} must be a number of bytes{from_}, not {value!r}"
                 raise ConfigurationError(msg)
         check_flag("precise", self.precise)
         if whole_number(self.threads, 1, MAX_THREADS) is None:

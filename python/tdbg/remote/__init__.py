@@ -7,17 +7,26 @@ library of a store.
 from __future__ import annotations
 
 from tdbg.remote.layout import BlockObject, Manifest, ShippedFile, newest_manifests
+from tdbg.remote.shipping import Shipping
+from tdbg.remote.spool import lead_spool, spool_of, spool_url
 from tdbg.remote.stores import Listed, Store, check_url, is_url, open_store, scrub
+from tdbg.remote.uploader import Progress, Uploader
 
 __all__ = [
     "BlockObject",
     "Listed",
     "Manifest",
+    "Progress",
     "ShippedFile",
+    "Shipping",
     "Store",
+    "Uploader",
     "check_url",
     "is_url",
+    "lead_spool",
     "newest_manifests",
     "open_store",
     "scrub",
+    "spool_of",
+    "spool_url",
 ]

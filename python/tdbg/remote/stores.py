@@ -145,6 +145,7 @@ class Store:
         self.fs = fs
         self.root = root.rstrip("/")
         self._is_local = _protocol(fs) == "file"
+        self._has_prefixes = _protocol(fs) == "s3"
 
     def path(self, name: str) -> str:
         """The path of an object in the file system."""
@@ -169,13 +170,22 @@ class Store:
         """All objects at any depth below a folder; none: an empty list."""
         with self._errors("list", folder):
             self.fs.invalidate_cache()
-            found = self.fs.find(self.path(folder), detail=True)
+            found = self._find(folder)
             start = len(self._stripped(self.root)) + 1
             return [
                 Listed(self._stripped(path)[start:], int(info["size"] or 0))
                 for path, info in sorted(found.items())
                 if "/.tmp-" not in path
             ]
+
+    def _find(self, folder: str) -> dict[str, Any]:
+        found: dict[str, Any]
+        if self._has_prefixes and folder:
+            # One request; without a prefix, s3fs asks twice more about what is empty.
+            found = self.fs.find(self.root, prefix=f"{folder}/", detail=True)
+        else:
+            found = self.fs.find(self.path(folder), detail=True)
+        return found
 
     def write(self, name: str, content: bytes, *, is_new: bool = False) -> None:
         """Store an object, which appears whole.
@@ -193,13 +203,16 @@ class Store:
             if self._is_local:
                 _write_whole(Path(self.path(name)), content, is_new=is_new)
             else:
-                self._pipe(self.path(name), content, is_new)
+                self._pipe(self.path(name), content, is_new=is_new)
 
     def write_file(self, name: str, source: Path) -> None:
         """Store the bytes of a file; the object appears whole."""
         with self._errors("write", name):
             if self._is_local:
                 _write_whole(Path(self.path(name)), source, is_new=False)
+            elif _protocol(self.fs) == "memory":
+                # What it is given in pieces, it shows in pieces.
+                self._pipe(self.path(name), source.read_bytes(), is_new=False)
             else:
                 self.fs.put_file(str(source), self.path(name))
 
@@ -208,7 +221,7 @@ class Store:
         with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(self.path(name))
 
-    def _pipe(self, path: str, content: bytes, is_new: bool) -> None:
+    def _pipe(self, path: str, content: bytes, *, is_new: bool) -> None:
         if is_new:
             try:
                 self.fs.pipe_file(path, content, mode="create")
@@ -272,6 +285,8 @@ def _options(scheme: str) -> dict[str, Any]:
     if scheme in ("s3", "s3a"):
         limits = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
         once = {"retries": {"total_max_attempts": 1}}
+        # With more, it asks for the size of what it is to read as a whole.
+        own["max_concurrency"] = 1
         return {**own, "config_kwargs": {**limits, **once}}
     return own
 

@@ -273,7 +273,7 @@ def test_a_dry_run_and_ranks_in_a_file_for_smdebug(tmp_path: Path) -> None:
         ({"include_workers": []}, "include_workers: an empty list"),
         ({"include_workers": [-1]}, "include_workers: there is no rank -1"),
         ({"overflow": "smple"}, "overflow: unknown 'smple'; did you mean 'sample'"),
-        ({"out_dir": "s3://bucket/x"}, "out_dir must be a directory of this machine"),
+        ({"tensorboard_dir": "s3://bucket/x"}, "must be a directory of this machine"),
         ({"out_dir": 3}, "out_dir must be the path of a directory, not 3"),
         ({"budget": 2}, "budget must be a share"),
         ({"threads": 0}, "threads must be from 1"),

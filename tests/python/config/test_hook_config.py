@@ -129,7 +129,7 @@ def test_every_argument_reaches_the_run(run_dir: Path) -> None:
         ({"include_workers": "al"}, "include_workers: unknown 'al'; did you mean 'all"),
         ({"include_workers": 3}, "A list of ranks is valid, too"),
         ({"include_workers": [True]}, "include_workers: True is not a rank"),
-        ({"out_dir": "s3://bucket/run"}, "out_dir must be a directory of this machine"),
+        ({"tensorboard_dir": "s3://bucket/run"}, "must be a directory of this machine"),
         ({"out_dir": ""}, "out_dir must be the path of a directory"),
         ({"export_tensorboard": "yes"}, "export_tensorboard must be True or False"),
         ({"tensorboard_dir": "s3://x"}, "tensorboard_dir must be a directory of this"),

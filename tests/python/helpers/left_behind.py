@@ -171,9 +171,11 @@ def threads_now() -> set[threading.Thread]:
     return {
         thread
         for thread in threading.enumerate()
-        # Those of a pool end with it, whoever has it; tqdm has one for the process.
+        # Those of a pool end with it, whoever has it; tqdm and fsspec have one for the
+        # process, and asyncio has those that resolve names.
         if "ThreadPoolExecutor" not in thread.name
         and type(thread).__name__ != "TMonitor"
+        and not thread.name.startswith(("asyncio_", "fsspecIO"))
     }
 
 
