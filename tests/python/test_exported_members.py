@@ -14,6 +14,7 @@ EXPECTED = [
     "CollectionKeys",
     "ModeKeys",
     "ReductionConfig",
+    "Retention",
     "SaveConfig",
     "SaveConfigMode",
     "TdbgError",
