@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from benchmarks._harness.machine import ROOT
 from benchmarks.ui.__main__ import address
 from benchmarks.ui._pages import browser
 from benchmarks.ui._server import served
+from benchmarks.ui._sweep import Trial, sweep, train
 from benchmarks.ui._trainings import TRAININGS, Training
 from benchmarks.ui.contenders import tdbg_ui
 
@@ -70,23 +72,38 @@ PICTURES = {
     "time-light": Picture("run={loader-bound}&screen=time", height=1420),
     "compare-narrow-dark": Picture(_COMPARED, True, NARROW, 1500),
 }
+#: Of the sweep, which has a folder of its own.
+SWEEP_PICTURES = {
+    "sweep-light": Picture("sort=-best.val/accuracy@EVAL", height=640),
+    "herd-light": Picture("view=herd&role=weight&of={sweep-19}", height=760),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=ROOT / "build/pictures/runs")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images")
-    parser.add_argument("names", nargs="*", help=", ".join(PICTURES))
+    known = [*PICTURES, *SWEEP_PICTURES]
+    parser.add_argument("names", nargs="*", help=", ".join(known))
     given = parser.parse_args()
     torch.set_num_threads(1)
     for name, training in TRAININGS.items():
         record(given.runs / name, training)
-    with served(tdbg_ui, given.runs) as server, browser() as found:
-        home = address("tdbg", given.runs, server)
-        for name in given.names or PICTURES:
-            path = given.out / f"dashboard-{name}.png"
-            take(found, home, PICTURES[name], path)
-            print(path)
+    swept = given.runs.with_name("sweep")
+    for trial in sweep():
+        record(swept / trial.name, partial(_of_sweep, trial))
+    asked = given.names or known
+    for folder, pictures in ((given.runs, PICTURES), (swept, SWEEP_PICTURES)):
+        with served(tdbg_ui, folder) as server, browser() as found:
+            home = address("tdbg", folder, server)
+            for name in [each for each in asked if each in pictures]:
+                path = given.out / f"dashboard-{name}.png"
+                take(found, home, pictures[name], path)
+                print(path)
+
+
+def _of_sweep(trial: Trial, path: Path) -> None:
+    train(path.parent, trial)
 
 
 def record(path: Path, training: Training) -> None:
@@ -126,11 +143,12 @@ def take(found: Browser, home: str, picture: Picture, path: Path) -> None:
 def runs_of(page: Page) -> dict[str, str]:
     """The ids of the runs that are listed, by name."""
     rows = page.locator(".run-row")
-    rows.nth(len(TRAININGS) - 1).wait_for()
+    page.locator(".runs-head h1", has_not_text="reading").wait_for()
     found = {}
     for row in rows.all():
         name = row.locator(".run-name b").inner_text()
-        found[name] = str(row.get_attribute("href")).partition("run=")[2]
+        link = row.locator(".run-link").get_attribute("href")
+        found[name] = str(link).partition("run=")[2]
     return found
 
 

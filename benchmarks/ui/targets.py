@@ -41,7 +41,7 @@ from tdbg.run.directory import create_run
 ENVIRONMENT = "ui"
 WHAT = ("screen", "zoom", "hover", "scrub", "runs", "heap", "cost", "report")
 # A list and the verdict; a chart; the picture of all layers.
-ROWS = "document.querySelectorAll('.run-list li').length"
+ROWS = "document.querySelectorAll('.run-list .run-row').length"
 # Steps of a training that is watched, and how long it is watched at a time.
 PERIOD_SECONDS = 1.5
 WATCHED, ALONE, SPUN = KINDS = ("watched", "alone", "beside a program that spins")

@@ -22,17 +22,24 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tdbg.config.messages import printable
 from tdbg.errors import ConfigurationError, StorageError
-from tdbg.run.directory import open_run, read_small_file
+from tdbg.run.directory import Run, open_run, read_small_file
 from tdbg.run.json_values import load_json, mapping_of
 
-__all__ = ["ANNOTATIONS_FILE", "NOTHING", "Annotation", "annotate", "annotations_in"]
+__all__ = [
+    "ANNOTATIONS_FILE",
+    "NOTHING",
+    "Annotation",
+    "annotate",
+    "annotations_in",
+    "forget",
+]
 
 #: The file, in the folder that holds the runs.
 ANNOTATIONS_FILE = ".tdbg-runs.json"
@@ -82,15 +89,7 @@ def annotations_in(folder: str | os.PathLike[str]) -> dict[str, Annotation]:
         for uuid, found in annotations_in("runs").items():
             print(uuid, found.tags)
     """
-    found = {}
-    for uuid, entry in _entries(Path(folder)).items():
-        with contextlib.suppress(ConfigurationError, TypeError):
-            found[uuid] = _checked(
-                tags=entry.get("tags", ()),
-                note=entry.get("note", ""),
-                archived=entry.get("archived", False),
-            )
-    return found
+    return _annotations(_entries(Path(folder)))
 
 
 def annotate(
@@ -119,28 +118,54 @@ def annotate(
         annotate("runs/digits", add_tags=["baseline"], note="the one in the paper")
     """
     run = open_run(path)
-    folder = run.path.resolve().parent
+
+    def changed(before: Annotation) -> Annotation:
+        tags = dict.fromkeys([*before.tags, *add_tags])
+        return _checked(
+            tags=[each for each in tags if each not in remove_tags],
+            note=before.note if note is None else note,
+            archived=before.archived if archived is None else archived,
+        )
+
+    return _change(run, changed)
+
+
+def forget(run: Run) -> None:
+    """Take back all that is said about a run, which may have been deleted by now.
+
+    Raises:
+        StorageError: If the folder cannot be written to.
+    """
+    if run.uuid.hex() in _entries(run.path.resolve().parent):
+        _change(run, lambda _: NOTHING)
+
+
+def _change(run: Run, changed: Callable[[Annotation], Annotation]) -> Annotation:
+    folder, key = run.path.resolve().parent, run.uuid.hex()
     try:
         with _locked(folder):
             entries = _entries(folder)
-            before = annotations_in(folder).get(run.uuid.hex(), NOTHING)
-            tags = [
-                *before.tags,
-                *(each for each in add_tags if each not in before.tags),
-            ]
-            found = _checked(
-                tags=[each for each in tags if each not in remove_tags],
-                note=before.note if note is None else note,
-                archived=before.archived if archived is None else archived,
-            )
-            entries[run.uuid.hex()] = {"name": run.path.name, **found.to_json()}
+            found = changed(_annotations(entries).get(key, NOTHING))
+            entries[key] = {"name": run.path.name, **found.to_json()}
             if found == NOTHING:
-                del entries[run.uuid.hex()]
+                del entries[key]
             _replace(folder, entries)
+    except StorageError:
+        raise
     except OSError as error:
-        if isinstance(error, StorageError):
-            raise
         raise StorageError.of(error, "write", folder / ANNOTATIONS_FILE) from error
+    return found
+
+
+def _annotations(entries: Mapping[str, Mapping[str, Any]]) -> dict[str, Annotation]:
+    found = {}
+    for uuid, entry in entries.items():
+        with contextlib.suppress(ConfigurationError):
+            found[uuid] = _checked(
+                tags=entry.get("tags", ()),
+                note=entry.get("note", ""),
+                archived=entry.get("archived", False),
+            )
     return found
 
 

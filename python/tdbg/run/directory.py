@@ -26,6 +26,7 @@ from tdbg.run.foreign import are_of_smdebug, is_smdebug_output
 from tdbg.run.json_values import load_json
 
 __all__ = [
+    "RUN_FILE",
     "Run",
     "WriterDirectory",
     "create_run",

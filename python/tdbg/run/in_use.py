@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from tdbg.errors import RunInUse
 from tdbg.run.directory import Run, WriterDirectory, writer_directories
 
-__all__ = ["LivingWriter", "living_writer", "refuse_if_in_use"]
+__all__ = ["LivingWriter", "living_writer", "refuse_if_in_use", "state_at_a_glance"]
 
 # A writer changes its page every half second.  One that nothing else tells of is
 # watched for several times as long.
@@ -24,6 +24,8 @@ WATCHED_SECONDS = 2.0
 LATE_SECONDS = 1.5
 _PAUSE_SECONDS = 0.05
 _LIVES = ("running", "stalled")
+# That of a run is the first one that a writer has.
+_STATES = (*_LIVES, "unknown", "dead", "closed")
 
 
 class LivingWriter(NamedTuple):
@@ -94,6 +96,22 @@ def living_writer(writers: Iterable[WriterDirectory]) -> LivingWriter | None:
             if not _may_live(writer, page):
                 del pages[writer]
     return None
+
+
+def state_at_a_glance(run: Run) -> str:
+    """Return the state of the training, by the commit pages of its newest writers.
+
+    For a list of many runs: no record is read.  ``Trial.status`` knows more, such as
+    which writers belong to the newest attempt.
+    """
+    newest = {
+        each.rank: each  # In ascending order of their generations.
+        for each in writer_directories(run)
+        if each.role == "train"
+    }
+    pages = [_page(writer) for writer in newest.values()]
+    states = {"unknown" if page is None else str(page["state"]) for page in pages}
+    return next((each for each in _STATES if each in states), "unknown")
 
 
 def _page(writer: WriterDirectory) -> dict[str, Any] | None:

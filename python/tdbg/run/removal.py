@@ -16,6 +16,7 @@ from typing import Any
 
 from tdbg.config.retention import Retention
 from tdbg.errors import NotARun, RunInUse, StorageError
+from tdbg.run.annotations import forget
 from tdbg.run.directory import RUN_FILE, Run, WriterDirectory, open_run
 from tdbg.run.directory import writer_directories as directories_of
 from tdbg.run.in_use import living_writer
@@ -170,6 +171,8 @@ def remove_run(
 ) -> RemovedRun:
     """Remove a run: its files, and its directory unless others have files there.
 
+    What somebody said about it goes with it: tags and note.
+
     Args:
         path: The directory of the run.
         force: Remove it even while a training writes to it, which then counts what it
@@ -200,6 +203,7 @@ def remove_run(
     left = {entry.name for entry in os.scandir(run.path)} - {each.name for each in own}
     if not dry_run:
         _remove(run.path, own)
+        forget(run)
     return RemovedRun(str(run.path), n_bytes, tuple(sorted(left)))
 
 

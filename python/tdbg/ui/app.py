@@ -33,7 +33,15 @@ from tdbg.errors import ConfigurationError, QueryError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.json_values import load_json
 from tdbg.trial import DURATION_FIELD, Trial
-from tdbg.ui import comparison, control, documents, elements, series, times
+from tdbg.ui import (
+    comparison,
+    control,
+    documents,
+    elements,
+    run_list,
+    series,
+    times,
+)
 from tdbg.ui.control import estimate
 from tdbg.ui.judging import Judges, Judging
 from tdbg.ui.packing import MEDIA_TYPE
@@ -62,7 +70,9 @@ HEARTBEAT_SECONDS = 15.0
 MAX_WATCHED = 64
 MAX_BINS = 256
 MAX_COMPARED = 8
-MAX_TOLD = 64
+MAX_TOLD = 256
+# As many as are open at once, so that charts of them all open none twice.
+MAX_DRAWN = 128
 # More steps than any training has.
 MAX_ASKED = 1 << 40
 
@@ -92,11 +102,14 @@ def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
     judged = Judges(runs.open, by_itself=judges)
     handlers = {
         "/api/runs": _Handler("GET", partial(_list, judged)),
+        "/api/records": _Handler("GET", _records, is_heavy=True),
         "/api/run": _Handler("GET", partial(_run, judged)),
         "/api/tensors": _Handler("GET", _tensors),
         "/api/envelope": _Handler("GET", _envelope, is_heavy=True),
         "/api/ranks": _Handler("GET", _ranks, is_heavy=True),
         "/api/curve": _Handler("GET", _curve),
+        "/api/curves": _Handler("GET", _curves, is_heavy=True),
+        "/api/herd": _Handler("GET", _herd, is_heavy=True),
         "/api/trees": _Handler("GET", _trees, is_heavy=True),
         "/api/time": _Handler("GET", _time, is_heavy=True),
         "/api/time_maps": _Handler("GET", _time_maps, is_heavy=True),
@@ -110,6 +123,8 @@ def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
         "/api/answer": _Handler("GET", _request_answer),
         "/api/stop": _Handler("POST", _stop),
         "/api/capture": _Handler("POST", _capture),
+        "/api/annotate": _Handler("POST", _annotate),
+        "/api/delete": _Handler("POST", _delete),
         "/api/judge": _Handler("POST", partial(_judge, judged)),
     }
     turns, gives_back = Turns(), GivesBack()
@@ -280,12 +295,16 @@ def _error(status: int, reason: str) -> Response:
 
 def _list(judges: Judges, asked: _Question) -> object:
     if "run" in asked.query:
-        found = documents.tell_runs(asked.runs, asked.ids(MAX_TOLD))
+        found = run_list.tell_runs(asked.runs, asked.ids(MAX_TOLD))
     else:
-        found = documents.list_runs(asked.runs)
+        found = run_list.list_runs(asked.runs)
     judges.list(found["runs"])
     told = [_with_judging(each, judges.state(each["id"])) for each in found["runs"]]
-    return {**found, "runs": told}
+    return {**found, "runs": told, "may_control": asked.may_control}
+
+
+def _records(asked: _Question) -> object:
+    return run_list.records_of_runs(asked.runs, asked.ids(MAX_TOLD))
 
 
 def _with_judging(
@@ -380,6 +399,33 @@ def _curve(asked: _Question) -> object:
     return found.packed()
 
 
+def _curves(asked: _Question) -> object:
+    return comparison.curves(
+        [asked.runs.open(id_) for id_ in asked.ids(MAX_DRAWN)],
+        asked.text("name"),
+        axis=asked.axis,
+        start=asked.number("start", most=series.MAX_PLACE) or 0,
+        stop=asked.number("stop", most=series.MAX_PLACE) or 0,
+        columns=asked.columns(),
+        check=asked.check,
+    )
+
+
+def _herd(asked: _Question) -> object:
+    return comparison.herd_of(
+        [asked.runs.open(id_) for id_ in asked.ids(MAX_DRAWN)],
+        asked.query.getlist("healthy"),
+        of=asked.text("of") if "of" in asked.query else None,
+        role=asked.text("role"),
+        field=asked.text("field"),
+        axis=asked.axis,
+        start=asked.number("start", most=series.MAX_PLACE) or 0,
+        stop=asked.number("stop", most=series.MAX_PLACE) or 0,
+        columns=asked.columns(),
+        check=asked.check,
+    )
+
+
 def _rows(asked: _Question) -> object:
     start = asked.number("start") or 0
     stop = asked.number("stop")
@@ -460,6 +506,14 @@ def _judge(judges: Judges, asked: _Question) -> object:
     return judges.start(asked.run)
 
 
+def _annotate(asked: _Question) -> object:
+    return run_list.annotate_runs(asked.runs, asked.body)
+
+
+def _delete(asked: _Question) -> object:
+    return run_list.delete_runs(asked.runs, asked.body)
+
+
 def _stop(asked: _Question) -> object:
     return control.ask_to_stop(asked.run.trial, asked.body)
 
@@ -489,7 +543,7 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
     State, not history: whoever is slow skips, and nothing queues.
     """
     known: dict[str, tuple[int, int, int]] = {}
-    listed: list[str] | None = None
+    listed: object = None
     clock = asyncio.get_running_loop().time
     next_list = spoke = changed_at = clock()
     yield "retry: 1000\n\n"
@@ -499,8 +553,9 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
         if now >= next_list:
             next_list = now + LIST_SECONDS
             found = list(await run_in_threadpool(runs.found))
-            if found != listed:
-                listed, said["runs"] = found, found
+            now_listed = found, await run_in_threadpool(runs.annotated)
+            if now_listed != listed:
+                listed, said["runs"] = now_listed, found
         versions = await run_in_threadpool(_versions, runs, watched)
         changed = {id_: v for id_, v in versions.items() if known.get(id_) != v}
         if changed:

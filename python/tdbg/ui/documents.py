@@ -6,101 +6,27 @@ Thread safety: functions; the trial's lock is held inside.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tdbg.compare import Axis
-from tdbg.errors import TdbgError
 from tdbg.trial import Trial
+from tdbg.ui.run_view import viewed
 from tdbg.ui.runs import OpenRun, Runs
-from tdbg.ui.series import curve, curve_names
+from tdbg.ui.series import curve_names
 from tdbg.view import (
-    RunRow,
-    RunView,
     file_problems,
     in_forward_order,
     tensors_in,
-    view_of,
 )
 
 __all__ = [
     "describe_run",
     "described",
-    "list_runs",
-    "tell_runs",
     "tensors_of",
     "tree_sections",
 ]
 
-SPARK_COLUMNS = 48
-# Threads that wait for the disk; Python runs in one of them at a time.
-OPENERS = 4
 MAX_EPISODES = 500
 MAX_PROBLEMS = 50
-
-
-def list_runs(runs: Runs) -> dict[str, Any]:
-    """Every run at once: those in training first, then the newest.
-
-    A run of which nothing is known yet, or something else by now, is there by name and
-    time alone, without a ``state``: ``tell_runs`` reads it.
-    """
-    listed = [_listed(runs, id_) for id_ in runs.found()]
-    listed.sort(key=lambda each: str(each.get("created", "")), reverse=True)
-    listed.sort(key=lambda each: each.get("state") != "running")
-    return {"places": runs.places, "runs": listed}
-
-
-def tell_runs(runs: Runs, ids: Sequence[str]) -> dict[str, Any]:
-    """Some runs in short: what is wrong with them, and how their loss goes."""
-    with ThreadPoolExecutor(OPENERS) as openers:
-        told = list(openers.map(lambda each: _in_short(runs, each), ids))
-    return {"places": runs.places, "runs": told}
-
-
-def _listed(runs: Runs, id_: str) -> dict[str, Any]:
-    try:
-        known = runs.known_in_short(id_) or {"created": runs.created(id_)}
-        return {"id": id_, "name": runs.name(id_), **known}
-    except TdbgError as error:
-        return _unreadable(id_, error)
-
-
-def _in_short(runs: Runs, id_: str) -> dict[str, Any]:
-    try:
-        return {"id": id_, "name": runs.name(id_), **runs.in_short(id_, _short)}
-    except TdbgError as error:
-        return _unreadable(id_, error)
-
-
-def _unreadable(id_: str, error: TdbgError) -> dict[str, Any]:
-    return {"id": id_, "name": id_, **RunRow(None, str(error)).to_json()}
-
-
-def _short(trial: Trial) -> dict[str, Any]:
-    with trial.no_refresh():
-        view, document = _viewed(trial)
-        loss = view.loss
-        name = loss.name if loss else next(iter(curve_names(trial)), None)
-        spark = None
-        if name is not None:
-            mode = loss.mode if loss else None
-            spark = curve(trial, name, mode=mode, columns=SPARK_COLUMNS)
-        return {
-            **document,
-            "loss": None if spark is None else {"name": name, **spark.to_json()},
-        }
-
-
-def _viewed(trial: Trial) -> tuple[RunView, dict[str, Any]]:
-    """How a run is, and the same for JSON."""
-    table = trial.step_table()
-    view = view_of(trial, table=table)
-    # Where its steps begin and end, on the axes that runs are compared on.
-    starts = {axis.value: axis.start(table) for axis in Axis}
-    ends = {axis.value: axis.end(table) for axis in Axis}
-    return view, {**view.to_json(), "starts": starts, "ends": ends}
 
 
 def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, Any]:
@@ -130,7 +56,7 @@ def _as_judged(run: OpenRun) -> dict[str, Any]:
 def described(trial: Trial) -> dict[str, Any]:
     """Return the document of a run that no server has opened."""
     with trial.no_refresh():
-        view, document = _viewed(trial)
+        view, document = viewed(trial)
         episodes, statuses = view.diagnosis.episodes, view.diagnosis.statuses
         return {
             **document,

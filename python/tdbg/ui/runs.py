@@ -16,16 +16,24 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tdbg.errors import QueryError, TdbgError
 from tdbg.importers import local_run
 from tdbg.modes import TRAINING
-from tdbg.run.directory import find_runs, fingerprint, local_path, open_run
+from tdbg.run.annotations import (
+    ANNOTATIONS_FILE,
+    NOTHING,
+    Annotation,
+    annotations_in,
+)
+from tdbg.run.directory import Run, find_runs, fingerprint, local_path, open_run
 from tdbg.trial import Trial, create_trial
 from tdbg.ui.judging import Judging
+from tdbg.ui.run_cache import RunCache
 from tdbg.view import ENDED
 
 __all__ = ["OpenRun", "Runs"]
@@ -115,17 +123,58 @@ class OpenRun:
         return value
 
 
+class _Annotations:
+    """Tags and notes of runs, read again when their file has changed."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, tuple[object, dict[str, Annotation]]] = {}
+
+    def of(self, path: Path, run: Run) -> Annotation:
+        folder = _folder(path)
+        stamp, held = _stamp(folder), self._held.get(folder)
+        if held is None or held[0] != stamp:
+            held = self._held[folder] = stamp, annotations_in(folder)
+        return held[1].get(run.uuid.hex(), NOTHING)
+
+    def stamp(self, folders: Iterable[Path]) -> object:
+        return frozenset((folder, _stamp(folder)) for folder in folders)
+
+
+def _folder(path: Path) -> Path:
+    """Return the folder that a run lies in; a link lies where it leads to."""
+    return _real_path(path).parent
+
+
+def _real_path(path: Path) -> Path:
+    return path.resolve() if path.is_symlink() else _real(path.parent) / path.name
+
+
+@lru_cache(maxsize=4096)
+def _real(folder: Path) -> Path:
+    return folder.resolve()
+
+
+def _stamp(folder: Path) -> object:
+    """Return what changes with the annotations of a folder."""
+    try:
+        status = (folder / ANNOTATIONS_FILE).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 class Runs:
     """The runs below some folders.
 
     Args:
         paths: Runs, folders of runs, or patterns such as ``runs/*``.
+        cache: File in which what is said of runs outlives the server; None: none.
 
     Raises:
         ConfigurationError: If one is no path of this machine.
     """
 
-    def __init__(self, paths: Sequence[str]) -> None:
+    def __init__(self, paths: Sequence[str], cache: Path | None = None) -> None:
         self._paths = [str(local_path(path)) for path in paths]
         self._lock = threading.Lock()
         self._listed = -LIST_SECONDS
@@ -133,8 +182,10 @@ class Runs:
         self._names: dict[str, str] = {}
         self._ids: dict[Path, str] = {}
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
-        self._ended: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._created: dict[str, str] = {}
+        self._ended: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
+        self._cache = RunCache(cache)
+        self._annotations = _Annotations()
+        self._runs: dict[str, Run] = {}
 
     @property
     def places(self) -> list[str]:
@@ -156,11 +207,12 @@ class Runs:
     def _take(self, paths: list[Path]) -> None:
         """These are the runs from now on; only new ones are looked at."""
         known = self._ids
-        self._ids = {path: known.get(path) or _id_of(path) for path in paths}
-        if self._ids.keys() == known.keys() and self._names:
+        if set(paths) == known.keys() and self._names:
             return
+        real = {path: _real_path(path) for path in paths}
+        self._ids = {path: known.get(path) or _id_of(real[path]) for path in paths}
         self._found = {id_: path for path, id_ in self._ids.items()}
-        places = {id_: path.resolve() for id_, path in self._found.items()}
+        places = {id_: real[path] for id_, path in self._found.items()}
         folders = [place.parent for place in places.values()]
         common = os.path.commonpath(folders) if folders else ""
         self._names = {
@@ -177,17 +229,17 @@ class Runs:
         with self._lock:
             return self._names[id_]
 
-    def created(self, id_: str) -> str:
-        """When a run was made, as ISO 8601 text in UTC; its records are not opened.
+    def description(self, id_: str) -> Run:
+        """What a run says of itself; its records are not opened.
 
         Raises:
             QueryError: If there is no such run.
             TdbgError: If it cannot be read.
         """
         path = self._path(id_)
-        found = self._created.get(id_)
+        found = self._runs.get(id_)
         if found is None:
-            found = self._created[id_] = open_run(local_run(path)).created
+            found = self._runs[id_] = open_run(local_run(path))
         return found
 
     def open(self, id_: str) -> OpenRun:
@@ -210,57 +262,107 @@ class Runs:
                 self._open.popitem(last=False)
             return run
 
-    def in_short(
-        self, id_: str, describe: Callable[[Trial], dict[str, Any]]
+    def told(
+        self, id_: str, what: str, describe: Callable[[Trial], dict[str, Any]]
     ) -> dict[str, Any]:
         """What *describe* says of a run, asked again only when the run has changed.
 
-        What it says of a run that has ended is kept when the run is closed, for as long
-        as its files stay what they are: to list thousands opens none a second time.
+        What it says of a run that has ended is kept when the run is closed, and in the
+        cache when the server ends, for as long as the files stay what they are: to list
+        thousands opens none a second time.
 
         Args:
             id_: The run.
-            describe: Must say the state of the training under ``state``.
+            what: What the document is called.
+            describe: Makes it.
 
         Raises:
             QueryError: If there is no such run, or not any more.
             TdbgError: If it cannot be read.
         """
         path = self._path(id_)
-        with self._lock:
-            run, kept = self._open.get(id_), self._ended.get(id_)
         files = fingerprint(path)
-        if run is None and kept is not None and kept[0] == files:
-            return kept[1]
-        run = run or self.open(id_)
-        found = run.kept("short", lambda: describe(run.trial))
         with self._lock:
-            self._ended.pop(id_, None)
-            if found["state"] in ENDED:
-                self._ended[id_] = (files, found)
+            run = self._open.get(id_)
+        if run is None:
+            kept = self._kept(id_, path, what, files)
+            if kept is not None:
+                return kept
+        run = run or self.open(id_)
+        found = run.kept(what, lambda: describe(run.trial))
+        has_ended = run.trial.status in ENDED
+        with self._lock:
+            self._ended.pop((id_, what), None)
+            if has_ended:
+                self._ended[id_, what] = (files, found)
+        if has_ended:
+            self._cache.put(str(path), what, files, found)
         return found
 
-    def known_in_short(self, id_: str) -> dict[str, Any] | None:
-        """What ``in_short`` would say without reading the run; None: it would have to.
+    def known(self, id_: str, what: str) -> dict[str, Any] | None:
+        """What ``told`` would say without reading the run; None: it would have to.
 
         Raises:
             QueryError: If there is no such run, or not any more.
         """
         path = self._path(id_)
         with self._lock:
-            run, kept = self._open.get(id_), self._ended.get(id_)
+            run = self._open.get(id_)
         if run is not None:
-            return run.known("short")
-        if kept is not None and kept[0] == fingerprint(path):
-            return kept[1]
-        return None
+            return run.known(what)
+        return self._kept(id_, path, what, fingerprint(path))
+
+    def _kept(
+        self, id_: str, path: Path, what: str, files: int
+    ) -> dict[str, Any] | None:
+        """Return what was said of a run that had ended and has not changed since."""
+        with self._lock:
+            held = self._ended.get((id_, what))
+        if held is not None:
+            return held[1] if held[0] == files else None
+        found = self._cache.get(str(path), what, files)
+        if found is not None:
+            with self._lock:
+                self._ended[id_, what] = (files, found)
+        return found
+
+    def annotation(self, id_: str) -> Annotation:
+        """What somebody said about a run.
+
+        Raises:
+            QueryError: If there is no such run, or not any more.
+            StorageError: If the run, or what is said of it, cannot be read.
+        """
+        return self._annotations.of(self._path(id_), self.description(id_))
+
+    def place(self, id_: str) -> Path:
+        """Where a run lies.
+
+        Raises:
+            QueryError: If there is no such run, or not any more.
+        """
+        return self._path(id_)
+
+    def forget(self, id_: str) -> None:
+        """Close a run, and look for runs anew when the next one asks."""
+        with self._lock:
+            self._open.pop(id_, None)
+            self._listed = -LIST_SECONDS
+
+    def annotated(self) -> object:
+        """Return something that is another one when somebody has annotated a run."""
+        with self._lock:
+            folders = {_folder(path) for path in self._look().values()}
+        return self._annotations.stamp(folders)
 
     def _path(self, id_: str) -> Path:
         with self._lock:
             found = self._look().get(id_)
             if found is None:
-                for each in (self._open, self._ended, self._created):
+                for each in (self._open, self._runs):
                     each.pop(id_, None)
+                for key in [key for key in self._ended if key[0] == id_]:
+                    del self._ended[key]
         if found is None:
             msg = "there is no such run, or no longer"
             raise QueryError(msg)
@@ -283,4 +385,4 @@ class Runs:
 
 def _id_of(path: Path) -> str:
     """Return an id that stays the same for a place, so that links stay good."""
-    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]

@@ -17,6 +17,7 @@ import uvicorn
 from tdbg.errors import ConfigurationError
 from tdbg.ui.app import create_app
 from tdbg.ui.connections import BoundedProtocol
+from tdbg.ui.run_cache import cache_file
 from tdbg.ui.runs import Runs
 from tdbg.ui.security import Access, is_loopback
 
@@ -89,7 +90,7 @@ def serve(
         ConfigurationError: If the address cannot be listened at, or a path is that of
             another machine.
     """
-    runs = Runs(paths)
+    runs = Runs(paths, cache_file())
     listener = _listen(settings)
     access = access or settings.access()
     address = _address(settings, listener, access)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,10 @@ from tdbg.ui import Access, Settings, serve
 from tdbg.ui.packing import unpack
 
 __all__ = ["Answer", "Dashboard", "dashboard", "page_address"]
+
+
+# Not that of whoever runs the tests.
+CACHE = str(Path(tempfile.gettempdir()) / "tdbg-tests-cache")
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,10 @@ def dashboard(
         "hosts": sorted(held.hosts),
     }
     process = subprocess.Popen(
-        [sys.executable, __file__, json.dumps(order)], stdout=subprocess.PIPE, text=True
+        [sys.executable, __file__, json.dumps(order)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"XDG_CACHE_HOME": CACHE, **os.environ},
     )
     try:
         assert process.stdout is not None

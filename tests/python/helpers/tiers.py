@@ -25,6 +25,7 @@ SECOND = {
     "ui/test_axes.py": "a browser",
     "ui/test_little_recorded.py": "a browser",
     "ui/test_live.py": "a browser",
+    "ui/test_many_runs_page.py": "a browser",
     "ui/test_page.py": "a browser",
     "ui/test_states.py": "a browser",
     "ui/test_time_page.py": "a browser",

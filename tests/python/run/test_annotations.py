@@ -18,6 +18,7 @@ from tdbg.run.annotations import (
     annotations_in,
 )
 from tdbg.run.directory import create_run
+from tdbg.run.removal import remove_run
 
 
 def of(path: Path) -> Annotation | None:
@@ -57,6 +58,16 @@ def test_a_run_keeps_it_under_a_new_name_and_a_new_run_of_the_old_name_does_not(
     create_run(tmp_path / "a")
     assert of(tmp_path / "b") == Annotation(("mine",))
     assert of(tmp_path / "a") is None
+
+
+def test_what_was_said_goes_with_the_run(tmp_path: Path) -> None:
+    for name in "ab":
+        create_run(tmp_path / name)
+        annotate(tmp_path / name, note=name)
+    remove_run(tmp_path / "a", dry_run=True)
+    assert len(annotations_in(tmp_path)) == 2
+    remove_run(tmp_path / "a")
+    assert [each.note for each in annotations_in(tmp_path).values()] == ["b"]
 
 
 WRITER = """

@@ -282,7 +282,7 @@ def test_behind_a_proxy_with_a_path_runs_are_compared(
         with new_page(browser, address) as watched:
             page = watched.page
             for name in ("one", "two"):
-                page.get_by_label(f"Compare {name}").check()
+                page.get_by_label(f"Choose {name}").check()
             page.get_by_role("button", name="Compare 2").click()
             expect(page.locator("canvas.ratio")).to_be_visible()
             expect(page.locator(".divergence")).to_contain_text("Nowhere")

@@ -213,13 +213,13 @@ def test_everything_can_be_reached_by_keys_alone(
 ) -> None:
     with new_page(browser, at(served)) as watched:
         page = watched.page
-        expect(page.locator(".run-list li")).to_have_count(2)
+        expect(page.locator(".run-list .run-row")).to_have_count(2)
         page.keyboard.press("/")
         expect(page.locator(".search")).to_be_focused()
         page.keyboard.type("planted")
-        expect(page.locator(".run-list li")).to_have_count(1)
-        page.keyboard.press("Tab")
-        page.keyboard.press("Tab")
+        expect(page.locator(".run-list .run-row")).to_have_count(1)
+        page.keyboard.press("ArrowDown")
+        expect(page.locator(".run-link")).to_be_focused()
         page.keyboard.press("Enter")
         expect(page.locator(".verdict")).to_be_visible()
         page.keyboard.press("g")
@@ -493,7 +493,7 @@ def test_without_a_token_the_page_asks_for_the_address(
         expect(page.locator("h2")).to_have_text("Open the address that tdbg ui printed")
         page.locator("input").fill(served.address)
         page.get_by_role("button", name="Open").click()
-        expect(page.locator(".run-list li")).to_have_count(2)
+        expect(page.locator(".run-list .run-row")).to_have_count(2)
 
 
 def test_a_run_appears_by_itself_waits_for_steps_and_shows_them(

@@ -10,7 +10,7 @@ import pytest
 from planted import add_findings, finding
 from run_builder import simple_run
 from tdbg.run.findings import Severity
-from tdbg.ui.documents import list_runs, tell_runs
+from tdbg.ui.run_list import list_runs, tell_runs
 from tdbg.ui.runs import OpenRun, Runs
 
 
@@ -40,7 +40,9 @@ def test_the_list_opens_no_run_and_names_all_of_them_the_newest_first(
     runs = Runs([str(tmp_path)])
     listed = list_runs(runs)["runs"]
     assert [each["name"] for each in listed] == ["b", "a", "c"]
-    assert all(each.keys() == {"id", "name", "created"} for each in listed)
+    known = {"id", "name", "created", "state", "tags", "note", "archived"}
+    assert all(each.keys() == known for each in listed)
+    assert {each["state"] for each in listed} == {"closed"}
     assert opened == []
     told = tell_runs(runs, [listed[1]["id"]])["runs"]
     assert [each["verdict"]["tone"] for each in told] == ["unjudged"]
@@ -48,7 +50,7 @@ def test_the_list_opens_no_run_and_names_all_of_them_the_newest_first(
     # What is known is in the list from then on.
     again = by_name(list_runs(runs))
     assert again["a"] == told[0]
-    assert "state" not in again["b"]
+    assert "verdict" not in again["b"]
 
 
 def test_no_run_is_opened_twice_that_has_ended_and_not_changed(
@@ -69,7 +71,7 @@ def test_no_run_is_opened_twice_that_has_ended_and_not_changed(
     found = finding("DeadRelu", "fc.weight", 3, Severity.ERROR)
     add_findings(tmp_path / "a", found)
     listed = by_name(list_runs(runs))
-    assert "state" not in listed["a"]
+    assert "verdict" not in listed["a"]
     assert listed["b"] == by_name(first)["b"]
     again = by_name(tell_runs(runs, list(runs.found())))
     assert again["a"]["counts"] != again["b"]["counts"]
@@ -83,7 +85,7 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "RUN.json").write_text("nonsense")
     listed = list_runs(Runs([str(tmp_path)]))["runs"]
-    assert sorted(str(each.get("state")) for each in listed) == ["None", "unreadable"]
+    assert sorted(each["state"] for each in listed) == ["closed", "unreadable"]
     assert [bool(each["error"]) for each in listed if "error" in each] == [True]
 
 

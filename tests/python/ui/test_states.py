@@ -217,7 +217,7 @@ def test_the_list_says_which_run_is_being_judged_and_which_one_waits(
             time.sleep(0.01)
         judge = int(pids[0])
         os.kill(judge, signal.SIGSTOP)
-        rows = watched.page.locator("a.run-row")
+        rows = watched.page.locator(".run-row")
         waiting = rows.filter(has_text="waits to be judged")
         try:
             expect(rows.filter(has_text="being judged")).to_have_count(1)

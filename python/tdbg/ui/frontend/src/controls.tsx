@@ -53,7 +53,7 @@ function useRequest(run: string): {
   return { reply, error, isSlow, send };
 }
 
-function Dialog({
+export function Dialog({
   title,
   onClose,
   children,

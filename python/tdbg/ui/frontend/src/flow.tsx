@@ -5,6 +5,7 @@ import { BAD, themed, viridis } from "./colors";
 import { count, number, plain } from "./format";
 import { columnOf, type Grid, lastWithRows, placesOf } from "./grid";
 import { useSize, useTheme } from "./hooks";
+import { SaveCanvas } from "./saving";
 
 interface Props {
   grid: Grid;
@@ -126,7 +127,7 @@ export function Flow(props: Props) {
     : "Gradient flow: no gradients were recorded";
   return (
     <div class="flow">
-      <div ref={host}>
+      <div class="chart-host" ref={host}>
         <canvas
           ref={canvas}
           role="img"
@@ -144,6 +145,14 @@ export function Flow(props: Props) {
             event.preventDefault();
             event.stopPropagation();
           }}
+        />
+        <SaveCanvas
+          title="gradient flow"
+          canvas={canvas}
+          table={() => [
+            ["name", "step", "value", "low", "high"],
+            ...found.map((each) => [each.name, each.step, each.value, each.low, each.high]),
+          ]}
         />
       </div>
       <p class="reading" aria-live="polite">

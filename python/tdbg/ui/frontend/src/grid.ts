@@ -27,7 +27,7 @@ export interface Grid {
 }
 
 export interface GridQuestion {
-  path: "envelope" | "curve" | "ranks" | "ratio";
+  path: "envelope" | "curve" | "curves" | "ranks" | "ratio";
   params: Params;
   from: number;
   /** The step after the last one. */

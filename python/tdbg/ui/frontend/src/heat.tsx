@@ -6,6 +6,7 @@ import { BAD, themed, viridis } from "./colors";
 import { Crosshair, point } from "./crosshair";
 import { count, number } from "./format";
 import { useSize, useTheme } from "./hooks";
+import { type Cell, SaveCanvas } from "./saving";
 
 const FOOT = 26;
 const TOP = 10;
@@ -97,6 +98,14 @@ export function Heat({
   }, [packed, from, to, size.width, height, hovered, theme]);
 
   const q = (j: number, k: number) => number(quantiles[j * nQuantiles + k]);
+  const table = (): Cell[][] => [
+    ["from_step", "not_finite", ...Array.from(edges.subarray(0, bins), (low) => `from ${low}`)],
+    ...Array.from(steps, (step, j): Cell[] => [
+      step,
+      bad[j],
+      ...Array.from(counts.subarray(j * bins, (j + 1) * bins)),
+    ]),
+  ];
   return (
     <div>
       <div class="chart-host" ref={host}>
@@ -131,6 +140,7 @@ export function Heat({
           }}
         />
         <Crosshair from={from} to={to} left={LEFT} width={width} />
+        <SaveCanvas title="histograms" canvas={canvas} table={table} />
       </div>
       <p class="reading" aria-live="polite">
         {hovered >= 0 && hovered < n ? (

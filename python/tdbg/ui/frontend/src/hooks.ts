@@ -21,6 +21,19 @@ export interface Route {
   at?: string;
   runs?: string;
   find?: string;
+  /** Of the table of runs: which part is shown; chosen runs, or "*" for all; its order, columns and groups. */
+  view?: string;
+  sel?: string;
+  sort?: string;
+  cols?: string;
+  group?: string;
+  /** Of charts of many runs: which are there, which stand first, how they are smoothed and coloured. */
+  charts?: string;
+  pins?: string;
+  smooth?: string;
+  color?: string;
+  /** Of the herd: the run that is looked at. */
+  of?: string;
   scale?: string;
   rows?: string;
   /** Branches of the map that somebody folded or unfolded. */

@@ -7,11 +7,16 @@ import { Crosshair, point } from "./crosshair";
 import { count, number, plain, steps as stepsText, tickText } from "./format";
 import { columnOf, type Grid, gapsOf, lastWithRows, type ValueAxis } from "./grid";
 import { useSize, useTheme } from "./hooks";
+import { SaveButton } from "./saving";
 
 export interface Line {
   label: string;
   color: string;
   grid: Grid;
+  /** What another line is made of: it stays behind that. */
+  isFaint?: boolean;
+  /** One of so many that their bands would hide each other. */
+  isMany?: boolean;
 }
 
 export interface Limit {
@@ -175,8 +180,8 @@ export function LineChart(props: Props) {
             { stroke: "transparent", points: { show: false }, spanGaps: false },
             { stroke: "transparent", points: { show: false }, spanGaps: false },
             {
-              stroke: line.color,
-              width: 1.75,
+              stroke: line.isFaint ? faded(line.color, 0.28) : line.color,
+              width: line.isFaint || line.isMany ? 1.1 : 1.75,
               points: { size: 4, fill: line.color },
               spanGaps: false,
             },
@@ -184,7 +189,7 @@ export function LineChart(props: Props) {
         ],
         bands: lines.map((line, i) => ({
           series: [3 * i + 2, 3 * i + 1] as [number, number],
-          fill: faded(line.color, 0.25),
+          fill: faded(line.color, line.isFaint || line.isMany ? 0.08 : 0.25),
         })),
         cursor: {
           y: false,
@@ -274,6 +279,16 @@ export function LineChart(props: Props) {
         style={{ height: `${height}px` }}
         data-chart={props.title}
       />
+      {!isEmpty && (
+        <SaveButton
+          title={props.title}
+          drawing={() => ({
+            kind: "lines",
+            place: count,
+            ...latest.current,
+          })}
+        />
+      )}
       {isEmpty ? (
         <p class={`chart-empty ${props.error ? "bad" : "soft"}`}>{stateOf(props)}</p>
       ) : (
@@ -297,7 +312,8 @@ function stateOf({ lines, error }: Props): string {
 
 /** What each line has at a place, or had last. */
 function readingAt({ lines, place = count }: Props, at: number): string {
-  const found = lines.slice(0, MOST_READ).map(({ label, grid }) => {
+  const read = lines.filter((line) => !line.isFaint).slice(-MOST_READ);
+  const found = read.map(({ label, grid }) => {
     const j = lastWithRows(grid, 0, columnOf(grid, at));
     return j < 0 ? "" : `${lines.length > 1 ? `${label} ` : ""}${number(grid.mean[j])}`;
   });
@@ -357,8 +373,8 @@ function drawExtremes(u: uPlot, lines: Line[]): void {
   ctx.clip();
   ctx.lineWidth = Math.max(1, devicePixelRatio);
   const floor = u.bbox.top + u.bbox.height;
-  for (const { grid, color } of lines) {
-    ctx.strokeStyle = faded(color, 0.7);
+  for (const { grid, color, isFaint, isMany } of lines) {
+    ctx.strokeStyle = faded(color, isFaint || isMany ? 0.25 : 0.7);
     ctx.beginPath();
     for (let j = 0; j < grid.columns; j++) {
       if (grid.rows[j] < 2 || Number.isNaN(grid.low[j])) continue;

@@ -12,9 +12,9 @@ import { Link, Notice, State } from "./parts";
 import { useRare } from "./rare";
 import { useRun } from "./run_data";
 import { useRunList } from "./run_list";
+import { saver } from "./saving";
 import { FindingsScreen } from "./screens/findings";
 import { RunScreen } from "./screens/run";
-import { Runs } from "./screens/runs";
 import type { Run } from "./types";
 
 /** The screens of a run by the part "screen" of the address; some are loaded when asked for. */
@@ -51,6 +51,7 @@ const MOST_WATCHED = 64;
 
 function AllRuns() {
   const { data, error } = useRunList();
+  const { data: rare, error: unread } = useRare();
   const ids =
     data?.runs
       .slice(0, MOST_WATCHED)
@@ -67,12 +68,12 @@ function AllRuns() {
   return (
     <>
       <TopBar />
-      {data ? (
+      {data && rare ? (
         <Boundary>
-          <Runs list={data} />
+          <rare.Runs list={data} />
         </Boundary>
       ) : (
-        <Waiting error={error} />
+        <Waiting error={error ?? unread} />
       )}
     </>
   );
@@ -327,6 +328,7 @@ function Token() {
 }
 
 takeToken();
+saver.open = (drawing) => void import("./rare_screens").then((rare) => rare.openSave(drawing));
 // Pasting the address again only changes the fragment, which loads nothing.
 addEventListener("hashchange", () => takeToken() && location.reload());
 start();

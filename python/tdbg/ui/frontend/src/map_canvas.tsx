@@ -10,6 +10,7 @@ import { Crosshair, point } from "./crosshair";
 import { shorten } from "./format";
 import { coarsened, columnOf, type Grid } from "./grid";
 import { useSize, useTheme } from "./hooks";
+import { type Cell as Field, SaveCanvas } from "./saving";
 
 const AXIS = 26;
 const LEAST_ROW = 5;
@@ -286,6 +287,7 @@ export function MapCanvas(props: Props) {
           }}
         />
         <Crosshair from={from} to={to} left={labels} width={width} />
+        <SaveCanvas title="map" canvas={canvas} table={() => tableOf(grid)} />
       </div>
       <p class="reading" aria-live="polite">
         {props.reading(
@@ -295,4 +297,20 @@ export function MapCanvas(props: Props) {
       </p>
     </div>
   );
+}
+
+/** What each cell that has rows covers: its least, mean and greatest. */
+function tableOf(grid: Grid): Field[][] {
+  const head = ["name", "from", "to", "low", "mean", "high", "rows", "not_finite"];
+  const found: Field[][] = [head];
+  grid.names.forEach((name, i) => {
+    for (let j = 0; j < grid.columns; j++) {
+      const at = i * grid.columns + j;
+      if (!grid.rows[at]) continue;
+      const start = grid.start + j * grid.width;
+      const numbers = [grid.low[at], grid.mean[at], grid.high[at], grid.rows[at], grid.bad[at]];
+      found.push([name, start, start + grid.width, ...numbers]);
+    }
+  });
+  return found;
 }

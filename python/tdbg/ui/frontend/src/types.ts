@@ -20,7 +20,6 @@ export interface Judging {
 
 export interface Spark {
   name: string;
-  edges: number[];
   low: (number | null)[];
   high: (number | null)[];
   mean: (number | null)[];
@@ -44,7 +43,8 @@ export interface Head {
   first_step: number | null;
   last_step: number | null;
   /** The place after its last step, on each axis that runs are compared on. */
-  ends: Record<"step" | "global" | "time", number>;
+  ends: Record<"step" | "global" | "time" | "wall", number>;
+  starts: Record<"step" | "global" | "time" | "wall", number>;
   wall: number | null;
   rate: number | null;
   cost: { share: number; is_telling: boolean };
@@ -73,10 +73,27 @@ export interface ListedRun extends Head {
   /** How far the server is with judging it. */
   judging: Judging | null;
   loss: Spark | null;
+  /** What somebody said about it, and why that cannot be read. */
+  tags: string[];
+  note: string;
+  archived: boolean;
+  unsaid?: string;
+}
+
+/** Words, a number, or the least and the greatest of one that changes. */
+export type Setting = string | number | [number, number];
+
+/** Settings of a run, and its losses and metrics: null is a value that is not finite. */
+export interface RunRecord {
+  id: string;
+  last: Record<string, number | null>;
+  best: Record<string, number | null>;
+  settings: Record<string, Setting>;
 }
 
 export interface RunList {
   places: string[];
+  may_control: boolean;
   runs: ListedRun[];
 }
 

@@ -3,7 +3,7 @@ import { count, plain } from "../format";
 import { go, useRoute } from "../hooks";
 import { Chips, Link, Notice } from "../parts";
 import { rangeOn, useRun } from "../run_data";
-import { AXES, AXIS_NAMES, type By, endOf, placeText } from "./alignment";
+import { AXES, AXIS_NAMES, type By, endOf, placeText, startOf } from "./alignment";
 import { type Compared, Curves } from "./curves";
 import { DivergencePoints } from "./divergence";
 import { Differences, Short } from "./tables";
@@ -29,11 +29,9 @@ export function CompareScreen() {
         </Notice>
       </main>
     );
-  const end = endOf(
-    runs.map((each) => each.run),
-    by,
-  );
-  const range = rangeOn(0, end, route);
+  const known = runs.map((each) => each.run);
+  const end = endOf(known, by);
+  const range = rangeOn(startOf(known, by), end, route);
   // Two of them are divided by each other.
   const [a, b] = (route.pair ?? "").split(",").map((id) => runs.find((each) => each.run.id === id));
   const above = a ?? runs[0];
@@ -62,7 +60,7 @@ export function CompareScreen() {
               )
             }
           />
-          {(range.from > 0 || !range.follows) && (
+          {!range.isWhole && (
             <button type="button" class="small" onClick={range.reset}>
               Show all of {placeText(by, end)}
             </button>

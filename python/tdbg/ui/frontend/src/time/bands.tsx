@@ -8,6 +8,7 @@ import { count, counted, number, steps as stepsText } from "../format";
 import { setCursor, useSize, useTheme } from "../hooks";
 import { LineKeys } from "../parts";
 import type { Range } from "../run_data";
+import { SaveCanvas } from "../saving";
 
 const HEIGHT = 260;
 const FOOT = 26;
@@ -196,6 +197,19 @@ export function Bands({
           }}
         />
         <Crosshair from={from} to={to} left={left} width={width} />
+        <SaveCanvas
+          title="phases of a step"
+          canvas={canvas}
+          table={() => [
+            ["from", "to", ...names.map((name) => `${name} ms`), "longest ms"],
+            ...stacks.map(({ tops, high }, j) => [
+              edges[j],
+              edges[j + 1],
+              ...tops.map((top, i) => top - (i ? tops[i - 1] : 0)),
+              high,
+            ]),
+          ]}
+        />
       </div>
       <p class="reading" aria-live="polite">
         {stack?.n ? (
