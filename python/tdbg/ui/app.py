@@ -38,7 +38,6 @@ from tdbg.ui import (
     control,
     documents,
     elements,
-    run_list,
     series,
     times,
 )
@@ -295,16 +294,16 @@ def _error(status: int, reason: str) -> Response:
 
 def _list(judges: Judges, asked: _Question) -> object:
     if "run" in asked.query:
-        found = run_list.tell_runs(asked.runs, asked.ids(MAX_TOLD))
+        found = documents.tell_runs(asked.runs, asked.ids(MAX_TOLD))
     else:
-        found = run_list.list_runs(asked.runs)
+        found = documents.list_runs(asked.runs)
     judges.list(found["runs"])
     told = [_with_judging(each, judges.state(each["id"])) for each in found["runs"]]
     return {**found, "runs": told, "may_control": asked.may_control}
 
 
 def _records(asked: _Question) -> object:
-    return run_list.records_of_runs(asked.runs, asked.ids(MAX_TOLD))
+    return documents.records_of_runs(asked.runs, asked.ids(MAX_TOLD))
 
 
 def _with_judging(
@@ -507,11 +506,11 @@ def _judge(judges: Judges, asked: _Question) -> object:
 
 
 def _annotate(asked: _Question) -> object:
-    return run_list.annotate_runs(asked.runs, asked.body)
+    return control.annotate_runs(asked.runs, asked.body)
 
 
 def _delete(asked: _Question) -> object:
-    return run_list.delete_runs(asked.runs, asked.body)
+    return control.delete_runs(asked.runs, asked.body)
 
 
 def _stop(asked: _Question) -> object:

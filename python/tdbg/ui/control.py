@@ -1,4 +1,6 @@
-"""What a page may ask a training: to stop, and to capture something for a while.
+"""What a page may change: a training that it asks to stop or capture, and runs.
+
+Runs get tags and notes, are put away, and are deleted.
 
 The training that owns the run decides; see ``tdbg.run.requests``.  Before a page asks
 for a capture, it shows the cost.  Sizes come from the tensors recorded so far and from
@@ -22,13 +24,26 @@ import numpy as np
 from tdbg.config.collections import BUILT_IN, Role
 from tdbg.config.messages import check_flag, check_known, printable
 from tdbg.config.patterns import NamePattern
-from tdbg.errors import ConfigurationError
+from tdbg.errors import ConfigurationError, TdbgError
+from tdbg.run.annotations import annotate
+from tdbg.run.json_values import list_of
+from tdbg.run.removal import remove_run
 from tdbg.run.requests import request_capture, request_stop
 from tdbg.trial import TensorDescription, Trial
+from tdbg.ui.runs import Runs
 
-__all__ = ["answer_of", "ask_to_capture", "ask_to_stop", "estimate"]
+__all__ = [
+    "annotate_runs",
+    "answer_of",
+    "ask_to_capture",
+    "ask_to_stop",
+    "delete_runs",
+    "estimate",
+]
 
 MAX_REASON = 500
+# So many runs are changed by one request.
+MOST_RUNS = 4000
 ENDED = ("closed", "dead")
 
 
@@ -245,3 +260,71 @@ def _measured(trial: Trial) -> tuple[_Measured | None, float]:
         return None, duration
     seconds = max(0.0, float(np.median(full["capture_ns"])) - base) / 1e9
     return _Measured(seconds, n_elements), duration
+
+
+# --- What may be done with runs ------------------------------------------------
+
+
+def annotate_runs(runs: Runs, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Change what is said about some runs.
+
+    Args:
+        runs: The runs of the server.
+        body: ``runs``, a list of ids, and ``add_tags``, ``remove_tags``, ``note`` and
+            ``archived`` as ``tdbg.run.annotations.annotate`` has them.
+
+    Raises:
+        ConfigurationError: If the body says anything else.
+    """
+    check_known(body, ["runs", "add_tags", "remove_tags", "note", "archived"])
+    said = {name: body[name] for name in body if name != "runs"}
+    for name in ("add_tags", "remove_tags"):
+        if not isinstance(said.get(name, []), list):
+            msg = f"{name} must be a list of words"
+            raise ConfigurationError(msg)
+
+    def change(id_: str) -> dict[str, Any]:
+        return annotate(runs.place(id_), **said).to_json()
+
+    return {"runs": [_outcome(id_, change) for id_ in _ids(body)]}
+
+
+def delete_runs(runs: Runs, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Delete some runs for good; one that is being written to stays.
+
+    Args:
+        runs: The runs of the server.
+        body: ``runs``, a list of ids, and ``confirmed``: true.
+
+    Raises:
+        ConfigurationError: If the body says anything else, or nobody has confirmed it.
+    """
+    check_known(body, ["runs", "confirmed"])
+    check_flag("confirmed", body.get("confirmed", False))
+    if not body.get("confirmed"):
+        msg = "confirm that these runs are to be deleted: confirmed must be true"
+        raise ConfigurationError(msg)
+
+    def delete(id_: str) -> dict[str, Any]:
+        place = runs.place(id_)
+        try:
+            return {"kept": list(remove_run(place).left)}
+        finally:
+            runs.forget(id_)
+
+    return {"runs": [_outcome(id_, delete) for id_ in _ids(body)]}
+
+
+def _ids(body: Mapping[str, Any]) -> list[str]:
+    found = [each for each in list_of(body.get("runs")) if isinstance(each, str)]
+    if not 1 <= len(found) <= MOST_RUNS or found != body["runs"]:
+        msg = f"runs must be a list of 1 to {MOST_RUNS} ids"
+        raise ConfigurationError(msg)
+    return found
+
+
+def _outcome(id_: str, change: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return {"id": id_, "error": None, **change(id_)}
+    except TdbgError as error:
+        return {"id": id_, "error": str(error)}

@@ -17,9 +17,9 @@ from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Severity
 from tdbg.trial import create_trial
+from tdbg.ui.documents import list_runs, records_of_runs, tell_runs
 from tdbg.ui.packing import unpack
 from tdbg.ui.run_cache import RunCache
-from tdbg.ui.run_list import list_runs, records_of_runs, tell_runs
 from tdbg.ui.runs import Runs
 from tdbg.ui.series import curve
 

@@ -10,7 +10,7 @@ import pytest
 from planted import add_findings, finding
 from run_builder import simple_run
 from tdbg.run.findings import Severity
-from tdbg.ui.run_list import list_runs, tell_runs
+from tdbg.ui.documents import list_runs, tell_runs
 from tdbg.ui.runs import OpenRun, Runs
 
 
