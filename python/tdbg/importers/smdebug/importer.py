@@ -181,7 +181,11 @@ class Importer:
         self._read_collections()
         due = list(self._due())
         steps = lost = 0
+        early: set[str] = set()
         for step, worker in due:
+            if worker in early or (not has_ended and self._is_early(step, worker)):
+                early.add(worker)
+                continue
             self._told(steps, len(due))
             lost += self._convert_step(step, worker, self._prepared_names(step, worker))
             steps += 1
@@ -319,6 +323,15 @@ class Importer:
         lost = convert_step(files, self._writer(worker), names)
         self._state.workers[worker].add(step, stamp)
         return lost
+
+    def _is_early(self, step: int, worker: str) -> bool:
+        """Whether the tensors of an index are still to come: a copy is under way."""
+        if self._files.stamp(index.event_file(step, worker)):
+            return False
+        try:
+            return bool(StepFiles(self._files, step, worker).read_index().places)
+        except (Damage, OSError):
+            return False
 
     def _lose_what_has_no_index(self) -> int:
         """Count event files that no index tells of, and steps that were cut short."""

@@ -87,6 +87,19 @@ def test_one_importer_takes_in_what_comes(training: Training, tmp_path: Path) ->
         assert trial.loaded_all_steps
 
 
+def test_an_index_whose_tensors_are_still_to_come_waits_for_them(
+    training: Training, tmp_path: Path
+) -> None:
+    training.write(0, 2, 4)
+    late = training.out / "events/000000000002/000000000002_worker_0.tfevents"
+    late.rename(late.with_suffix(".later"))
+    with Importer(LocalFiles(training.out), tmp_path / "run") as importer:
+        assert importer.convert()[:2] == (1, 0)
+        late.with_suffix(".later").rename(late)
+        assert importer.convert()[:2] == (2, 0)
+        assert tdbg.create_trial(tmp_path / "run").steps("GLOBAL") == [0, 2, 4]
+
+
 def test_a_trial_of_a_growing_directory_sees_what_comes(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
