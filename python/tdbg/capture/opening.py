@@ -101,6 +101,9 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         return session
     if isinstance(out_dir, str) and is_url(out_dir):
         return _open_shipped_session(spec, out_dir, adapter)
+    if options.spool_bytes is not None:
+        msg = f"spool_bytes is for a run at a URL, not in a directory: {out_dir}"
+        raise ConfigurationError(msg)
     return _open_writing_session(spec, Path(out_dir).expanduser(), adapter)
 
 

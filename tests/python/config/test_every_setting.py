@@ -257,6 +257,12 @@ TABLE = [
         lambda ran: ran.hook.counters()["dropped"] > 0,
     ),
     Row(
+        "spool_bytes",
+        {"spool_bytes": 1 << 22},
+        None,
+        refused_with="is for a run at a URL",
+    ),
+    Row(
         "retention",
         {
             **WEIGHTS,

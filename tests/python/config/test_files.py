@@ -56,6 +56,7 @@ OWN: dict[str, Any] = {
     "overflow": "sample",
     "queue_bytes": 1 << 20,
     "min_free_bytes": 0,
+    "spool_bytes": 1 << 24,
     "codec": "max",
     "save_histogram": False,
     "precise": True,
@@ -141,8 +142,17 @@ def test_every_setting_of_the_hook_can_stand_in_a_file(
         ("ExplodingTensor", "rules[0]")
     ]
     assert config.include_workers == (0, 2)
-    plain = ("dry_run", "on_stop", "overflow", "queue_bytes", "min_free_bytes", "codec")
-    for key in (*plain, "save_histogram", "precise", "threads", "budget"):
+    plain: tuple[str, ...]
+    plain = ("dry_run", "on_stop", "overflow", "queue_bytes", "min_free_bytes")
+    for key in (
+        *plain,
+        "spool_bytes",
+        "codec",
+        "save_histogram",
+        "precise",
+        "threads",
+        "budget",
+    ):
         assert getattr(config, key) == OWN[key], key
     window = WindowConfig(start_step=9, every=50)
     assert config.profiler == ProfilerConfig(system_interval=0.1, windows=(window,))
