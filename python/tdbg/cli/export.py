@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import click
-from rich.progress import Progress
 
 from tdbg.cli import options
+from tdbg.cli.export_files import COMMANDS
 from tdbg.cli.output import console, emit_json, plain
+from tdbg.cli.progress import progress_bar
 from tdbg.config.quantities import plural
 from tdbg.export import (
     ExportReport,
@@ -27,6 +27,10 @@ __all__ = ["command"]
 @click.group("export")
 def command() -> None:
     """Write a run as files of other tools."""
+
+
+for _each in COMMANDS:
+    command.add_command(_each)
 
 
 @command.command("tensorboard")
@@ -86,7 +90,7 @@ def _tensorboard(
         "steps": steps,
     }
     report = None
-    with _progress() as progress:
+    with progress_bar("exporting") as progress:
         if not follow:
             report = export_tensorboard(run, out, progress=progress, **selection)
         else:
@@ -191,20 +195,6 @@ def _timeline(
         out_to.print(plain(lost))
     if not report.complete:
         out_to.print(plain("the training continues: export again to see the rest"))
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show on a terminal how many steps are done, of a total (0: it is unknown)."""
-    out = console(stderr=True)
-    with Progress(console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task("exporting", total=None)
-
-        def update(done: int, total: int) -> None:
-            what = "exporting" if total else f"exporting, step {done}"
-            bar.update(task, completed=done, total=total or None, description=what)
-
-        yield update
 
 
 def _print(report: ExportReport) -> None:

@@ -50,6 +50,7 @@ SECOND = {
     "launch/test_loops.py": "Keras and TensorFlow",
     "integrations": "Lightning and transformers",
     "export/test_at_end.py": "whole programs",
+    "export/test_files.py": "the libraries of other tools",
     "actions": "services that are told of findings",
     "remote/test_shipping.py": "libraries of object stores",
     "remote/test_stores.py": "libraries of object stores",
