@@ -22,8 +22,15 @@ from tdbg.errors import ConfigurationError, QueryError
 from tdbg.export.new_files import FilesReport, Progress, in_place, refuse_existing
 from tdbg.export.values import chosen_tensors
 from tdbg.modes import ModeKeys
-from tdbg.trial import Trial, create_trial
-from tdbg.trial.tables import TABLES, RunTable, Scope, record_batch, schema_of
+from tdbg.trial import (
+    TABLES,
+    RunTable,
+    Scope,
+    Trial,
+    create_trial,
+    record_batch,
+    schema_of,
+)
 
 __all__ = ["PARQUET_TABLES", "export_parquet"]
 

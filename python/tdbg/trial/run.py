@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from tdbg._core import Definition
 from tdbg.config.collections import NO_TENSORS
+from tdbg.config.messages import nearest_recorded, short
 from tdbg.errors import InvalidWorker, StorageError, TdbgError
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import open_run, writer_directories
@@ -237,7 +238,8 @@ class RunState:
         if worker is None:
             return sorted(self.sources, key=lambda source: source.writer.rank)
         if worker not in self.workers:
-            msg = f"there is no worker {worker!r}: the run has {self.workers}"
+            there = nearest_recorded(worker, self.workers)
+            msg = f"there is no worker {short(worker)}; {there}"
             raise InvalidWorker(msg)
         return [source for source in self.sources if source.worker == worker]
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.collections import NO_TENSORS, Role
 from tdbg.config.patterns import NamePattern
+from tdbg.config.quantities import conjoin, reach
 from tdbg.errors import (
     ConfigurationError,
     NoMoreData,
@@ -24,6 +25,7 @@ from tdbg.errors import (
 )
 from tdbg.modes import ModeKeys
 from tdbg.trial import values
+from tdbg.trial.removed import removed
 from tdbg.trial.run import RunState
 from tdbg.trial.training_steps import is_training
 
@@ -212,9 +214,16 @@ def _still_open(run: RunState, step: int) -> int | None:
     return found if found > last and run.has_data(found) else None
 
 
-def saved_near(run: RunState, name: str, step: int, mode: Count) -> int | None:
-    """The step nearest to *step* at which *name* has a raw value."""
-    steps = steps_of(run, name, mode, "values")
+def saved_near(
+    run: RunState,
+    name: str,
+    step: int,
+    mode: Count,
+    what: str = "values",
+    worker: str | None = None,
+) -> int | None:
+    """The step nearest to *step* at which *name* has a raw value, or what is asked."""
+    steps = steps_of(run, name, mode, what, worker=worker)
     return min(steps, key=lambda found: abs(found - step), default=None)
 
 
@@ -296,13 +305,32 @@ def missing_step(run: RunState, step: int, mode: Count) -> QueryError:
     where = f"step {step}{in_words(mode)}"
     steps = run.table.numbers(mode)
     last = int(steps[-1]) if len(steps) else -1
+    other = "" if len(steps) else _other_modes(run)
     if state_of(run, step, mode) is StepState.NOT_YET_AVAILABLE:
-        return StepNotYetAvailable(f"{where} is not there yet; the last is {last}")
+        told = other or f"the last is {last}"
+        return StepNotYetAvailable(f"{where} is not there yet; {told}")
     if run.ended and step > last:
-        return NoMoreData(
-            f"{where} will not come: the training has ended, its last is {last}"
-        )
-    return StepUnavailable(f"{where} was not saved{_nearest_steps(steps, step)}")
+        told = other or f"its last is {last}"
+        return NoMoreData(f"{where} will not come: the training has ended, {told}")
+    near = _nearest_steps(steps, step)
+    gone = next((each for each in removed(run) if not each.values_only), None)
+    if gone is not None and len(steps) and step < steps[0]:
+        near += f"; {gone}"
+    return StepUnavailable(f"{where} was not saved{near}")
+
+
+def _other_modes(run: RunState) -> str:
+    """Say which modes have steps, where the one that is asked for has none."""
+    table = run.table
+    if not len(table.steps):
+        return "no step is recorded so far"
+    numbers, modes = table.column("mode_step"), table.column("mode")
+    found = [
+        f"{mode.name} ({reach(int(of_mode.min()), int(of_mode.max()))})"
+        for mode in ModeKeys
+        if len(of_mode := numbers[modes == mode.value])
+    ]
+    return f"modes with steps are {conjoin(found)}"
 
 
 def wait(
@@ -330,7 +358,9 @@ def wait(
                     raise missing_step(run, step, mode)
             left = np.inf if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                msg = f"step {step}{in_words(mode)} did not come in {timeout:g} s"
+                with run.lock:
+                    missing = missing_step(run, step, mode)
+                msg = f"{missing}; it did not come in {timeout:g} s"
                 raise StepNotYetAvailable(msg)
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_WAIT)
@@ -351,10 +381,16 @@ def step_range(
         start = int(start)
         stop = None if stop is None else int(stop)
     except (TypeError, ValueError) as error:
-        msg = f"range_steps must be (first, end), not {given!r}"
+        msg = (
+            "range_steps must be (first, end): the first global step and the one "
+            f"after the last, or None, not {given!r}"
+        )
         raise ConfigurationError(msg) from error
     if stop is not None and stop <= start:
-        msg = f"range_steps must not be empty, got {given!r}"
+        msg = (
+            f"range_steps {given!r} holds no step: the end is the step after the last, "
+            f"such as ({start}, {start + 1})"
+        )
         raise ConfigurationError(msg)
     return start, stop
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg._core import ROW_DTYPE, Definition
+from tdbg.config.quantities import join_names
 from tdbg.errors import (
     ConfigurationError,
     QueryError,
@@ -432,6 +433,8 @@ class TensorHandle(HistogramQueries, Shown):
             if told is not None:
                 return told
             msg = f"{self.name!r} has no shape at step {step}{in_words(key)}"
+            near = saved_near(run, self.name, step, key, "any")
+            msg += "" if near is None else f"; the nearest step that has one is {near}"
             raise ShapeUnavailableForStep(msg)
 
     # --- Inside -------------------------------------------------------------
@@ -515,7 +518,7 @@ class TensorHandle(HistogramQueries, Shown):
             return missing_step(run, step, mode)
         msg = f"{self.name!r} has no value at step {step}{in_words(mode)}"
         if worker is not None:
-            msg += f" of {worker}"
+            msg += f" of {worker}{self._of_others(step, mode, worker)}"
         if call is not None or micro_batch is not None:
             msg += f" for call {call}, micro-batch {micro_batch}"
         at = global_step_of(run, step, mode)
@@ -529,9 +532,16 @@ class TensorHandle(HistogramQueries, Shown):
                 "reduction_value(step, name)"
             )
         else:
-            near = saved_near(run, self.name, step, mode)
+            near = saved_near(run, self.name, step, mode, worker=worker)
             msg += "" if near is None else f"; the nearest step that has one is {near}"
         return TensorUnavailableForStep(msg)
+
+    def _of_others(self, step: int, mode: Count, worker: str) -> str:
+        """Name the workers that saved it at a step, in brackets, if there are any."""
+        at = global_step_of(self._run, step, mode)
+        found = [] if at is None else values.entries(self._run, self.name, at)
+        others = sorted({entry.source.worker for entry in found} - {worker})
+        return f" (it has one of {join_names(others)})" if others else ""
 
 
 def _shape_of(definition: Definition, worker: str | None) -> tuple[int, ...]:

@@ -484,7 +484,8 @@ def select(
     if attempt is None:
         return groups
     if not -len(groups) <= attempt < len(groups):
-        msg = f"there is no attempt {attempt}: the run has {len(groups)}"
+        there = f"from 0 to {len(groups) - 1}" if groups else "none so far"
+        msg = f"there is no attempt {attempt}: the run has {len(groups)}, {there}"
         raise QueryError(msg)
     return [groups[attempt]]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +51,6 @@ def run(tmp_path: Path) -> Path:
             run.scalar(step, "lr", 0.1 * step)
             run.end_step(step)
     return path
-
-
-@pytest.fixture(autouse=True)
-def no_threads_of_zarr() -> Iterator[None]:
-    """End the threads that zarr keeps for the next store."""
-    yield
-    loop = zarr.core.sync.loop[0]
-    if loop is not None:
-        ended = loop.shutdown_default_executor()
-        asyncio.run_coroutine_threadsafe(ended, loop).result()
-    zarr.core.sync.cleanup_resources()
 
 
 def as_expected(found: Any, expected: np.ndarray[Any, Any]) -> None:

@@ -172,10 +172,10 @@ def threads_now() -> set[threading.Thread]:
         thread
         for thread in threading.enumerate()
         # Those of a pool end with it, whoever has it; tqdm and fsspec have one for the
-        # process, and asyncio has those that resolve names.
+        # process, asyncio those that resolve names, and zarr a loop with its own.
         if "ThreadPoolExecutor" not in thread.name
         and type(thread).__name__ != "TMonitor"
-        and not thread.name.startswith(("asyncio_", "fsspecIO"))
+        and not thread.name.startswith(("asyncio_", "fsspecIO", "zarr_io"))
     }
 
 
