@@ -11,11 +11,13 @@
 
 #include "bindings/convert.h"
 #include "bindings/locked_reader.h"
+#include "bindings/python_files.h"
 #include "bindings/register.h"
 #include "bindings/tables.h"
 #include "format/names.h"
 #include "reader/commit_reader.h"
-#include "reader/directory.h"
+#include "reader/local_directory.h"
+#include "reader/remote_files.h"
 #include "reader/run_reader.h"
 
 namespace tdbg::bindings {
@@ -48,7 +50,8 @@ std::unique_ptr<LockedReader> OpenReader(const std::string& directory,
                                          bool use_caches, bool map_files,
                                          std::uint64_t max_tensor_bytes,
                                          std::uint64_t cached_bytes,
-                                         unsigned threads) {
+                                         unsigned threads,
+                                         std::shared_ptr<PythonFiles> files) {
   ReaderOptions options;
   options.use_caches = use_caches;
   options.map_files = map_files;
@@ -58,12 +61,7 @@ std::unique_ptr<LockedReader> OpenReader(const std::string& directory,
   if (run.has_value()) {
     options.run = ParseUuid(*run);
   }
-  Result<std::unique_ptr<RunReader>> reader = [&] {
-    const ReleaseGil released;
-    return RunReader::Open(directory, options);
-  }();
-  return std::make_unique<LockedReader>(
-      directory, options, ValueOrThrow(std::move(reader), directory));
+  return std::make_unique<LockedReader>(directory, options, std::move(files));
 }
 
 py::array Rows(LockedReader& reader, std::uint64_t start,
@@ -102,14 +100,9 @@ py::array ReadTensor(LockedReader& reader, std::size_t index) {
   return array;
 }
 
-// Problems that a reader finds which uses no index, those of all values, and
-// where an index tells something else.
-std::vector<Problem> Verify(LockedReader& reader) {
-  ReaderOptions options = reader.options();
-  options.use_index = false;
-  options.check_index = true;
-  const ReleaseGil released;
-  auto opened = RunReader::Open(reader.directory(), options);
+std::vector<Problem> VerifyWith(const LockedReader& reader,
+                                const ReaderOptions& options) {
+  auto opened = reader.OpenAnother(options);
   if (!opened.ok()) {
     return {{ProblemKind::kIo, "", 0, 0, opened.status().message()}};
   }
@@ -127,6 +120,19 @@ std::vector<Problem> Verify(LockedReader& reader) {
                         status.offset().value_or(0), 0, status.message()});
   }
   return problems;
+}
+
+// Problems that a reader finds which uses no index, those of all values, and
+// where an index tells something else.
+std::vector<Problem> Verify(LockedReader& reader) {
+  ReaderOptions options = reader.options();
+  options.use_index = false;
+  options.check_index = true;
+  if (reader.is_far()) {  // One reader at a time fetches.
+    return reader.With([&](RunReader&) { return VerifyWith(reader, options); });
+  }
+  const ReleaseGil released;
+  return VerifyWith(reader, options);
 }
 
 py::tuple ReadHistogram(LockedReader& reader, std::size_t index) {
@@ -165,10 +171,16 @@ py::dict Identity(LockedReader& reader) {
 }
 
 // What the commit page in a writer's directory says, without its records.
-py::object LookAtWriter(const std::string& path) {
-  auto directory = Directory::Open(path);
+py::object LookAtWriter(const std::string& path,
+                        const std::shared_ptr<PythonFiles>& files) {
   CommitReader reader;
-  if (directory.ok()) reader.Poll(directory.value().get());
+  if (files != nullptr) {
+    const RemoteDirectory directory(files);
+    reader.Poll(&directory);
+  } else if (const auto directory = LocalDirectory::Open(path);
+             directory.ok()) {
+    reader.Poll(directory.value().get());
+  }
   if (!reader.header() || !reader.slot()) return py::none();
   py::dict result;
   result["state"] = Name(reader.liveness());
@@ -203,7 +215,8 @@ py::object Commit(LockedReader& reader) {
 }  // namespace
 
 void RegisterReader(py::module_& module) {
-  module.def("look_at_writer", &LookAtWriter, py::arg("directory"));
+  module.def("look_at_writer", &LookAtWriter, py::arg("directory"),
+             py::arg("files") = nullptr);
   module.attr("STEP_DTYPE") = TableDType<StepEntry>();
   module.attr("TENSOR_DTYPE") = TableDType<TensorEntry>();
   module.attr("SCALAR_DTYPE") = TableDType<ScalarEntry>();
@@ -219,7 +232,7 @@ void RegisterReader(py::module_& module) {
            py::arg("map_files") = ReaderOptions().map_files,
            py::arg("max_tensor_bytes") = ReaderOptions().max_tensor_bytes,
            py::arg("cached_bytes") = ReaderOptions().cached_bytes,
-           py::arg("threads") = 0)
+           py::arg("threads") = 0, py::arg("files") = nullptr)
       .def("was_replaced",
            [](Self& self) {
              return self.With(
@@ -252,6 +265,14 @@ void RegisterReader(py::module_& module) {
           },
           py::arg("start") = 0)
       .def("read_tensor", &ReadTensor, py::arg("index"))
+      .def(
+          "expect_tensors",
+          [](Self& self, const std::vector<std::uint64_t>& indices) {
+            if (!self.is_far()) return;
+            self.With(
+                [&](RunReader& reader) { reader.ExpectTensors(indices); });
+          },
+          py::arg("indices"))
       .def(
           "scalars",
           [](Self& self, std::size_t start) {

@@ -19,6 +19,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   tdbg::bindings::RegisterSignals(module);
   tdbg::bindings::RegisterObjects(module);
   tdbg::bindings::RegisterRecords(module);
+  tdbg::bindings::RegisterRemoteFiles(module);
   tdbg::bindings::RegisterReader(module);
   tdbg::bindings::RegisterRetention(module);
 }

@@ -33,6 +33,9 @@ void RegisterSignals(pybind11::module_& module);
 void RegisterObjects(pybind11::module_& module);
 // Definitions, events and problems, as a reader returns them.
 void RegisterRecords(pybind11::module_& module);
+// Files of a writer that lie in an object store.
+void RegisterRemoteFiles(pybind11::module_& module);
+// Call it last of these.
 void RegisterReader(pybind11::module_& module);
 // What removes data of runs that exist.
 void RegisterRetention(pybind11::module_& module);

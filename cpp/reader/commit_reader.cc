@@ -41,6 +41,10 @@ bool CommitReader::IsOnThisMachine() const {
 
 void CommitReader::Poll(const Directory* directory) {
   ReadPage(directory);
+  if (const auto told = directory->ToldLiveness()) {
+    liveness_ = *told;
+    return;
+  }
   liveness_ = Liveness::kUnknown;
   if (!header_ || !slot_) return;
   if (slot_->state == WriterState::kClosed) {

@@ -16,21 +16,13 @@
 #include "base/status.h"
 #include "format/commit_page.h"
 #include "reader/directory.h"
+#include "reader/liveness.h"
 
 namespace tdbg {
 
-// Whether the writer is still alive, according to its commit page.
-enum class Liveness : std::uint8_t {
-  kUnknown = 0,  // No valid page, another host, or another boot.
-  kRunning = 1,
-  kStalled = 2,  // The process is there; no heartbeat for 10 s.
-  kClosed = 3,   // It closed its last shard: nothing more will come.
-  kDead = 4,     // The process is gone without closing.
-};
-
 class CommitReader {
  public:
-  // Reads COMMIT in the directory open at `directory`.  A page that cannot be
+  // Reads COMMIT in `directory`.  A page that cannot be
   // read or does not hold leaves everything as it was.
   void Poll(const Directory* directory);
 

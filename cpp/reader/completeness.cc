@@ -176,7 +176,7 @@ void Completeness::CompareIndexes() {
 }
 
 void Completeness::CompareCommit() {
-  if (!commit_->slot()) return;
+  if (!commit_->slot() || !files_->directory().ShowsAll()) return;
   const CommitSlot& slot = *commit_->slot();
   // What was visible outlives the process, and what was durable the machine.
   const bool survives =
@@ -214,7 +214,10 @@ void Completeness::CheckWalked() {
   std::erase_if(jumps_, [&](const Jump& jump) {
     return Settle(jump, /*is_final=*/!is_alive);
   });
-  if (commit_ == nullptr || !commit_->slot()) return;
+  if (commit_ == nullptr || !commit_->slot() ||
+      !files_->directory().ShowsAll()) {
+    return;
+  }
   const CommitSlot& slot = *commit_->slot();
   // What was visible on a machine that went down may be gone with it; whoever
   // wants to know whether all is there is told so.

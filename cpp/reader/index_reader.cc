@@ -195,6 +195,21 @@ bool IndexReader::Load(SectionKind kind) {
   return false;
 }
 
+std::optional<FileRange> IndexReader::RangeOf(SectionKind kind) const {
+  const Loaded& table = tables_[static_cast<std::size_t>(kind)];
+  if (table.is_loaded || table.section.n_entries == 0) return std::nullopt;
+  return FileRange{.name = file_->name(),
+                   .offset = table.section.offset,
+                   .n = table.section.n_bytes()};
+}
+
+FileRange IndexReader::RangeOf(SectionKind kind, const Group& group) const {
+  const Section& section = tables_[static_cast<std::size_t>(kind)].section;
+  return {.name = file_->name(),
+          .offset = section.offset + group.first * section.entry_size,
+          .n = std::uint64_t{group.n} * section.entry_size};
+}
+
 void IndexReader::Drop(SectionKind kind) {
   Loaded& table = tables_[static_cast<std::size_t>(kind)];
   table.is_loaded = false;

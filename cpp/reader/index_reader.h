@@ -70,6 +70,11 @@ class IndexReader {
     if (!Load(kind)) return std::nullopt;
     return Held<Entry>(kind);
   }
+  // Where a table lies in the file; nothing if it is in memory or empty.
+  [[nodiscard]] std::optional<FileRange> RangeOf(SectionKind kind) const;
+  // Where the members of a group of columns or cells lie.
+  [[nodiscard]] FileRange RangeOf(SectionKind kind, const Group& group) const;
+
   // Gives the memory of a table back.
   void Drop(SectionKind kind);
   void DropAll();

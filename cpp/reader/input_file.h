@@ -1,13 +1,10 @@
-// InputFile reads a regular file of a writer directory, which may be growing.
+// InputFile reads a file of a writer directory, which may be growing.
 //
-// It never follows a symbolic link, never blocks on a fifo or a device, and
-// never reads past the size that it was given.  Large reads go through one
-// buffer.
+// Small reads go through one buffer, and none past the size that was given.
 //
 // Thread safety: none.
 //
-// Errors: kIoError with the errno; kCorruption when the file is shorter than
-// it was; kInvalidArgument for what is no regular file.
+// Errors: those of FileBytes.
 
 #pragma once
 
@@ -31,14 +28,9 @@ class InputFile {
   InputFile(const Directory* directory, std::string name);
   // Bytes in memory in the place of a file; they outlive this.
   InputFile(std::span<const std::byte> bytes, std::string name);
-  ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
 
-  // Opens the file if it is not open.  A file that was open before must still
-  // be the same one, under its name or the one that it has when retention
-  // replaced it.
-  Status Open();
   // Gives up the descriptor, not the map.  The next read opens it again.
   void Close();
 
@@ -71,23 +63,20 @@ class InputFile {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   // Of the file that was opened; 0: none was.
-  [[nodiscard]] std::uint64_t inode() const { return inode_; }
+  [[nodiscard]] std::uint64_t inode() const {
+    return file_ ? file_->inode() : 0;
+  }
 
  private:
-  Status OpenNamed(const std::string& name);
   // Bytes that are in memory or mapped, and need no reading.
   [[nodiscard]] std::optional<std::span<const std::byte>> Held(
       std::uint64_t offset, std::uint64_t n) const;
 
   // Constant after construction.
-  const Directory* const directory_;
   const std::string name_;
   const std::optional<std::span<const std::byte>> memory_;
+  const std::unique_ptr<FileBytes> file_;  // Null with memory_.
 
-  int descriptor_ = -1;
-  bool was_open_ = false;
-  std::uint64_t device_ = 0;
-  std::uint64_t inode_ = 0;
   std::shared_ptr<const MappedFile> map_;
   // Invariant: buffer_ holds the bytes of the file at buffer_offset_.
   std::vector<std::byte> buffer_;

@@ -1,10 +1,5 @@
 #include "reader/run_files.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -12,13 +7,10 @@
 #include <string_view>
 #include <utility>
 
-#include "base/clock.h"
+#include "reader/local_directory.h"
 
 namespace tdbg {
 namespace {
-
-// The times of files are those of the last tick of the kernel's clock.
-constexpr std::int64_t kClockSlackNs = 2'000'000'000;
 
 std::optional<std::uint32_t> ParseNumber(std::string_view digits) {
   std::uint32_t number = 0;
@@ -66,98 +58,69 @@ std::optional<std::uint32_t> ParseShardName(const char* name,
   return number;
 }
 
-// Calls `visit(name)` for every entry of the directory.  Returns the errno of
-// what failed, or 0.
-template <typename Visit>
-int ForEachName(int directory, Visit visit) {
-  if (directory < 0) return errno;  // Of Directory::descriptor.
-  // A descriptor of its own: a listing has a position.
-  const int descriptor =
-      ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return errno;
-  DIR* listing = ::fdopendir(descriptor);
-  if (listing == nullptr) {
-    const int error = errno;
-    ::close(descriptor);
-    return error;
-  }
-  errno = 0;
-  while (const dirent* entry = ::readdir(listing)) {
-    visit(entry->d_name);
-    errno = 0;
-  }
-  const int error = errno;
-  ::closedir(listing);
-  return error;
+// The last part of a path.
+std::string NameIn(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  return std::string(path.substr(path.rfind('/') + 1));
 }
 
 }  // namespace
 
 Result<RunFiles> RunFiles::Open(std::string directory) {
-  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
-  const std::size_t slash = directory.rfind('/');
-  const std::string name =
-      slash == std::string::npos ? directory : directory.substr(slash + 1);
-  const auto place = ParseName(name);
-  if (!place) {
-    return Status::InvalidArgument(
-        directory + ": a writer directory is named <role>-<rank>-<generation>");
-  }
-  auto opened = Directory::Open(directory);
+  if (!ParseName(NameIn(directory))) return Of(nullptr, directory);
+  auto opened = LocalDirectory::Open(directory);
   if (!opened.ok()) return opened.status();
-  return RunFiles(std::move(opened).value(), *place);
+  return Of(std::move(opened).value(), directory);
 }
 
-void RunFiles::NoteRefusal(const std::string& name, int error) const {
-  if (error == 0 || error == ENOENT || error == ENOTDIR || !refusal_.ok()) {
+Result<RunFiles> RunFiles::Of(std::unique_ptr<Directory> directory,
+                              const std::string& path) {
+  const auto place = ParseName(NameIn(path));
+  if (!place) {
+    return Status::InvalidArgument(
+        path + ": a writer directory is named <role>-<rank>-<generation>");
+  }
+  return RunFiles(std::move(directory), *place);
+}
+
+void RunFiles::NoteRefusal(const std::string& name,
+                           const Status& refusal) const {
+  const int error = refusal.system_error();
+  if (refusal.ok() || error == ENOENT || error == ENOTDIR || !refusal_.ok()) {
     return;
   }
   refusal_ = Status::IoError(name + ": " + std::strerror(error), error);
 }
 
-bool RunFiles::IsThere(const std::string& name, struct stat* about) const {
-  const int directory = directory_->descriptor();
-  if (directory >= 0 &&
-      ::fstatat(directory, name.c_str(), about, AT_SYMLINK_NOFOLLOW) == 0) {
-    return true;
-  }
-  NoteRefusal(name, errno);
-  return false;
-}
-
 std::optional<std::uint64_t> RunFiles::ShardSize(std::uint32_t number) const {
-  struct stat about{};
-  if (!IsThere(ShardName(number, ".tds"), &about)) return std::nullopt;
-  return static_cast<std::uint64_t>(about.st_size);
+  const std::string name = ShardName(number, ".tds");
+  const auto size = directory_->SizeOf(name);
+  if (size.ok()) return size.value();
+  NoteRefusal(name, size.status());
+  return std::nullopt;
 }
 
 void RunFiles::List() {
   ++n_listings_;
   numbers_.clear();
   last_index_ = 0;
-  const int error =
-      ForEachName(directory_->descriptor(), [this](const char* name) {
-        if (const auto shard = ParseShardName(name, ".tds")) {
-          numbers_.push_back(*shard);
-        } else if (const auto index = ParseShardName(name, ".tdi")) {
-          last_index_ = std::max(last_index_, *index);
-        }
-      });
+  const Status status = directory_->ForEachName([this](const char* name) {
+    if (const auto shard = ParseShardName(name, ".tds")) {
+      numbers_.push_back(*shard);
+    } else if (const auto index = ParseShardName(name, ".tdi")) {
+      last_index_ = std::max(last_index_, *index);
+    }
+  });
   std::sort(numbers_.begin(), numbers_.end());
-  NoteRefusal("the list of shards", error);
-  if (error != 0) listed_at_ns_ = 0;  // Once more, next time.
+  NoteRefusal("the list of shards", status);
+  if (!status.ok()) listed_.reset();  // Once more, next time.
 }
 
 void RunFiles::Refresh() {
-  struct stat about{};
-  const bool known = ::fstat(directory_->descriptor(), &about) == 0;
-  const std::int64_t changed =
-      std::int64_t{about.st_mtim.tv_sec} * 1'000'000'000 +
-      about.st_mtim.tv_nsec;
-  if (!known || listed_at_ns_ == 0 || changed > listed_at_ns_ - kClockSlackNs) {
-    listed_at_ns_ = WallNs();
-    List();
-  }
+  const auto version = directory_->Version();
+  if (version && version == listed_) return;
+  listed_ = version;
+  List();
 }
 
 std::uint32_t RunFiles::LastIndex() {
@@ -166,8 +129,10 @@ std::uint32_t RunFiles::LastIndex() {
 }
 
 bool RunFiles::HasIndex(std::uint32_t number) const {
-  struct stat about{};
-  return IsThere(ShardName(number, ".tdi"), &about);
+  const std::string name = ShardName(number, ".tdi");
+  const auto size = directory_->SizeOf(name);
+  if (!size.ok()) NoteRefusal(name, size.status());
+  return size.ok();
 }
 
 std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
@@ -183,24 +148,12 @@ bool RunFiles::AreReplaced(
   if (n_listings_ == compared_at_) return false;
   compared_at_ = n_listings_;
   return std::any_of(inode_of.begin(), inode_of.end(), [this](const auto& one) {
-    struct stat about{};
-    return !IsThere(ShardName(one.first, ".tds"), &about)
-               ? errno == ENOENT
-               : about.st_ino != one.second;
+    const std::string name = ShardName(one.first, ".tds");
+    const auto inode = directory_->InodeOf(name);
+    if (inode.ok()) return inode.value() != one.second;
+    NoteRefusal(name, inode.status());
+    return inode.status().system_error() == ENOENT;
   });
-}
-
-std::uint64_t RunFiles::CountBytes() const {
-  std::uint64_t total = 0;
-  (void)ForEachName(directory_->descriptor(), [&](const char* name) {
-    struct stat about{};
-    if (::fstatat(directory_->descriptor(), name, &about,
-                  AT_SYMLINK_NOFOLLOW) == 0 &&
-        S_ISREG(about.st_mode)) {
-      total += static_cast<std::uint64_t>(about.st_size);
-    }
-  });
-  return total;
 }
 
 }  // namespace tdbg

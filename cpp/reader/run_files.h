@@ -6,8 +6,6 @@
 
 #pragma once
 
-#include <sys/stat.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -26,6 +24,9 @@ class RunFiles {
   // Errors: kInvalidArgument when the name is not <role>-<rank>-<generation>;
   // kNotFound or kIoError when there is no such directory.
   static Result<RunFiles> Open(std::string directory);
+  // The directory of that path, which is open already.
+  static Result<RunFiles> Of(std::unique_ptr<Directory> directory,
+                             const std::string& path);
 
   [[nodiscard]] const Directory& directory() const { return *directory_; }
   // The identity of the shards, from the name of the directory.
@@ -49,9 +50,6 @@ class RunFiles {
   bool AreReplaced(
       const std::vector<std::pair<std::uint32_t, std::uint64_t>>& inode_of);
 
-  // Bytes of all files.
-  [[nodiscard]] std::uint64_t CountBytes() const;
-
   // What the system refused to tell first, since this was asked last: what was
   // taken for not there may be there.
   [[nodiscard]] Status TakeRefusal() {
@@ -65,15 +63,13 @@ class RunFiles {
   void List();
   // Lists the directory again if it may have changed.
   void Refresh();
-  // Whether a name is there; errno says why if not.
-  [[nodiscard]] bool IsThere(const std::string& name, struct stat* about) const;
-  void NoteRefusal(const std::string& name, int error) const;
+  void NoteRefusal(const std::string& name, const Status& refusal) const;
 
   std::unique_ptr<Directory> directory_;
   ShardPlace place_;
   std::vector<std::uint32_t> numbers_;  // Ascending, as of the last listing.
   std::uint32_t last_index_ = 0;        // As of it, too.
-  std::int64_t listed_at_ns_ = 0;       // Wall time of it; 0: none yet.
+  std::optional<std::int64_t> listed_;  // Directory::Version() before it.
   std::uint64_t n_listings_ = 0;
   std::uint64_t compared_at_ = 0;  // The listing at the last AreReplaced.
   mutable Status refusal_;

@@ -10,7 +10,9 @@
 #include "format/names.h"
 #include "reader/completeness.h"
 #include "reader/envelope_reader.h"
+#include "reader/expected_reads.h"
 #include "reader/run_files.h"
+#include "reader/saved_steps.h"
 #include "reader/shard_list.h"
 #include "reader/shard_reader.h"
 
@@ -88,21 +90,27 @@ class DirectoryReader final : public RunReader {
 
   const Definitions& definitions() const override { return *definitions_; }
   const std::vector<TensorEntry>& tensors() override {
+    expected_.Tables(SectionKind::kTensors);
     return tensors_.All(&list_, &Shard::Tensors);
   }
   const std::vector<ScalarEntry>& scalars() override {
+    expected_.Tables(SectionKind::kScalars);
     return scalars_.All(&list_, &Shard::Scalars);
   }
   const std::vector<EventEntry>& events() override {
+    expected_.Records();
     return events_.All(&list_, &Shard::Events);
   }
   const std::vector<SpanEntry>& spans() override {
+    expected_.Records();
     return spans_.All(&list_, &Shard::Spans);
   }
   const std::vector<Gap>& gaps() override {
+    expected_.Records();
     return gaps_.All(&list_, &Shard::Gaps);
   }
   const std::vector<HistogramEntry>& histograms() override {
+    expected_.Records();
     return histograms_.All(&list_, &Shard::Histograms);
   }
   const std::vector<Problem>& problems() override { return problems_; }
@@ -148,6 +156,9 @@ class DirectoryReader final : public RunReader {
     return envelopes_.FindBuckets(steps);
   }
   Result<TensorValue> ReadTensor(std::size_t i) override;
+  void ExpectTensors(std::span<const std::uint64_t> tensors) override {
+    expected_.Tensors(tensors);
+  }
   std::uint32_t ShardOfTensor(std::size_t i) override {
     return list_.OfTensor(i).shard->number();
   }
@@ -164,7 +175,9 @@ class DirectoryReader final : public RunReader {
   std::uint64_t n_held() const override {
     return list_.n_held() + definitions_->n_held();
   }
-  std::uint64_t n_bytes() const override { return files_.CountBytes(); }
+  std::uint64_t n_bytes() const override {
+    return files_.directory().CountBytes();
+  }
 
  private:
   // Each once: what was not told is not known, and may be there.
@@ -180,7 +193,7 @@ class DirectoryReader final : public RunReader {
   void BeginShard(std::uint32_t number);
   // Asks all shards for entries of a table.
   template <typename Entry>
-  std::vector<Placed<Entry>> Find(StepRange steps,
+  std::vector<Placed<Entry>> Find(SectionKind kind, StepRange steps,
                                   const DefinitionFilter& definitions,
                                   void (Shard::*find)(StepRange,
                                                       Shard::DefinitionFilter,
@@ -208,6 +221,7 @@ class DirectoryReader final : public RunReader {
   Completeness completeness_{
       &files_, &list_, options_.use_caches ? &commit_ : nullptr, &problems_};
   EnvelopeReader envelopes_{&list_, definitions_.get()};
+  const ExpectedReads expected_{&list_, &files_.directory()};
   Signatures signatures_;
   TensorValues values_;
 
@@ -316,6 +330,7 @@ bool DirectoryReader::ScanCurrent() {
 std::vector<StepEntry> DirectoryReader::ReadSteps(std::uint64_t first,
                                                   std::uint64_t last) {
   std::vector<StepEntry> found;
+  expected_.Tables(SectionKind::kSteps);
   last = std::min(last, n_steps());
   if (first >= last) return found;
   found.reserve(last - first);
@@ -334,6 +349,7 @@ std::vector<StepEntry> DirectoryReader::ReadSteps(std::uint64_t first,
 
 std::vector<StepEntry> DirectoryReader::FindSteps(StepRange steps) {
   std::vector<StepEntry> found;
+  expected_.Tables(SectionKind::kSteps, steps);
   for (ListedShard& listed : list_.shards()) {
     if (!listed.shard->MayHaveSteps(steps)) continue;
     listed.shard->FindSteps(steps, [&](std::uint64_t i) {
@@ -381,53 +397,18 @@ bool DirectoryReader::HasData(std::int64_t step) {
 
 std::vector<std::int64_t> DirectoryReader::SavedSteps(
     StepRange steps, const DefinitionFilter& definitions, Kinds kinds) {
-  std::vector<std::int64_t> found;
-  std::size_t begin = 0;  // Of the entries of a shard.
-  std::size_t run = 0;    // Of those of one kind, which mostly ascend.
-  const auto note = [&](std::int64_t step) {
-    if (found.size() == run || found.back() != step) found.push_back(step);
-  };
-  const auto merge = [&] {
-    const auto at = [&](std::size_t i) {
-      return found.begin() + static_cast<std::ptrdiff_t>(i);
-    };
-    if (!std::is_sorted(at(run), found.end())) std::sort(at(run), found.end());
-    std::inplace_merge(at(begin), at(run), found.end());
-    found.erase(std::unique(at(begin), found.end()), found.end());
-    run = found.size();
-  };
   const auto ids =
       Ascending(definitions.value_or(std::vector<std::uint32_t>()));
   const auto filter = definitions ? Shard::DefinitionFilter(ids) : std::nullopt;
-  for (ListedShard& listed : list_.shards()) {
-    Shard& shard = *listed.shard;
-    begin = run = found.size();
-    if (kinds.rows) {
-      shard.FindRowsPlaces(steps, filter,
-                           [&](const RowsPlace& place) { note(place.step); });
-      merge();
-    }
-    if (kinds.tensors) {
-      shard.FindTensors(steps, filter, [&](std::uint64_t i) {
-        note(shard.Tensors()[i].step);
-      });
-      merge();
-    }
-    if (kinds.scalars) {
-      shard.FindScalars(steps, filter, [&](std::uint64_t i) {
-        note(shard.Scalars()[i].step);
-      });
-      merge();
-    }
-    list_.Retire(&listed);
-  }
-  begin = run = 0;
-  merge();  // A later shard may go back to earlier steps.
-  return found;
+  if (kinds.rows) expected_.Tables(SectionKind::kRowsPlaces, steps);
+  if (kinds.tensors) expected_.Tables(SectionKind::kTensors, steps);
+  if (kinds.scalars) expected_.Tables(SectionKind::kScalars, steps);
+  return FindSavedSteps(&list_, steps, filter, kinds);
 }
 
 std::vector<Segment> DirectoryReader::FindSegments(StepRange steps) {
   std::vector<Segment> found;
+  expected_.Tables(SectionKind::kRowsPlaces, steps);
   for (ListedShard& listed : list_.shards()) {
     Shard& shard = *listed.shard;
     const auto places = shard.FindsPlaces(steps) ? shard.Places()
@@ -453,12 +434,13 @@ std::vector<Segment> DirectoryReader::FindSegments(StepRange steps) {
 
 template <typename Entry>
 std::vector<Placed<Entry>> DirectoryReader::Find(
-    StepRange steps, const DefinitionFilter& definitions,
+    SectionKind kind, StepRange steps, const DefinitionFilter& definitions,
     void (Shard::*find)(StepRange, Shard::DefinitionFilter,
                         const Shard::Visit&),
     std::span<const Entry> (Shard::*table)(),
     std::uint64_t ListedShard::* first) {
   std::vector<Placed<Entry>> found;
+  expected_.Tables(kind, steps);
   const auto ids =
       Ascending(definitions.value_or(std::vector<std::uint32_t>()));
   for (ListedShard& listed : list_.shards()) {
@@ -475,14 +457,14 @@ std::vector<Placed<Entry>> DirectoryReader::Find(
 
 std::vector<Placed<TensorEntry>> DirectoryReader::FindTensors(
     StepRange steps, const DefinitionFilter& definitions) {
-  return Find(steps, definitions, &Shard::FindTensors, &Shard::Tensors,
-              &ListedShard::first_tensor);
+  return Find(SectionKind::kTensors, steps, definitions, &Shard::FindTensors,
+              &Shard::Tensors, &ListedShard::first_tensor);
 }
 
 std::vector<Placed<ScalarEntry>> DirectoryReader::FindScalars(
     StepRange steps, const DefinitionFilter& definitions) {
-  return Find(steps, definitions, &Shard::FindScalars, &Shard::Scalars,
-              &ListedShard::first_scalar);
+  return Find(SectionKind::kScalars, steps, definitions, &Shard::FindScalars,
+              &Shard::Scalars, &ListedShard::first_scalar);
 }
 
 std::vector<ColumnRow> DirectoryReader::Rows(std::uint64_t first,
@@ -491,6 +473,7 @@ std::vector<ColumnRow> DirectoryReader::Rows(std::uint64_t first,
   last = std::min(last, n_rows());
   if (first >= last) return rows;
   rows.reserve(last - first);
+  expected_.Tables(SectionKind::kRowsPlaces);
   for (ListedShard& listed : list_.shards()) {
     const std::uint64_t begin = listed.first_row;
     const std::uint64_t end = begin + listed.shard->n_rows();
@@ -506,6 +489,7 @@ std::vector<ColumnRow> DirectoryReader::FindRows(
     StepRange steps, std::span<const std::uint32_t> definitions) {
   const std::vector<std::uint32_t> wanted = Ascending(definitions);
   std::vector<ColumnRow> rows;
+  expected_.Columns(steps, wanted);
   for (ListedShard& listed : list_.shards()) {
     listed.shard->FindRows(steps, wanted, &rows);
     list_.Retire(&listed);
@@ -515,6 +499,9 @@ std::vector<ColumnRow> DirectoryReader::FindRows(
 
 void DirectoryReader::GatherRows(const RowColumnsQuery& query,
                                  RowColumns* gathered) {
+  if (query.steps.empty()) return;
+  expected_.Columns({query.steps.front(), query.steps.back()},
+                    query.definitions);
   for (ListedShard& listed : list_.shards()) {
     listed.shard->GatherRows(query, gathered);
     list_.Retire(&listed);
@@ -523,6 +510,8 @@ void DirectoryReader::GatherRows(const RowColumnsQuery& query,
 
 Result<TensorValue> DirectoryReader::ReadTensor(std::size_t i) {
   TDBG_DCHECK(i < n_tensors());
+  const std::uint64_t number = i;
+  expected_.Tensors(std::span(&number, 1));
   ListedShard& listed = list_.OfTensor(i);
   const auto tensors = listed.shard->Tensors();
   const std::uint64_t at = i - listed.first_tensor;
@@ -572,18 +561,29 @@ std::vector<std::byte> DirectoryReader::ReadSamples(const SamplesPlace& place) {
   return payload;
 }
 
-}  // namespace
-
-Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& directory,
-                                                   ReaderOptions options) {
-  auto files = RunFiles::Open(directory);
+Result<std::unique_ptr<RunReader>> OpenFiles(Result<RunFiles> files,
+                                             const std::string& path,
+                                             const ReaderOptions& options) {
   if (!files.ok()) return files.status();
   auto reader =
       std::make_unique<DirectoryReader>(std::move(files).value(), options);
   if (!reader->Begin()) {
-    return Status::InvalidArgument(directory + ": belongs to another run");
+    return Status::InvalidArgument(path + ": belongs to another run");
   }
   return std::unique_ptr<RunReader>(std::move(reader));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RunReader>> RunReader::Open(const std::string& directory,
+                                                   ReaderOptions options) {
+  return OpenFiles(RunFiles::Open(directory), directory, options);
+}
+
+Result<std::unique_ptr<RunReader>> RunReader::Open(
+    std::unique_ptr<Directory> directory, const std::string& path,
+    ReaderOptions options) {
+  return OpenFiles(RunFiles::Of(std::move(directory), path), path, options);
 }
 
 }  // namespace tdbg

@@ -36,6 +36,7 @@
 #include "format/record.h"
 #include "reader/commit_reader.h"
 #include "reader/definitions.h"
+#include "reader/directory.h"
 #include "reader/envelope.h"
 #include "reader/problem.h"
 #include "reader/row_columns.h"
@@ -92,6 +93,10 @@ class RunReader {
   // Opens `directory` (run/w/<role>-<rank>-<generation>) and polls once.
   static Result<std::unique_ptr<RunReader>> Open(const std::string& directory,
                                                  ReaderOptions options);
+  // Likewise one that is not on this machine; `path` is what it is called.
+  static Result<std::unique_ptr<RunReader>> Open(
+      std::unique_ptr<Directory> directory, const std::string& path,
+      ReaderOptions options);
   virtual ~RunReader() = default;
   RunReader(const RunReader&) = delete;
   RunReader& operator=(const RunReader&) = delete;
@@ -205,6 +210,9 @@ class RunReader {
   // The values of tensors()[i]: raw bytes in C order.
   // REQUIRES: i < n_tensors().
   virtual Result<TensorValue> ReadTensor(std::size_t i) = 0;
+  // These tensors will be read next, which a directory that is far away wants
+  // to know.  Those that are not there are passed over.
+  virtual void ExpectTensors(std::span<const std::uint64_t> tensors) = 0;
   // The number of the shard that it lies in.
   // REQUIRES: i < n_tensors().
   virtual std::uint32_t ShardOfTensor(std::size_t i) = 0;

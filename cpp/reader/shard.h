@@ -155,6 +155,18 @@ class Shard {
   // Whether tables come from the index.
   [[nodiscard]] bool has_index() const { return index_ && is_indexed_; }
 
+  // Of a shard with an index, what a reader will read, for Directory::Expect:
+  // the tables that a question by step and definition looks at,
+  void AddTables(SectionKind about, StepRange steps,
+                 std::vector<FileRange>* ranges) const;
+  // the columns, or cells, of `definitions`,
+  void AddGroups(SectionKind groups, SectionKind members, StepRange steps,
+                 std::span<const std::uint32_t> definitions,
+                 std::vector<FileRange>* ranges);
+  // the places of the records that TakeRecords reads, and these records.
+  void AddRecordPlaces(std::vector<FileRange>* ranges) const;
+  void AddRecords(std::vector<FileRange>* ranges);
+
   // Gives descriptors up: they are few, and shards may be many.
   void Retire();
   // Bytes of all tables that are in memory.

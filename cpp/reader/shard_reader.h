@@ -121,6 +121,7 @@ class ShardReader {
 
   InputFile& file() { return file_; }
   [[nodiscard]] const InputFile& file() const { return file_; }
+  [[nodiscard]] const std::string& name() const { return file_.name(); }
   // Maps the shard if it is sealed and may be.
   void Map() {
     if (map_files_ && state_ == ShardState::kSealed) file_.Map(size_);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypedDict, type_check_only
 
 import numpy as np
@@ -335,7 +335,9 @@ def apply_retention(
     tdbg.errors.StorageError.
     """
 
-def look_at_writer(directory: str) -> dict[str, Any] | None:
+def look_at_writer(
+    directory: str, files: RemoteFiles | None = None
+) -> dict[str, Any] | None:
     """Who writes in a writer's directory, by its commit page; None without a valid one.
 
     ``state`` (as ``RunReader.liveness``), ``pid``, ``process_start``, ``boot_id``,
@@ -355,6 +357,31 @@ class DefinitionColumns(TypedDict):
     dtypes: list[str]
     shapes: list[tuple[int, ...]]
 
+class RemoteFiles:
+    """Files of a writer in an object store; see cpp/reader/remote_files.h.
+
+    Safe to share between threads.
+
+    Args:
+        fetch: Called with (name, offset, length) of some ranges; returns the bytes of
+            each.  One RunReader at a time calls it.
+    """
+
+    def __init__(
+        self, fetch: Callable[[list[tuple[str, int, int]]], list[bytes]]
+    ) -> None: ...
+    def add(self, name: str, size: int, pieces: Iterable[tuple[int, bytes]]) -> None:
+        """Tell of a file, and of bytes of it at some offsets."""
+
+    def tell(self, commit_page: bytes, state: str, is_whole: bool) -> None:
+        """Tell how the writer is, and whether all that it wrote is there.
+
+        state: running, stalled, closed, dead or unknown.
+        """
+
+    @property
+    def n_bytes(self) -> int: ...
+
 class RunReader:
     """Reader of one writer directory; see cpp/reader/run_reader.h.
 
@@ -371,10 +398,12 @@ class RunReader:
         max_tensor_bytes: int = ...,
         cached_bytes: int = ...,
         threads: int = 0,
+        files: RemoteFiles | None = None,
     ) -> None:
         """With use_caches off every record is checked at once; map_files: whether
         sealed shards are mapped; threads: as many decode a large tensor, 0: one for
-        each processor, and at most 4."""
+        each processor, and at most 4; files: where the directory is in a store, which
+        then need be no path: whatever their fetch raises, a question raises."""
 
     def was_replaced(self) -> bool:
         """Whether retention has replaced shards: another reader knows what is there."""
@@ -528,6 +557,9 @@ class RunReader:
         """Everything that is wrong: walks all records and decodes all values."""
 
     def tensors(self, start: int = 0) -> NDArray[np.void]: ...
+    def expect_tensors(self, indices: Sequence[int]) -> None:
+        """Tell which tensors are read next: a store gives them all at once."""
+
     def read_tensor(self, index: int) -> NDArray[np.uint8]:
         """Raw bytes in C order, read-only; the caller views them as dtype, shape."""
 

@@ -1,9 +1,9 @@
-// Directory: given up and opened again, if it is still the same.
+// LocalDirectory: given up and opened again, if it is still the same.
 //
 // Seen to fail when what was given up is not opened again, and when another
 // directory is taken for it.
 
-#include "reader/directory.h"
+#include "reader/local_directory.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,14 +18,14 @@
 namespace tdbg::testing {
 namespace {
 
-bool HasFile(const Directory& directory) {
+bool HasFile(const LocalDirectory& directory) {
   return ::faccessat(directory.descriptor(), "file", R_OK, 0) == 0;
 }
 
 TDBG_TEST(ADirectoryThatWasClosedIsOpenedAgain) {
   const TemporaryDirectory temporary;
   std::ofstream(temporary.path() + "/file") << "x";
-  const auto directory = Directory::Open(temporary.path());
+  const auto directory = LocalDirectory::Open(temporary.path());
   EXPECT_OK(directory);
   EXPECT_TRUE(HasFile(*directory.value()));
   const int before = directory.value()->descriptor();
@@ -38,7 +38,7 @@ TDBG_TEST(AnotherDirectoryInItsPlaceIsNotTaken) {
   const TemporaryDirectory temporary;
   const std::string path = temporary.path() + "/writer";
   std::filesystem::create_directory(path);
-  const auto directory = Directory::Open(path);
+  const auto directory = LocalDirectory::Open(path);
   EXPECT_OK(directory);
   std::filesystem::rename(path, path + "-moved");
   std::filesystem::create_directory(path);
@@ -55,7 +55,7 @@ TDBG_TEST(WhatIsNoDirectoryIsNotOpened) {
   const TemporaryDirectory temporary;
   std::ofstream(temporary.path() + "/file") << "x";
   for (const char* name : {"/file", "/missing"}) {
-    EXPECT_TRUE(Directory::Open(temporary.path() + name).status().code() ==
+    EXPECT_TRUE(LocalDirectory::Open(temporary.path() + name).status().code() ==
                 StatusCode::kNotFound);
   }
 }
