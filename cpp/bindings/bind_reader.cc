@@ -238,10 +238,7 @@ void RegisterReader(py::module_& module) {
              return self.With(
                  [](RunReader& inner) { return inner.WasReplaced(); });
            })
-      .def("poll",
-           [](Self& self) {
-             return self.With([](RunReader& reader) { return reader.Poll(); });
-           })
+      .def("poll", &Self::Poll)
       .def(
           "steps",
           [](Self& self, std::uint64_t start,

@@ -66,7 +66,15 @@ class LockedReader {
       : directory_(std::move(directory)),
         options_(options),
         files_(std::move(files)) {
-    With([](RunReader&) {});  // Below With, whose type is deduced.
+    With([this](RunReader&) { was_opened_ = false; });
+  }
+
+  // RunReader::Poll; also true once after another reader was opened.
+  bool Poll() {
+    return With([this](RunReader& reader) {
+      const bool grew = reader.Poll();
+      return std::exchange(was_opened_, false) || grew;
+    });
   }
 
   // Another reader of the same files, for one that holds the lock or needs
@@ -114,6 +122,7 @@ class LockedReader {
     if (reader_ != nullptr) return Status::Ok();
     auto opened = OpenAnother(options_);
     if (opened.ok()) reader_ = std::move(opened).value();
+    was_opened_ = opened.ok();
     return opened.status();
   }
 
@@ -123,6 +132,7 @@ class LockedReader {
   const std::shared_ptr<PythonFiles> files_;
   Mutex mutex_;
   std::unique_ptr<RunReader> reader_ TDBG_GUARDED_BY(mutex_);
+  bool was_opened_ TDBG_GUARDED_BY(mutex_) = false;  // Since the last Poll.
 };
 
 // Definitions, one by one and as columns.

@@ -13,13 +13,14 @@ from tdbg.cli import options
 from tdbg.cli.accounts import state_text
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, n_bytes, plain, table
 from tdbg.errors import StorageError
-from tdbg.importers import local_run
-from tdbg.run.directory import WriterDirectory, open_run, writer_directories
+from tdbg.run.directory import WriterDirectory
 from tdbg.trial import (
     HiddenSteps,
     LostRecords,
+    Place,
     hidden_steps,
     lost_by_writer,
+    open_place,
 )
 
 __all__ = ["command"]
@@ -36,12 +37,10 @@ HARMLESS = {"torn_tail", UNKNOWN_END}
 @click.pass_context
 def command(ctx: click.Context, run: str, as_json: bool) -> None:
     """Read all of RUN, verify every checksum, name what is missing; change nothing."""
-    opened = open_run(local_run(run))
+    place = open_place(run)
     readers: dict[WriterDirectory, RunReader] = {}
-    writers = [
-        _check(writer, opened.uuid, readers) for writer in writer_directories(opened)
-    ]
-    hidden = hidden_steps(readers)
+    writers = [_check(place, writer, readers) for writer in place.writers()]
+    hidden = hidden_steps(place, readers)
     problems = [p for writer in writers for p in writer["problems"]]
     damaged = any(problem["kind"] not in HARMLESS for problem in problems)
     if as_json:
@@ -60,14 +59,12 @@ def command(ctx: click.Context, run: str, as_json: bool) -> None:
 
 
 def _check(
-    writer: WriterDirectory,
-    run_uuid: bytes,
-    readers: dict[WriterDirectory, RunReader],
+    place: Place, writer: WriterDirectory, readers: dict[WriterDirectory, RunReader]
 ) -> dict[str, Any]:
     """Check the files of a writer, and keep what reads them."""
     directory = writer.path
     try:
-        reader = readers[writer] = RunReader(str(directory), run_uuid)
+        reader = readers[writer] = place.open(writer)
     except StorageError as error:
         problem = _problem(directory, error, "unreadable")
         return {"writer": directory.name, "problems": [problem]}

@@ -6,14 +6,25 @@ library of a store.
 
 from __future__ import annotations
 
-from tdbg.remote.layout import BlockObject, Manifest, ShippedFile, newest_manifests
+from tdbg.remote.finding import find_runs
+from tdbg.remote.followed import FollowedRun, FollowedWriter
+from tdbg.remote.layout import (
+    MANIFESTS,
+    BlockObject,
+    Manifest,
+    ShippedFile,
+    newest_manifests,
+)
 from tdbg.remote.shipping import Shipping
 from tdbg.remote.spool import lead_spool, spool_of, spool_url
 from tdbg.remote.stores import Listed, Store, check_url, is_url, open_store, scrub
 from tdbg.remote.uploader import Progress, Uploader
 
 __all__ = [
+    "MANIFESTS",
     "BlockObject",
+    "FollowedRun",
+    "FollowedWriter",
     "Listed",
     "Manifest",
     "Progress",
@@ -22,6 +33,7 @@ __all__ = [
     "Store",
     "Uploader",
     "check_url",
+    "find_runs",
     "is_url",
     "lead_spool",
     "newest_manifests",

@@ -17,6 +17,7 @@ import errno
 import os
 import re
 import uuid
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -186,6 +187,20 @@ class Store:
         else:
             found = self.fs.find(self.path(folder), detail=True)
         return found
+
+    def entries(self, folder: str = "") -> tuple[Sequence[str], Sequence[str]]:
+        """What is directly in a folder: the names of folders, and those of objects."""
+        folders: set[str] = set()
+        objects: set[str] = set()
+        with self._errors("list", folder), contextlib.suppress(FileNotFoundError):
+            self.fs.invalidate_cache()
+            for each in self.fs.ls(self.path(folder), detail=True):
+                path = each["name"].rstrip("/")
+                if path == self._stripped(self.path(folder)):
+                    continue
+                kind = folders if each["type"] == "directory" else objects
+                kind.add(path.rpartition("/")[2])
+        return sorted(folders), sorted(objects)
 
     def write(self, name: str, content: bytes, *, is_new: bool = False) -> None:
         """Store an object, which appears whole.

@@ -9,6 +9,7 @@ from tdbg.trial.envelope import DURATION_FIELD, ENVELOPE_FIELDS, Envelope
 from tdbg.trial.losses import LossSeries
 from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
 from tdbg.trial.overview import TensorOverview
+from tdbg.trial.places import Place, open_place
 from tdbg.trial.profile import (
     DeviceUse,
     EnergyUse,
@@ -63,6 +64,7 @@ __all__ = [
     "Kind",
     "LossSeries",
     "LostRecords",
+    "Place",
     "Profile",
     "RecordedWindow",
     "RunOverhead",
@@ -88,6 +90,7 @@ __all__ = [
     "lost_by_writer",
     "mode_key",
     "n_trained",
+    "open_place",
     "record_batch",
     "schema_of",
     "stop_reason",

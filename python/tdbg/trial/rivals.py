@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from tdbg._core import RunReader, look_at_writer
+from tdbg._core import RunReader
 from tdbg.config.quantities import plural
 from tdbg.run.directory import WriterDirectory
+from tdbg.trial.places import Place
 from tdbg.trial.row_index import step_records
 
 __all__ = ["CONCURRENT", "HiddenSteps", "hidden_steps"]
@@ -56,16 +57,18 @@ class HiddenSteps:
 
 
 def hidden_steps(
-    writers: Mapping[WriterDirectory, RunReader],
+    place: Place, writers: Mapping[WriterDirectory, RunReader]
 ) -> tuple[HiddenSteps, ...]:
     """Return the steps that are hidden, by writer.
 
     Args:
-        writers: The writers of a run, and what reads them.
+        place: Where the run lies.
+        writers: The writers of the run, and what reads them.
     """
     training = sorted(each for each in writers if each.role == "train")
     found = (
         _hidden(
+            place,
             earlier,
             writers[earlier],
             (
@@ -80,6 +83,7 @@ def hidden_steps(
 
 
 def _hidden(
+    place: Place,
     earlier: WriterDirectory,
     reader: RunReader,
     later: Iterable[tuple[WriterDirectory, RunReader]],
@@ -91,7 +95,7 @@ def _hidden(
     for behind, other in later:
         recorded = other.recorded_steps()
         began_ns = int(other.identity()["created_ns"])
-        if recorded is None or last_ns <= began_ns + _slack(earlier, behind):
+        if recorded is None or last_ns <= began_ns + _slack(place, earlier, behind):
             continue
         steps = sum(
             int(np.sum(table["step"] >= recorded[0])) for table in step_records(reader)
@@ -101,9 +105,9 @@ def _hidden(
     return None
 
 
-def _slack(one: WriterDirectory, two: WriterDirectory) -> int:
+def _slack(place: Place, one: WriterDirectory, two: WriterDirectory) -> int:
     """By how much the clocks of two writers may differ, in ns."""
-    pages = [look_at_writer(str(each.path)) or {} for each in (one, two)]
+    pages = [place.page(each) or {} for each in (one, two)]
 
     def agree(*names: str) -> bool:
         return all(pages[0].get(n, 0) == pages[1].get(n, 1) for n in names)

@@ -9,12 +9,9 @@ Errors: opening fails when the directory is no run.  Later damage is reported by
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,10 +22,10 @@ from tdbg.config.collections import NO_TENSORS
 from tdbg.config.messages import nearest_recorded, short
 from tdbg.errors import InvalidWorker, StorageError, TdbgError
 from tdbg.modes import ModeKeys
-from tdbg.run.directory import open_run, writer_directories
 from tdbg.run.json_values import mapping_of
 from tdbg.run.schema import stored_name
 from tdbg.trial import writers
+from tdbg.trial.places import Place
 from tdbg.trial.rivals import CONCURRENT, HiddenSteps, hidden_steps
 from tdbg.trial.shards import role_of
 from tdbg.trial.steps import StepTable
@@ -38,31 +35,25 @@ from tdbg.trial.writers import NO_END, Attempt, FileProblem, Source, WriterReade
 
 __all__ = ["RunState"]
 
-# A directory that has not changed for so long is not listed again; clocks of file
-# systems are coarse.
-SETTLED_NS = 1_000_000_000
-
 
 class RunState:
     """A run as far as it has been read."""
 
     def __init__(
         self,
-        path: Path,
+        place: Place,
         range_steps: tuple[int, int | None] | None,
         attempt: int | None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.lock = threading.RLock()
-        self.run = open_run(path)
-        self._writers_path = str(self.run.path / "w")
+        self.place = place
         start, stop = range_steps or (None, None)
         self.start = -NO_END if start is None else start
         self.stop = NO_END if stop is None else stop
         self._attempt = attempt
         self._options = dict(options or {})  # Of the readers.
         self._frozen = 0
-        self._listed: tuple[int, int] | None = None
         self._writers: dict[str, WriterReader] = {}
         self._unreadable: dict[str, TdbgError] = {}
         self._groups: list[list[WriterReader]] = []
@@ -70,6 +61,7 @@ class RunState:
         self._table = StepTable()
         self._sizes: list[int] = []
         self._table_is_due = False
+        self._has_news = False  # Taken in, but for what follows from it.
         self._hidden: tuple[HiddenSteps, ...] | None = None
         # In which count steps of a tensor are given: kept by ``selection.count_of``.
         self.counts: dict[str | None, ModeKeys | None] = {}
@@ -106,21 +98,23 @@ class RunState:
     def poll(self) -> bool:
         """Take in what was written since the last poll; True if anything was."""
         with self.lock:
-            grew = self._open_new_writers()
+            self._has_news |= self._open_new_writers()
             for writer in self._writers.values():
-                grew |= writer.poll()
+                self._has_news |= writer.poll()
+            grew = self._has_news
             if grew:
                 self._tensors = None
                 self._rebuild()
                 self.version += 1
+                self._has_news = False
             return grew
 
     def _open_new_writers(self) -> bool:
         opened = False
-        if not self._must_list():
+        if not self.place.changed() and not self._unreadable:
             return False
         try:
-            directories = writer_directories(self.run)
+            directories = self.place.writers()
         except OSError as error:
             self._unreadable["w"] = StorageError(str(error), kind="io")
             return False
@@ -129,9 +123,7 @@ class RunState:
             if name in self._writers:
                 continue
             try:
-                self._writers[name] = WriterReader(
-                    directory, self.run.uuid, self._options
-                )
+                self._writers[name] = WriterReader(self.place, directory, self._options)
             except TdbgError as error:
                 # Tried again at the next poll: its first shard may be on its way.
                 self._unreadable[name] = error
@@ -139,18 +131,6 @@ class RunState:
                 self._unreadable.pop(name, None)
                 opened = True
         return opened
-
-    def _must_list(self) -> bool:
-        """Whether writers may have come since the last listing."""
-        try:
-            status = os.stat(self._writers_path)  # noqa: PTH116 - each question asks
-        except OSError:
-            return not self._writers
-        found = (status.st_ino, status.st_mtime_ns)
-        recent = time.time_ns() - status.st_mtime_ns < SETTLED_NS
-        must = recent or found != self._listed or bool(self._unreadable)
-        self._listed = found
-        return must
 
     def _rebuild(self) -> None:
         training = [
@@ -175,9 +155,11 @@ class RunState:
     def table(self) -> StepTable:
         """The steps of all workers; put together when it is asked for."""
         if self._table_is_due:
-            self._table_is_due = False
             rounds = self.counts_rounds
-            self._table.update(self.sources, self._sizes, in_rounds=rounds)
+            table, self._table = self._table, StepTable()
+            table.update(self.sources, self._sizes, in_rounds=rounds)
+            # What failed, as where a store does not answer, begins anew.
+            self._table, self._table_is_due = table, False
         return self._table
 
     @property
@@ -274,10 +256,11 @@ class RunState:
         """Steps that are hidden behind a training that wrote at the same time."""
         if self._hidden is None:
             self._hidden = hidden_steps(
+                self.place,
                 {
                     source.writer.directory: source.writer.reader
                     for source in self.sources
-                }
+                },
             )
         return self._hidden
 
@@ -292,6 +275,8 @@ class RunState:
     def problems(self) -> list[FileProblem]:
         """Return the problems in the run's files."""
         found = []
+        if self.place.trouble:
+            found.append(FileProblem("io", "", "", 0, 0, self.place.trouble))
         for name, error in sorted(self._unreadable.items()):
             # Anything else than trouble with a file is another run's writer.
             kind = error.kind or "io" if isinstance(error, StorageError) else "foreign"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,15 +22,14 @@ from numpy.typing import NDArray
 from tdbg.config.collections import Collection, CollectionKeys
 from tdbg.config.messages import nearest_recorded, short
 from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
-from tdbg.importers import wait_for_run
 from tdbg.modes import ModeKeys
-from tdbg.run.directory import local_path
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
 from tdbg.shown import Shown, drawn_by
 from tdbg.trial import reports, selection, told_reductions
 from tdbg.trial.losses import LossSeries, losses_of
 from tdbg.trial.lost_records import LostRecords, lost_records
+from tdbg.trial.places import open_place
 from tdbg.trial.profile import Profile
 from tdbg.trial.removed import Removed, removed
 from tdbg.trial.reports import RunOverhead, ScalarSeries
@@ -74,18 +72,18 @@ class Trial(TableQueries, Conversions, Shown):
 
     @property
     def path(self) -> str:
-        """Its directory."""
-        return str(self._run.run.path)
+        """Its directory, or its URL."""
+        return self._run.place.path
 
     @property
     def uuid(self) -> str:
         """Its identity, in hex."""
-        return self._run.run.uuid.hex()
+        return self._run.place.uuid.hex()
 
     @property
     def created(self) -> str:
         """When it was made, as ISO 8601 text in UTC."""
-        return self._run.run.created
+        return self._run.place.created
 
     @property
     def status(self) -> str:
@@ -556,7 +554,8 @@ def create_trial(
     """Open the run at *path*, finished or not; also what smdebug wrote.
 
     Args:
-        path: Directory of the run, or smdebug's output directory.
+        path: Directory of the run, smdebug's output directory, or the URL of a run in
+            an object store, as ``s3://bucket/run`` (docs/reading.md).
         name: What to call the trial; the directory's name by default.
         range_steps: Global steps to look at: first, and the one after the last
             (None: no end).
@@ -578,12 +577,11 @@ def create_trial(
         QueryError: If it has no such attempt.
         ConfigurationError: If an argument can never work.
     """
-    directory, steps = local_path(path), selection.step_range(range_steps)
+    steps = selection.step_range(range_steps)
     options = _options(map_files, max_tensor_bytes)
-    deadline = time.monotonic() + wait
-    place = wait_for_run(directory, lambda: time.monotonic() >= deadline)
+    place = open_place(path, wait)
     run = RunState(place, steps, attempt, options)
-    return Trial(run, directory.resolve().name if name is None else name)
+    return Trial(run, place.name if name is None else name)
 
 
 def _options(map_files: bool, max_tensor_bytes: int | None) -> dict[str, Any]:

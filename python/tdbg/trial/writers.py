@@ -9,7 +9,6 @@ reported by ``problems()``.
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import (
     Container,
@@ -30,6 +29,7 @@ from tdbg.errors import QueryError, TdbgError
 from tdbg.run.directory import WriterDirectory
 from tdbg.run.json_values import is_integer, list_of, parse_document
 from tdbg.run.schema import EventKind
+from tdbg.trial.places import Place
 from tdbg.trial.row_index import HistogramIndex, RowBlocks
 
 __all__ = [
@@ -209,9 +209,9 @@ class WriterReader:
     """A writer's tables, and what is needed to find something in them."""
 
     def __init__(
-        self, directory: WriterDirectory, run_uuid: bytes, options: Mapping[str, Any]
+        self, place: Place, directory: WriterDirectory, options: Mapping[str, Any]
     ) -> None:
-        self._run_uuid, self._options = run_uuid, options
+        self._place, self._options = place, options
         self.directory = directory
         self.n_openings = 0
         self._open()
@@ -222,12 +222,13 @@ class WriterReader:
         self._opened_at = time.monotonic()
         # Before the files are read: a later change is seen.  The first time is spared,
         # and what is missing then is looked for once more in any case.
-        self._files = self._look_at_files() if self.n_openings > 1 else None
+        again = self.n_openings > 1
+        self._files = self._place.files(self.directory) if again else None
         directory = self.directory
         self.name = directory.path.name
         self.rank = directory.rank
         self.generation = directory.generation
-        self.reader = RunReader(str(directory.path), self._run_uuid, **self._options)
+        self.reader = self._place.open(directory, **self._options)
         self.identity = self.reader.identity()
         self.definitions = Definitions(self.reader)
         self.ids = Ids(self.reader)
@@ -243,14 +244,9 @@ class WriterReader:
         self.take_in()
         self._may_mend = self._lacks_something()
 
-    def _look_at_files(self) -> dict[str, tuple[int, int]]:
-        """Size and time of each file; empty where the system does not tell."""
-        found = {}
-        with contextlib.suppress(OSError), os.scandir(self.directory.path) as entries:
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                found[entry.name] = status.st_size, status.st_mtime_ns
-        return found
+    def page(self) -> dict[str, Any] | None:
+        """What its commit page says, as ``look_at_writer`` has it."""
+        return self._place.page(self.directory)
 
     def _lacks_something(self) -> bool:
         """Whether files that come late would change what was read.
@@ -265,7 +261,7 @@ class WriterReader:
         """Whether files have come, or changed, since something was missed in them."""
         if not self._may_mend or time.monotonic() - self._opened_at < MENDING_SECONDS:
             return False
-        return self._look_at_files() != self._files
+        return self._place.files(self.directory) != self._files
 
     def poll(self) -> bool:
         """Take in what was written meanwhile; True when there was something."""

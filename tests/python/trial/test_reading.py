@@ -284,7 +284,7 @@ def test_a_path_without_a_run_says_what_is_there_instead(
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/run", "", "  "])
+@pytest.mark.parametrize("path", ["s3://", "s3://user:key@bucket/run", "", "  "])
 def test_a_path_that_can_never_work_is_refused(path: str) -> None:
     with pytest.raises(ConfigurationError):
         create_trial(path)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tdbg._core import look_at_writer
 from tdbg.errors import ConfigurationError
 from tdbg.trial.writers import WriterReader
 
@@ -116,7 +115,7 @@ class RunClock:
 
 
 def _node(writer: WriterReader) -> bytes:
-    found = look_at_writer(str(writer.directory.path))
+    found = writer.page()
     return b"" if found is None else bytes(found["boot_id"])
 
 
