@@ -3,8 +3,6 @@
 // Seen to fail when what was given up is not opened again, and when another
 // directory is taken for it.
 
-#include "reader/local_directory.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -12,6 +10,7 @@
 #include <fstream>
 #include <string>
 
+#include "reader/local_directory.h"
 #include "temporary_directory.h"
 #include "testing.h"
 
