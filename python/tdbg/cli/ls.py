@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
+from tdbg import remote
 from tdbg.cli import accounts, options, output
 from tdbg.config.quantities import plural
 from tdbg.errors import NotARun
 from tdbg.modes import ModeKeys
+from tdbg.remote import is_url
 from tdbg.run.directory import find_runs
 from tdbg.trial import TensorOverview, Trial, create_trial
 from tdbg.view import UNREADABLE, RunRow, RunView, row_of, view_of
@@ -35,11 +37,8 @@ def command(
     as_json: bool,
 ) -> None:
     """List the runs below PATH, or the tensors of PATH if it is a run."""
-    if not Path(path).is_dir():
-        msg = f"there is no folder {path}"
-        raise NotARun(msg, file=path, kind="missing")
-    found = find_runs(path)
-    if found == [Path(path)]:
+    found = _runs_at(path)
+    if found == [_as_found(path)]:
         trial = create_trial(path)
         view = view_of(trial)
         tensors = _tensors(trial, list(regex) or None, collection, mode)
@@ -49,7 +48,7 @@ def command(
             _print_tensors(view, tensors)
         accounts.exit_if_unread(ctx, trial.problems())
         return
-    runs = {str(run): row_of(run) for run in found}
+    runs = {run: row_of(run) for run in found}
     if as_json:
         listed = [{"run": run, **row.to_json()} for run, row in runs.items()]
         output.emit_json({"folder": path, "runs": listed})
@@ -57,6 +56,21 @@ def command(
         _print_runs(runs)
     else:
         output.console().print(output.plain(f"no run in {path}"))
+
+
+def _runs_at(path: str) -> list[str]:
+    """The paths, or URLs, of the runs at or below one."""
+    if is_url(path):
+        return remote.find_runs(path)
+    if not Path(path).is_dir():
+        msg = f"there is no folder {path}"
+        raise NotARun(msg, file=path, kind="missing")
+    return [str(run) for run in find_runs(path)]
+
+
+def _as_found(path: str) -> str:
+    """A path as ``_runs_at`` gives it."""
+    return path.rstrip("/") if is_url(path) else str(Path(path))
 
 
 def _print_runs(runs: Mapping[str, RunRow]) -> None:

@@ -24,6 +24,7 @@ from tdbg import actions as named_actions
 from tdbg.actions import Action, close_all, trouble_of
 from tdbg.config.quantities import plural
 from tdbg.errors import ConfigurationError
+from tdbg.remote import is_url
 from tdbg.rules.causes import Causes, cause_of, with_causes
 from tdbg.rules.engine.feed import Feed
 from tdbg.rules.engine.missing_capture import describe_missing, facts_of
@@ -124,6 +125,9 @@ class Report(Shown):
         }
 
 
+NOT_RECORDED = "findings were not recorded in the run"
+
+
 class Engine:
     """Runs a set of rules over one run.
 
@@ -177,9 +181,12 @@ class Engine:
         if isinstance(run, str | os.PathLike):
             from tdbg.trial import create_trial
 
-            self.run = str(Path(run))
-            self._trial = create_trial(self.run)
-            if record:
+            self._trial = create_trial(run)
+            is_far = is_url(run) and is_url(self._trial.path)
+            self.run = os.fspath(run) if is_far else str(Path(run))
+            if record and is_far:
+                self._notes.append(f"{NOT_RECORDED}: {self.run} is in a store")
+            elif record:
                 from tdbg.rules.engine.finding_writer import FindingWriter
 
                 self._writer = FindingWriter(self._trial.path, self._trial)

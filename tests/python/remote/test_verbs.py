@@ -1,0 +1,66 @@
+"""Verbs say of a run in a store what they say of the same run in a directory."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from run_builder import simple_run
+from store_runs import copy_run
+
+from tdbg.cli import _tdbg
+from tdbg.remote import Store, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = open_store(f"memory://bucket-{uuid.uuid4().hex}/runs/digits")
+    simple_run(tmp_path / "digits")
+    copy_run(tmp_path / "digits", made)
+    return made
+
+
+def printed(*arguments: str) -> tuple[int, object]:
+    found = CliRunner().invoke(_tdbg, [*arguments, "--json"], catch_exceptions=False)
+    return found.exit_code, json.loads(found.stdout)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [("ls",), ("show",), ("fsck",), ("check", "--no-record")],
+    ids=lambda v: v[0],
+)
+def test_a_verb_answers_as_for_the_directory(
+    tmp_path: Path, store: Store, verb: tuple[str, ...]
+) -> None:
+    here, there = (
+        printed(*verb, each) for each in (str(tmp_path / "digits"), store.url)
+    )
+    text = json.dumps(there).replace(store.url, str(tmp_path / "digits"))
+    assert without_sizes(json.loads(text)) == without_sizes(list(here))
+
+
+def without_sizes(document: object) -> object:
+    """A document without how large a run is: a store has no file COMMIT."""
+    if isinstance(document, dict):
+        return {k: without_sizes(v) for k, v in document.items() if k != "bytes"}
+    if isinstance(document, list):
+        return [without_sizes(each) for each in document]
+    return document
+
+
+def test_runs_below_a_url_are_listed(store: Store) -> None:
+    above = store.url.rpartition("/")[0]
+    code, found = printed("ls", above)
+    assert code == 0
+    assert [each["run"] for each in found["runs"]] == [store.url]  # type: ignore[index,call-overload]
+
+
+def test_findings_are_not_written_to_a_store_and_check_says_so(store: Store) -> None:
+    before = [each.name for each in store.list()]
+    _, found = printed("check", store.url)
+    assert f"{store.url} is in a store" in json.dumps(found)
+    assert [each.name for each in store.list()] == before
