@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+
 from run_builder import simple_run
 from store_runs import copy_run
-
 from tdbg.cli import _tdbg
 from tdbg.remote import Store, open_store
 
