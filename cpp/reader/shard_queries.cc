@@ -267,6 +267,8 @@ std::optional<std::vector<Group>> Shard::ChooseColumns(
     columns.push_back(*group);
     column_rows += group->n;
   }
+  // There, bytes cost more than time; and the columns are expected.
+  if (directory_->IsFar()) return columns;
   // Records hold the rows of all definitions in order.
   const ColumnCost one = cost(columns.size());
   const std::uint64_t by_columns =
