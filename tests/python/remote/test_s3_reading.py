@@ -1,0 +1,163 @@
+"""A run that an uploader sent to a server of S3 is read from there, with few requests.
+
+Seen to fail when tables of indexes are read one by one, when a body that was cut is
+believed, and when a refusal is taken for damage.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fault_proxy import (
+    FaultProxy,
+    Plan,
+    cuts_answer,
+    error,
+    only,
+    resets_after,
+    share,
+    slow,
+)
+from object_stores import CANARIES, environment, moto_server, reset_moto
+from run_builder import RunBuilder
+from store_runs import copy_run
+from tdbg.errors import NotARun, StorageError
+from tdbg.remote import Uploader, fetching, find_runs, open_store
+from tdbg.trial import Trial, create_trial
+
+URL = "s3://bucket/runs/digits"
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with moto_server() as port:
+        yield port
+
+
+@pytest.fixture
+def proxy(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    reset_moto(port)
+    with FaultProxy(port) as proxy:
+        for name, value in environment(proxy.url, token=True).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(fetching, "PAUSES", (0.0, 0.0, 0.01))
+        yield proxy
+        gc.collect()  # Clients close their connections.
+
+
+def ship(path: Path) -> None:
+    uploader = Uploader(path, URL, empties=False)
+    uploader.prepare()
+    with ThreadPoolExecutor() as pool:
+        while not uploader.step(pool):
+            uploader.pause()
+
+
+def make(path: Path, steps: int, size: int, shard_bytes: int) -> None:
+    rng = np.random.default_rng(0)
+    with RunBuilder(path, shard_bytes=shard_bytes, codec="none") as run:
+        for step in range(steps):
+            values = rng.normal(size=size).astype(np.float32)
+            run.step(step, {"w": values, "gradient/w": -values})
+            if step % 20 == 0:
+                run.flush()
+
+
+def reads(proxy: FaultProxy) -> int:
+    return len(proxy.requests)
+
+
+@pytest.fixture
+def whole(tmp_path: Path, proxy: FaultProxy) -> Trial:
+    assert proxy.n_faults == 0
+    make(tmp_path / "digits", 40, 5_000, 200_000)
+    ship(tmp_path / "digits")
+    return create_trial(tmp_path / "digits")
+
+
+def test_opening_takes_four_requests_and_a_tensor_two_more(
+    whole: Trial, proxy: FaultProxy
+) -> None:
+    before = reads(proxy)
+    trial = create_trial(URL)
+    assert trial.steps() == whole.steps()
+    assert trial.status == "closed"
+    assert reads(proxy) - before <= 4
+    value = trial.tensor("w").value(17)
+    assert reads(proxy) - before <= 6
+    np.testing.assert_array_equal(value, whole.tensor("w").value(17))
+
+
+FAULTS: dict[str, Plan] = {
+    "5xx": error(503, "SlowDown"),
+    "resets": resets_after(0),
+    "cut bodies": cuts_answer(50),
+    "slow": slow(2_000_000),
+}
+
+
+# Connections that the proxy resets it does not close.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
+def test_faults_end_in_right_answers_or_typed_errors(
+    whole: Trial, proxy: FaultProxy, fault: Plan
+) -> None:
+    n_right, trial = 0, None
+    errors: list[StorageError] = []
+    with proxy.broken(only(lambda r: r.method == "GET", share(0.3, fault, 1))):
+        for step in whole.steps() * 2:
+            try:
+                trial = trial or create_trial(URL)
+                found = trial.tensor("w").value(step)
+                mean = trial.tensor("gradient/w").reduction_value(step, "mean")
+            except StorageError as error:
+                errors.append(error)
+                continue
+            np.testing.assert_array_equal(found, whole.tensor("w").value(step))
+            assert mean == whole.tensor("gradient/w").reduction_value(step, "mean")
+            n_right += 1
+    assert n_right > 10
+    assert {each.kind for each in errors} <= {"io", "missing"}
+    assert not any(canary in str(each) for canary in CANARIES for each in errors)
+    assert create_trial(URL).problems() == []
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "AccessDenied"])
+def test_credentials_that_expire_are_an_error_that_tells_none(
+    whole: Trial, proxy: FaultProxy, code: str
+) -> None:
+    trial = create_trial(URL)
+    with proxy.broken(error(403, code)):
+        with pytest.raises(StorageError) as it:
+            trial.tensor("w").value(17)
+        assert it.value.kind == "denied"
+        with pytest.raises(StorageError) as it:
+            create_trial(URL)
+        assert it.value.kind == "denied"
+    assert not any(canary in str(it.value) for canary in CANARIES)
+    found = trial.tensor("w").value(17)
+    np.testing.assert_array_equal(found, whole.tensor("w").value(17))
+
+
+@pytest.mark.usefixtures("whole")
+def test_where_there_is_no_run_or_bucket_it_is_said() -> None:
+    with pytest.raises(NotARun, match="did you mean s3://bucket/runs/digits"):
+        create_trial("s3://bucket/runs/digitz")
+    with pytest.raises(StorageError) as it:
+        create_trial("s3://no-bucket/runs/digits")
+    assert it.value.kind == "missing"
+    assert find_runs("s3://bucket") == [URL]
+
+
+@pytest.mark.usefixtures("proxy")
+def test_a_run_that_was_copied_by_hand_is_read_alike(tmp_path: Path) -> None:
+    make(tmp_path / "digits", 10, 500, 200_000)
+    copy_run(tmp_path / "digits", open_store(URL))
+    assert create_trial(URL).steps() == list(range(10))
