@@ -17,7 +17,7 @@ from tdbg.run.directory import WriterDirectory
 from tdbg.trial import (
     HiddenSteps,
     LostRecords,
-    Place,
+    RunPlace,
     hidden_steps,
     lost_by_writer,
     open_place,
@@ -59,7 +59,7 @@ def command(ctx: click.Context, run: str, as_json: bool) -> None:
 
 
 def _check(
-    place: Place, writer: WriterDirectory, readers: dict[WriterDirectory, RunReader]
+    place: RunPlace, writer: WriterDirectory, readers: dict[WriterDirectory, RunReader]
 ) -> dict[str, Any]:
     """Check the files of a writer, and keep what reads them."""
     directory = writer.path

@@ -103,7 +103,7 @@ class FollowedWriter:
         self.files.tell(self.manifest.commit_page, self.state(), whole)
 
     def page(self) -> dict[str, Any] | None:
-        """What its commit page says, as ``look_at_writer`` has it."""
+        """Read its commit page, as ``look_at_writer`` does."""
         return look_at_writer(self.name, self.files)
 
 
@@ -198,7 +198,7 @@ class FollowedRun:
                 contents, names, newest.items(), strict=True
             )
         ]
-        wanted = [
+        unread = [
             (manifest, block, size)
             for manifest in manifests
             for block, size in manifest.blocks
@@ -206,10 +206,10 @@ class FollowedRun:
         ]
         contents = self._fetcher.each(
             lambda w: self._fetcher.range(f"{MANIFESTS}/{w[0].writer}/{w[1]}", 0, w[2]),
-            wanted,
+            unread,
         )
         blocks: dict[str, list[BlockObject]] = {}
-        for content, (manifest, block, _) in zip(contents, wanted, strict=True):
+        for content, (manifest, block, _) in zip(contents, unread, strict=True):
             shown = self._shown(f"{MANIFESTS}/{manifest.writer}/{block}")
             blocks.setdefault(manifest.writer, []).append(
                 BlockObject.decode(content, shown)

@@ -189,7 +189,7 @@ class Store:
         return found
 
     def entries(self, folder: str = "") -> tuple[Sequence[str], Sequence[str]]:
-        """What is directly in a folder: the names of folders, and those of objects."""
+        """Names of folders, and of objects, that are directly in a folder."""
         folders: set[str] = set()
         objects: set[str] = set()
         with self._errors("list", folder), contextlib.suppress(FileNotFoundError):

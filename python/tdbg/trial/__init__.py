@@ -8,8 +8,9 @@ from __future__ import annotations
 from tdbg.trial.envelope import DURATION_FIELD, ENVELOPE_FIELDS, Envelope
 from tdbg.trial.losses import LossSeries
 from tdbg.trial.lost_records import LostRecords, WriterLostRecords, lost_by_writer
+from tdbg.trial.opening import open_place
 from tdbg.trial.overview import TensorOverview
-from tdbg.trial.places import Place, open_place
+from tdbg.trial.places import RunPlace
 from tdbg.trial.profile import (
     DeviceUse,
     EnergyUse,
@@ -64,10 +65,10 @@ __all__ = [
     "Kind",
     "LossSeries",
     "LostRecords",
-    "Place",
     "Profile",
     "RecordedWindow",
     "RunOverhead",
+    "RunPlace",
     "RunTable",
     "ScalarSeries",
     "Scope",

@@ -1,40 +1,17 @@
-"""Where a run lies: in a directory of this machine, or in an object store.
-
-Thread safety: one thread at a time, but for what a reader does by itself.
-
-Errors: opening raises NotARun, UnsupportedFeature, StorageError or, for a URL that
-can never work, ConfigurationError.
-"""
+"""What a trial asks of a run, wherever that lies."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
-from tdbg._core import RunReader, look_at_writer
-from tdbg.errors import NotARun
-from tdbg.importers import wait_for_run
-from tdbg.remote import MANIFESTS, FollowedRun, is_url
-from tdbg.run.directory import (
-    WriterDirectory,
-    local_path,
-    open_run,
-    writer_directories,
-)
+from tdbg._core import RunReader
+from tdbg.run.directory import WriterDirectory
 
-__all__ = ["LocalPlace", "Place", "RemotePlace", "open_place"]
-
-# A directory that has not changed for so long is not listed again; clocks of file
-# systems are coarse.
-SETTLED_NS = 1_000_000_000
-_WAIT_SECONDS = 1.0
+__all__ = ["RunPlace"]
 
 
-class Place(Protocol):
+class RunPlace(Protocol):
     """A run, wherever it lies.
 
     Attributes:
@@ -51,7 +28,7 @@ class Place(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What could not be looked at last; empty: nothing."""
+        """Trouble: what could not be looked at last; empty: nothing."""
 
     def changed(self) -> bool:
         """Look for news; return whether writers may have come since the last call."""
@@ -60,142 +37,10 @@ class Place(Protocol):
         """All writers, by role, rank and generation."""
 
     def open(self, writer: WriterDirectory, **options: Any) -> RunReader:
-        """What reads the files of a writer."""
+        """Return what reads the files of a writer."""
 
     def files(self, writer: WriterDirectory) -> Mapping[str, object]:
         """Another value whenever the files of a writer have changed."""
 
     def page(self, writer: WriterDirectory) -> dict[str, Any] | None:
-        """What the commit page of a writer says, as ``look_at_writer`` has it."""
-
-
-class LocalPlace:
-    """A run in a directory of this machine: see ``Place``."""
-
-    def __init__(self, path: Path, name: str = "") -> None:
-        self.run = open_run(path)
-        self.name = name or self.run.path.name
-        self.path = str(self.run.path)
-        self.uuid, self.created = self.run.uuid, self.run.created
-        self.trouble = ""
-        self._folder = str(self.run.path / "w")
-        self._listed: tuple[int, int] | None = None
-        self._has_writers = False
-
-    def changed(self) -> bool:
-        """See ``Place``: by the time of the folder of writers."""
-        try:
-            status = os.stat(self._folder)  # noqa: PTH116 - each question asks
-        except OSError:
-            return not self._has_writers
-        found = (status.st_ino, status.st_mtime_ns)
-        recent = time.time_ns() - status.st_mtime_ns < SETTLED_NS
-        changed = recent or found != self._listed
-        self._listed = found
-        return changed
-
-    def writers(self) -> list[WriterDirectory]:
-        """See ``Place``."""
-        found = writer_directories(self.run)
-        self._has_writers = bool(found)
-        return found
-
-    def open(self, writer: WriterDirectory, **options: Any) -> RunReader:
-        """See ``Place``."""
-        return RunReader(str(writer.path), self.uuid, **options)
-
-    def files(self, writer: WriterDirectory) -> Mapping[str, object]:
-        """See ``Place``: sizes and times; empty where the system does not tell."""
-        found = {}
-        with contextlib.suppress(OSError), os.scandir(writer.path) as entries:
-            for entry in entries:
-                status = entry.stat(follow_symlinks=False)
-                found[entry.name] = status.st_size, status.st_mtime_ns
-        return found
-
-    def page(self, writer: WriterDirectory) -> dict[str, Any] | None:
-        """See ``Place``."""
-        return look_at_writer(str(writer.path))
-
-
-class RemotePlace:
-    """A run in an object store: see ``Place``."""
-
-    def __init__(self, url: str) -> None:
-        self._run = FollowedRun(url)
-        self.path = self._run.url
-        self.name = self.path.rpartition("/")[2]
-        self.uuid, self.created = self._run.uuid, self._run.created
-        self._n_listed = 0
-
-    @property
-    def trouble(self) -> str:
-        """See ``Place``."""
-        return self._run.trouble
-
-    def changed(self) -> bool:
-        """See ``Place``: reads new manifests, if it is time to."""
-        self._run.poll()
-        return len(self._run.writers) != self._n_listed
-
-    def writers(self) -> list[WriterDirectory]:
-        """See ``Place``; their paths are relative to the URL."""
-        names = list(self._run.writers)
-        self._n_listed = len(names)
-        return sorted(_writer_of(name) for name in names)
-
-    def open(self, writer: WriterDirectory, **options: Any) -> RunReader:
-        """See ``Place``."""
-        followed = self._run.writers[writer.path.name]
-        path = f"{self.path}/w/{followed.name}"
-        return RunReader(path, self.uuid, files=followed.files, **options)
-
-    def files(self, writer: WriterDirectory) -> Mapping[str, object]:
-        """See ``Place``: sizes, which never change."""
-        return dict(self._run.writers[writer.path.name].sizes)
-
-    def page(self, writer: WriterDirectory) -> dict[str, Any] | None:
-        """See ``Place``."""
-        return self._run.writers[writer.path.name].page()
-
-
-def open_place(path: str | os.PathLike[str], wait: float = 0.0) -> Place:
-    """The run at a path or URL.
-
-    Args:
-        path: Of its directory, or of what smdebug wrote, or its URL.
-        wait: Seconds to wait for the run to come into being.
-
-    Raises:
-        NotARun: If there is no run; the message says what is there instead.
-        UnsupportedFeature: If a later tdbg made it.
-        StorageError: If it cannot be read.
-        ConfigurationError: If no run can be there.
-    """
-    deadline = time.monotonic() + wait
-    if not _is_remote(path):
-        given = local_path(path)
-        directory = wait_for_run(given, lambda: time.monotonic() >= deadline)
-        return LocalPlace(directory, given.resolve().name)
-    while True:
-        try:
-            return RemotePlace(os.fspath(path))
-        except NotARun as error:
-            if time.monotonic() >= deadline or error.kind != "missing":
-                raise
-            time.sleep(_WAIT_SECONDS)
-
-
-def _is_remote(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL; one of this machine's files is one if it was shipped."""
-    text = os.fspath(path)
-    if not is_url(text):
-        return False
-    if not text.startswith("file://"):
-        return True
-    return (local_path(text) / MANIFESTS).is_dir()
-
-
-def _writer_of(name: str) -> WriterDirectory:
-    role, rank, generation = name.split("-")
-    return WriterDirectory(role, int(rank), int(generation), Path("w") / name)
+        """Read the commit page of a writer, as ``look_at_writer`` does."""

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tdbg._core import RunReader
 from tdbg.config.quantities import plural
 from tdbg.run.directory import WriterDirectory
-from tdbg.trial.places import Place
 from tdbg.trial.row_index import step_records
+
+if TYPE_CHECKING:
+    from tdbg.trial.places import RunPlace
 
 __all__ = ["CONCURRENT", "HiddenSteps", "hidden_steps"]
 
@@ -57,7 +59,7 @@ class HiddenSteps:
 
 
 def hidden_steps(
-    place: Place, writers: Mapping[WriterDirectory, RunReader]
+    place: RunPlace, writers: Mapping[WriterDirectory, RunReader]
 ) -> tuple[HiddenSteps, ...]:
     """Return the steps that are hidden, by writer.
 
@@ -83,7 +85,7 @@ def hidden_steps(
 
 
 def _hidden(
-    place: Place,
+    place: RunPlace,
     earlier: WriterDirectory,
     reader: RunReader,
     later: Iterable[tuple[WriterDirectory, RunReader]],
@@ -105,7 +107,7 @@ def _hidden(
     return None
 
 
-def _slack(place: Place, one: WriterDirectory, two: WriterDirectory) -> int:
+def _slack(place: RunPlace, one: WriterDirectory, two: WriterDirectory) -> int:
     """By how much the clocks of two writers may differ, in ns."""
     pages = [place.page(each) or {} for each in (one, two)]
 

@@ -12,7 +12,7 @@ import contextlib
 import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,15 @@ from tdbg.modes import ModeKeys
 from tdbg.run.json_values import mapping_of
 from tdbg.run.schema import stored_name
 from tdbg.trial import writers
-from tdbg.trial.places import Place
 from tdbg.trial.rivals import CONCURRENT, HiddenSteps, hidden_steps
 from tdbg.trial.shards import role_of
 from tdbg.trial.steps import StepTable
 from tdbg.trial.tensor_table import TensorTable, tensors_of
 from tdbg.trial.training_steps import OF_ROUNDS, training_steps_at
 from tdbg.trial.writers import NO_END, Attempt, FileProblem, Source, WriterReader
+
+if TYPE_CHECKING:
+    from tdbg.trial.places import RunPlace
 
 __all__ = ["RunState"]
 
@@ -41,7 +43,7 @@ class RunState:
 
     def __init__(
         self,
-        place: Place,
+        place: RunPlace,
         range_steps: tuple[int, int | None] | None,
         attempt: int | None,
         options: Mapping[str, Any] | None = None,

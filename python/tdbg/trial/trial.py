@@ -29,7 +29,7 @@ from tdbg.shown import Shown, drawn_by
 from tdbg.trial import reports, selection, told_reductions
 from tdbg.trial.losses import LossSeries, losses_of
 from tdbg.trial.lost_records import LostRecords, lost_records
-from tdbg.trial.places import open_place
+from tdbg.trial.opening import open_place
 from tdbg.trial.profile import Profile
 from tdbg.trial.removed import Removed, removed
 from tdbg.trial.reports import RunOverhead, ScalarSeries

@@ -19,7 +19,7 @@ from collections.abc import (
     ValuesView,
 )
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,10 @@ from tdbg.errors import QueryError, TdbgError
 from tdbg.run.directory import WriterDirectory
 from tdbg.run.json_values import is_integer, list_of, parse_document
 from tdbg.run.schema import EventKind
-from tdbg.trial.places import Place
 from tdbg.trial.row_index import HistogramIndex, RowBlocks
+
+if TYPE_CHECKING:
+    from tdbg.trial.places import RunPlace
 
 __all__ = [
     "Attempt",
@@ -209,7 +211,7 @@ class WriterReader:
     """A writer's tables, and what is needed to find something in them."""
 
     def __init__(
-        self, place: Place, directory: WriterDirectory, options: Mapping[str, Any]
+        self, place: RunPlace, directory: WriterDirectory, options: Mapping[str, Any]
     ) -> None:
         self._place, self._options = place, options
         self.directory = directory
@@ -245,7 +247,7 @@ class WriterReader:
         self._may_mend = self._lacks_something()
 
     def page(self) -> dict[str, Any] | None:
-        """What its commit page says, as ``look_at_writer`` has it."""
+        """Read its commit page, as ``look_at_writer`` does."""
         return self._place.page(self.directory)
 
     def _lacks_something(self) -> bool:
