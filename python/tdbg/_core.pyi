@@ -305,9 +305,8 @@ class Capture:
         """Why: (records, bytes, what), for each reason that there was.
 
         Reasons: queue_full, disk_nearly_full, io_error, larger_than_queue, refused,
-        stalled, sampled, device_error.  what: bits 1 rows, 2 tensors, 4 scalars,
-        8 steps, 16 events, 32 spans, 64 histograms,
-        128 samples.
+        stalled, sampled, device_error, retention.  what: bits 1 rows, 2 tensors,
+        4 scalars, 8 steps, 16 events, 32 spans, 64 histograms, 128 samples.
         """
 
     def counters(self) -> dict[str, int]:

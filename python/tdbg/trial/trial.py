@@ -454,7 +454,7 @@ class Trial(TableQueries, Conversions, Shown):
             TensorUnavailable: If there is none so far.
         """
         with self._run.fresh() as run:
-            found = run.resolve(name) or told_reductions.tensor_named(run, name)
+            found = self._named(run, name)
             if found is None:
                 msg = f"no tensor {short(name)}; {nearest_recorded(name, run.names())}"
                 raise TensorUnavailable(msg)
@@ -472,8 +472,13 @@ class Trial(TableQueries, Conversions, Shown):
     def has_tensor(self, name: str) -> bool:
         """Whether there is a tensor of that name or alias."""
         with self._run.fresh() as run:
-            found = run.resolve(name) or told_reductions.tensor_named(run, name)
-            return found is not None
+            return self._named(run, name) is not None
+
+    @staticmethod
+    def _named(run: RunState, name: str) -> str | None:
+        """The tensor of that name or alias, which may be empty."""
+        found = run.resolve(name)
+        return told_reductions.tensor_named(run, name) if found is None else found
 
     def collections(self, *names: str) -> dict[str, Collection]:
         """The collections, each with the names of its tensors.

@@ -28,7 +28,7 @@ READER = """
 import sys, time, warnings
 import numpy as np
 from tdbg.errors import NotARun, TensorUnavailable
-from tdbg.run.directory import wait_for_run
+from tdbg.importers import wait_for_run
 from tdbg.trial import create_trial
 
 end = time.monotonic() + 60
