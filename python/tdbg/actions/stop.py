@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from tdbg.remote import asked
 from tdbg.run.findings import Finding
 from tdbg.run.requests import request_stop
 
@@ -38,7 +39,7 @@ class Stop:
         if self.requested or finding.is_over:
             return
         request_stop(
-            self._run_directory,
+            asked(self._run_directory),
             reason=f"{finding.rule} at step {finding.step}: {finding.tensor}: "
             f"{finding.message}",
             rule=finding.rule,

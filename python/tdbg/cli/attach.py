@@ -14,6 +14,7 @@ from tdbg.cli import options
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
 from tdbg.config.needs import Needs
 from tdbg.modes import ModeKeys
+from tdbg.remote import asked
 from tdbg.rules import needs_of
 from tdbg.run.directory import run_of_process
 from tdbg.run.requests import Request, request_capture
@@ -211,7 +212,7 @@ def command(
         tdbg attach runs/digits --rules default --for 500
     """
     request = request_capture(
-        run,
+        asked(run),
         collections=collection,
         regex=regex,
         interval=interval or 1,

@@ -22,6 +22,7 @@ from tdbg.config.profiler import (
 )
 from tdbg.config.quantities import percent
 from tdbg.errors import ConfigurationError
+from tdbg.remote import asked
 from tdbg.run.profile_requests import request_profile
 from tdbg.run.requests import Request
 from tdbg.trial import create_trial
@@ -156,7 +157,7 @@ def command(
         _print_state("ended", None, as_json)
         ctx.exit(EXIT_FOUND)
     request = request_profile(
-        run, window=window, settings=changes, over_budget=over_budget
+        asked(run), window=window, settings=changes, over_budget=over_budget
     )
     if not wait:
         _print_state("asked", request, as_json)

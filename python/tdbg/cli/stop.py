@@ -9,6 +9,7 @@ import click
 from tdbg.cli import options
 from tdbg.cli.attach import Answers, has_ended, stopped
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
+from tdbg.remote import asked
 from tdbg.run.requests import request_stop
 
 __all__ = ["command"]
@@ -28,7 +29,7 @@ def command(
     The exit code is 1 if the training did not stop in time, or had already ended.
     """
     # Checked first: the training may end because of the request.
-    request = None if has_ended(run) else request_stop(run, reason=reason)
+    request = None if has_ended(run) else request_stop(asked(run), reason=reason)
     answer: dict[str, Any] = {"state": "ended" if request is None else "asked"}
     answers = Answers(None, {}, ())
     if request is not None and wait > 0:

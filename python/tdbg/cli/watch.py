@@ -41,10 +41,11 @@ from tdbg.cli.sweep import is_many, jobs_option, judge_many
 from tdbg.cli.sweep_workers import Task
 from tdbg.config.quantities import plural
 from tdbg.importers import local_run, wait_for_run
+from tdbg.remote import is_url
 from tdbg.rules import Engine, Report
 from tdbg.run.directory import RUN_FILE
 from tdbg.run.findings import Finding
-from tdbg.trial import create_trial
+from tdbg.trial import create_trial, open_place
 from tdbg.view import RunView, diagnosis_of_report, view_of
 
 __all__ = ["command", "first_interrupt"]
@@ -99,10 +100,13 @@ def command(
     (run,) = runs
     acting = actions.make(run, chosen)
     printer = _Printer(run, as_json=as_json, in_full=in_full)
-    if wait > 0 and not (local_run(run) / RUN_FILE).exists():
-        printer.print_waiting(wait)
-    deadline = time.monotonic() + wait
-    wait_for_run(run, lambda: time.monotonic() >= deadline)
+    if is_url(run):
+        open_place(run, wait)
+    else:
+        if wait > 0 and not (local_run(run) / RUN_FILE).exists():
+            printer.print_waiting(wait)
+        deadline = time.monotonic() + wait
+        wait_for_run(run, lambda: time.monotonic() >= deadline)
     engine = Engine(run, chosen, acting)
     # A training that has ended cannot be stopped.
     stopping = () if engine.state in GONE else acting

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tdbg.errors import StorageError
+from tdbg.errors import ConfigurationError, StorageError
 from tdbg.export.event_files import ExportFolder, require_tensorboard
 from tdbg.export.selection import ExportPlan, ExportReport, Selection
 from tdbg.export.steps import Writing
+from tdbg.remote import is_url
 from tdbg.trial import Trial, create_trial
 
 __all__ = ["FOLDER", "export_tensorboard", "follow_tensorboard"]
@@ -138,6 +139,9 @@ def _folder(
     beside: bool = False,
     wait: float = 0.0,
 ) -> ExportFolder:
+    if out is None and is_url(trial.path):
+        msg = f"{trial.path} is in a store: say in which folder to write the export"
+        raise ConfigurationError(msg)
     if out is None:
         path = Path(trial.path) / FOLDER
         if path.is_symlink():  # Whoever made the run says where; we do not follow.

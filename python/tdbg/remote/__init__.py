@@ -7,7 +7,7 @@ library of a store.
 from __future__ import annotations
 
 from tdbg.remote.finding import find_runs
-from tdbg.remote.followed import FollowedRun, FollowedWriter
+from tdbg.remote.followed import FollowedRun, FollowedWriter, asked
 from tdbg.remote.layout import (
     MANIFESTS,
     BlockObject,
@@ -32,6 +32,7 @@ __all__ = [
     "Shipping",
     "Store",
     "Uploader",
+    "asked",
     "check_url",
     "find_runs",
     "is_url",

@@ -11,6 +11,7 @@ answer is trouble, which is told, and what was known stays; one that refuses rai
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 import threading
 import time
@@ -33,9 +34,9 @@ from tdbg.remote.layout import (
     manifest_name,
     newest_manifests,
 )
-from tdbg.remote.stores import open_store
+from tdbg.remote.stores import is_url, open_store
 
-__all__ = ["FollowedRun", "FollowedWriter"]
+__all__ = ["FollowedRun", "FollowedWriter", "asked"]
 
 # The store is asked for new manifests at most so often.
 POLL_SECONDS = 1.0
@@ -164,6 +165,27 @@ class FollowedRun:
                     self._next_look = time.monotonic() + pause
             for writer in self.writers.values():
                 writer.tell()
+
+    def __str__(self) -> str:
+        return self.url
+
+    def generations(self) -> dict[int, int]:
+        """For each rank, the generation of its newest training writer."""
+        found: dict[int, int] = {}
+        for name in self.writers:
+            role, rank, generation = name.split("-")
+            if role == "train":
+                found[int(rank)] = max(int(generation), found.get(int(rank), 0))
+        return found
+
+    def write(self, name: str, content: bytes) -> None:
+        """Store a new object below the URL.
+
+        Raises:
+            StorageError: If the store does not answer, or refuses.
+        """
+        store = self._fetcher.store
+        self._fetcher.again(lambda: store.write(name, content))
 
     def _look(self) -> bool:
         """Read what is new; return whether there is any writer."""
@@ -307,3 +329,13 @@ class FollowedRun:
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         msg = f"{self.url} is not a run: it has no manifest{hint}"
         return NotARun(msg, file=self._shown("RUN.json"), kind="missing")
+
+
+def asked(run: str | os.PathLike[str]) -> str | os.PathLike[str] | FollowedRun:
+    """Return what takes requests to a run: its path, or what follows its URL.
+
+    Raises:
+        NotARun: If there is no run at the URL.
+        StorageError: If the store does not answer, or refuses.
+    """
+    return FollowedRun(os.fspath(run)) if is_url(run) else run

@@ -187,7 +187,11 @@ def open_run(path: str | os.PathLike[str]) -> Run:
         NotARun: If there is no run; the message says what is there instead.
         UnsupportedFeature: If a later tdbg made the run.
         StorageError: If RUN.json cannot be read.
+        ConfigurationError: If *path* is a URL.
     """
+    if "://" in os.fspath(path):
+        msg = f"{path}: this works on the directory of a run, where the training runs"
+        raise ConfigurationError(msg)
     directory = Path(os.path.abspath(path))  # noqa: PTH100 - keep symbolic links
     file = directory / RUN_FILE
     try:

@@ -7,7 +7,6 @@ They are requests of the types ``profile`` and ``profiler`` (docs/format.md,
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -15,7 +14,7 @@ from typing import Any, Self
 from tdbg.config.messages import check_flag, check_known
 from tdbg.config.profiler import ProfilerConfig, WindowConfig
 from tdbg.errors import ConfigurationError
-from tdbg.run.requests import MAX_LENGTH, Request, asker, write_request
+from tdbg.run.requests import MAX_LENGTH, Asked, Request, asker, write_request
 
 __all__ = ["PROFILE", "SETTINGS", "ProfileRequest", "request_profile"]
 
@@ -78,7 +77,7 @@ class ProfileRequest:
 
 
 def request_profile(
-    run_directory: str | os.PathLike[str],
+    run_directory: Asked,
     *,
     window: WindowConfig | None = None,
     settings: Mapping[str, Any] | None = None,

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from tdbg.config.messages import (
     check_choice,
@@ -44,6 +44,8 @@ from tdbg.run.directory import (
 from tdbg.run.json_values import load_json
 
 __all__ = [
+    "Addressee",
+    "Asked",
     "CaptureRequest",
     "Request",
     "RequestListener",
@@ -114,8 +116,60 @@ class StopRequest:
     request: Request
 
 
+class Addressee(Protocol):
+    """A run whose training takes requests, and which is no directory of this machine.
+
+    Attributes:
+        uuid: Its identity.
+    """
+
+    uuid: bytes
+
+    def generations(self) -> dict[int, int]:
+        """For each rank, the generation of its newest writer."""
+
+    def write(self, name: str, content: bytes) -> None:
+        """Store a new object below the run; raises StorageError."""
+
+
+# A path, or what takes requests in its place.
+Asked = str | os.PathLike[str] | Addressee
+
+
+class _Directory:
+    """A run of this machine: see ``Addressee``."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._run = open_run(path)
+        self.uuid = self._run.uuid
+        self._owner = self._run.path.stat().st_uid
+
+    def generations(self) -> dict[int, int]:
+        """See ``Addressee``."""
+        # The directories ascend, so that the newest generation of a rank stays.
+        found = {
+            writer.rank: writer.generation
+            for writer in writer_directories(self._run)
+            if writer.role == "train"
+        }
+        if found and os.geteuid() not in {self._owner, 0}:
+            path = self._run.path
+            msg = f"{path} belongs to uid {self._owner}, and only its owner may ask"
+            raise ConfigurationError(msg)
+        return found
+
+    def write(self, name: str, content: bytes) -> None:
+        """See ``Addressee``."""
+        file = self._run.path / name
+        try:
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            write_new_file(file, content, owner=self._owner)
+        except OSError as error:
+            raise StorageError.of(error, "write a request to", file.parent) from error
+
+
 def request_stop(
-    run_directory: str | os.PathLike[str],
+    run_directory: Asked,
     *,
     reason: str,
     rule: str | None = None,
@@ -137,9 +191,7 @@ def request_stop(
     return write_request(run_directory, "stop", body)
 
 
-def write_request(
-    run_directory: str | os.PathLike[str], type_: str, body: Mapping[str, Any]
-) -> Request:
+def write_request(run_directory: Asked, type_: str, body: Mapping[str, Any]) -> Request:
     """Write a request of any type to the newest generation of every rank.
 
     Raises:
@@ -148,19 +200,14 @@ def write_request(
             owns it, or the body is too large.
         StorageError: If the request cannot be written.
     """
-    run = open_run(run_directory)
-    # The directories ascend, so that the newest generation of a rank stays.
-    generations = {
-        writer.rank: writer.generation
-        for writer in writer_directories(run)
-        if writer.role == "train"
-    }
+    run: Addressee
+    if isinstance(run_directory, str | os.PathLike):
+        run = _Directory(run_directory)
+    else:
+        run = run_directory
+    generations = run.generations()
     if not generations:
-        msg = f"no training to ask: none has written to {run.path} yet"
-        raise ConfigurationError(msg)
-    owner = run.path.stat().st_uid
-    if os.geteuid() not in {owner, 0}:
-        msg = f"{run.path} belongs to uid {owner}, and only its owner may ask"
+        msg = f"no training to ask: none has written to {run_directory} yet"
         raise ConfigurationError(msg)
     request = Request(
         id=uuid.uuid4().hex,
@@ -184,12 +231,7 @@ def write_request(
     if len(content) > MAX_JSON_BYTES:
         msg = f"a request holds at most 64 KiB, not {len(content)} bytes"
         raise ConfigurationError(msg)
-    folder = run.path / "ctl"
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        write_new_file(folder / f"{request.id}.json", content, owner=owner)
-    except OSError as error:
-        raise StorageError.of(error, "write a request to", folder) from error
+    run.write(f"ctl/{request.id}.json", content)
     return request
 
 
@@ -428,7 +470,7 @@ class CaptureRequest:
 
 
 def request_capture(
-    run_directory: str | os.PathLike[str],
+    run_directory: Asked,
     *,
     collections: Iterable[str] = (),
     regex: Iterable[str] = (),

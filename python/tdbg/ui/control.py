@@ -25,6 +25,7 @@ from tdbg.config.collections import BUILT_IN, Role
 from tdbg.config.messages import check_flag, check_known, printable
 from tdbg.config.patterns import NamePattern
 from tdbg.errors import ConfigurationError, TdbgError
+from tdbg.remote import asked
 from tdbg.run.annotations import annotate
 from tdbg.run.json_values import list_of
 from tdbg.run.removal import remove_run
@@ -66,7 +67,7 @@ def ask_to_stop(trial: Trial, body: Mapping[str, Any]) -> dict[str, Any]:
     if trial.loaded_all_steps:
         return {"state": "ended", "request": None}
     said = printable(reason.strip()) or "stopped from the dashboard"
-    request = request_stop(trial.path, reason=f"{said} ({getpass.getuser()})")
+    request = request_stop(asked(trial.path), reason=f"{said} ({getpass.getuser()})")
     return {"state": "asked", "request": request.id}
 
 
@@ -87,7 +88,7 @@ def ask_to_capture(trial: Trial, body: Mapping[str, Any]) -> dict[str, Any]:
         check_flag(name, body.get(name, False))
     if trial.loaded_all_steps:
         return {"state": "ended", "request": None}
-    request = request_capture(trial.path, **body)
+    request = request_capture(asked(trial.path), **body)
     return {"state": "asked", "request": request.id}
 
 

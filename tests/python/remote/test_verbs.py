@@ -12,7 +12,9 @@ from click.testing import CliRunner
 from run_builder import simple_run
 from store_runs import copy_run
 from tdbg.cli import _tdbg
-from tdbg.remote import Store, open_store
+from tdbg.remote import Store, asked, open_store
+from tdbg.run.requests import RequestListener, request_stop
+from tdbg.trial import create_trial
 
 
 @pytest.fixture
@@ -64,3 +66,33 @@ def test_findings_are_not_written_to_a_store_and_check_says_so(store: Store) -> 
     _, found = printed("check", store.url)
     assert f"{store.url} is in a store" in json.dumps(found)
     assert [each.name for each in store.list()] == before
+
+
+def test_a_request_is_one_that_the_training_obeys(tmp_path: Path, store: Store) -> None:
+    made = request_stop(asked(store.url), reason="too slow")
+    name = f"ctl/{made.id}.json"
+    (tmp_path / "digits" / name).write_bytes(store.read(name))
+    trial = create_trial(store.url)
+    listener = RequestListener(tmp_path / "digits", bytes.fromhex(trial.uuid), 1)
+    found = listener.poll()
+    listener.close()
+    assert [request.body["reason"] for request in found] == ["too slow"]
+
+
+def test_watch_judges_and_stop_sees_that_the_training_has_ended(store: Store) -> None:
+    watched = CliRunner().invoke(_tdbg, ["watch", store.url])
+    assert f"watching {store.url}" in watched.output
+    stopped = CliRunner().invoke(_tdbg, ["stop", store.url])
+    assert "had already ended" in stopped.output
+
+
+def test_what_needs_the_directory_says_so(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for arguments in (["stacks", store.url], ["export", "tensorboard", store.url]):
+        found = CliRunner().invoke(_tdbg, arguments)
+        assert found.exit_code == 2, found.output
+        assert store.url in found.output
+    assert sorted(tmp_path.rglob("*")) == before

@@ -14,6 +14,7 @@ from tdbg.cli.top.board import WatchedRun
 from tdbg.cli.top.screens import View
 from tdbg.config.quantities import plural
 from tdbg.errors import TdbgError
+from tdbg.remote import asked
 from tdbg.rules import check
 from tdbg.run.requests import request_capture, request_stop
 
@@ -137,7 +138,7 @@ class Commands:
         run = self._run
 
         def stop() -> None:
-            request_stop(run.path, reason="tdbg top")
+            request_stop(asked(run.path), reason="tdbg top")
             self._view.message = "asked; the training stops at its next forward"
 
         self._ask(f"stop the training of {_brief(run)}?", stop)
@@ -148,7 +149,10 @@ class Commands:
 
         def capture() -> None:
             request_capture(
-                run.path, collections=[collection], steps=_CAPTURED_STEPS, raw=True
+                asked(run.path),
+                collections=[collection],
+                steps=_CAPTURED_STEPS,
+                raw=True,
             )
             self._view.message = (
                 f"asked; {collection} are captured for {_CAPTURED_STEPS} steps"
