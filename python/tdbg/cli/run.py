@@ -30,9 +30,10 @@ from tdbg.config.files import resolve
 from tdbg.config.options import is_disabled, number_or_word, parse_budget
 from tdbg.config.profiler import ProfilerConfig
 from tdbg.config.quantities import plural
-from tdbg.errors import RunInUse, TdbgError
+from tdbg.errors import ConfigurationError, RunInUse, TdbgError
 from tdbg.launch import command_of, environment_of, family, reads_no_environment
 from tdbg.launch.supervise import end_like, holding_signals, supervise, was_asked_to_end
+from tdbg.remote import is_url, scrub
 from tdbg.rules import Engine, Report, Rule, with_absolute_path
 from tdbg.trial import create_trial
 from tdbg.view import diagnosis_of_report
@@ -352,7 +353,14 @@ def _run_directory(out: str | None, config: str | None) -> str:
     """
     time_now = dt.datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     defaults = {"out_dir": Path("runs") / time_now}
-    return str(resolve({"out_dir": out}, defaults, config).out_dir)
+    found = str(resolve({"out_dir": out}, defaults, config).out_dir)
+    if is_url(found):
+        msg = (
+            f"tdbg run writes to a directory, not to {scrub(found)}; give a directory, "
+            "and send the run with `tdbg ship RUN URL`, during the training by --follow"
+        )
+        raise ConfigurationError(msg)
+    return found
 
 
 def _say_if_nothing_is_captured(arguments: list[str]) -> None:

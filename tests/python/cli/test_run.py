@@ -212,3 +212,20 @@ def test_an_option_that_there_is_not_is_no_program(
     assert result.exit_code == 2
     assert told in result.stderr
     assert "writing the run" not in result.stderr
+
+
+@pytest.mark.parametrize("given", ["option", "variable"])
+def test_a_url_is_refused_before_the_program_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = "s3://key:secret@bucket/run"
+    if given == "variable":
+        monkeypatch.setenv("TDBG_OUT", url)
+    out = ["--out", url] if given == "option" else []
+    result = CliRunner().invoke(_tdbg, ["run", *out, "--", "python", "-c", "1"])
+    assert result.exit_code != 0
+    told = str(result.exception) + result.output
+    assert "tdbg ship" in told
+    assert "secret" not in told
+    assert list(tmp_path.iterdir()) == []
