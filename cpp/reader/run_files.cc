@@ -142,18 +142,22 @@ std::optional<std::uint32_t> RunFiles::ShardAfter(std::uint32_t number) {
   return *next;
 }
 
-bool RunFiles::AreReplaced(
+std::vector<std::uint32_t> RunFiles::Replaced(
     const std::vector<std::pair<std::uint32_t, std::uint64_t>>& inode_of) {
+  std::vector<std::uint32_t> replaced;
   Refresh();
-  if (n_listings_ == compared_at_) return false;
+  if (n_listings_ == compared_at_) return replaced;
   compared_at_ = n_listings_;
-  return std::any_of(inode_of.begin(), inode_of.end(), [this](const auto& one) {
-    const std::string name = ShardName(one.first, ".tds");
+  for (const auto& [number, opened] : inode_of) {
+    const std::string name = ShardName(number, ".tds");
     const auto inode = directory_->InodeOf(name);
-    if (inode.ok()) return inode.value() != one.second;
-    NoteRefusal(name, inode.status());
-    return inode.status().system_error() == ENOENT;
-  });
+    if (!inode.ok()) NoteRefusal(name, inode.status());
+    if (inode.ok() ? inode.value() != opened
+                   : inode.status().system_error() == ENOENT) {
+      replaced.push_back(number);
+    }
+  }
+  return replaced;
 }
 
 }  // namespace tdbg

@@ -44,10 +44,10 @@ class RunFiles {
   // ShardAfter does.
   std::uint32_t LastIndex();
 
-  // Whether shards have gone, or others have their names, since they were
-  // opened: `inode_of` has the number of each file.  Looks at the directory as
-  // ShardAfter does.
-  bool AreReplaced(
+  // The shards that have gone, or whose names other files have, since they were
+  // opened: `inode_of` has the number of each file.  None if the directory was
+  // not listed since this was asked last; looks at it as ShardAfter does.
+  std::vector<std::uint32_t> Replaced(
       const std::vector<std::pair<std::uint32_t, std::uint64_t>>& inode_of);
 
   // What the system refused to tell first, since this was asked last: what was
@@ -71,7 +71,7 @@ class RunFiles {
   std::uint32_t last_index_ = 0;        // As of it, too.
   std::optional<std::int64_t> listed_;  // Directory::Version() before it.
   std::uint64_t n_listings_ = 0;
-  std::uint64_t compared_at_ = 0;  // The listing at the last AreReplaced.
+  std::uint64_t compared_at_ = 0;  // The listing at the last Replaced.
   mutable Status refusal_;
 };
 

@@ -190,6 +190,7 @@ class DirectoryReader final : public RunReader {
   // The number of the shard to read after `number`, reporting those that are
   // missing between; nothing when there is none yet.
   std::optional<std::uint32_t> NextNumber(std::uint32_t number);
+  bool HasCopy(std::uint32_t number);
   void BeginShard(std::uint32_t number);
   // Asks all shards for entries of a table.
   template <typename Entry>
@@ -244,15 +245,23 @@ class DirectoryReader final : public RunReader {
 
 bool DirectoryReader::WasReplaced() {
   if (was_replaced_) return true;
-  std::vector<std::pair<std::uint32_t, std::uint64_t>> inode_of;
-  for (const ListedShard& listed : list_.shards()) {
-    const InputFile& file = listed.shard->reader().file();
-    if (file.inode() != 0) {
-      inode_of.emplace_back(listed.shard->number(), file.inode());
-    }
+  for (const std::uint32_t number : files_.Replaced(list_.Inodes())) {
+    was_replaced_ |= HasCopy(number);
   }
-  was_replaced_ = files_.AreReplaced(inode_of);
   return was_replaced_;
+}
+
+// Whether a copy that retention made stands for this shard: it has its number
+// or, where it stands for several, that of the last.  Whoever else removed or
+// replaced the shard changes nothing that was opened.
+bool DirectoryReader::HasCopy(std::uint32_t number) {
+  const auto there = files_.ShardAfter(number - 1);
+  if (!there) return false;
+  std::vector<Problem> ignored;
+  Shard shard(&files_.directory(), place_.WithNumber(*there), false, true,
+              std::make_shared<Definitions>(), &ignored);
+  shard.Scan(true);
+  return shard.was_copied();
 }
 
 std::optional<std::uint32_t> DirectoryReader::NextNumber(std::uint32_t number) {
@@ -273,11 +282,9 @@ std::optional<std::uint32_t> DirectoryReader::NextNumber(std::uint32_t number) {
 }
 
 void DirectoryReader::BeginShard(std::uint32_t number) {
-  ShardPlace place = place_;
-  place.shard_number = number;
   if (!list_.empty()) size_before_ += list_.last().Size();
   auto shard = std::make_unique<Shard>(
-      &files_.directory(), place, options_.map_files,
+      &files_.directory(), place_.WithNumber(number), options_.map_files,
       options_.use_caches && options_.use_index, definitions_, &problems_);
   if (options_.check_index) shard->CheckIndex();
   list_.Add(std::move(shard));

@@ -33,6 +33,15 @@ std::uint64_t ShardList::n_steps() const {
   return shards_.back().first_step + shards_.back().shard->n_steps();
 }
 
+std::vector<std::pair<std::uint32_t, std::uint64_t>> ShardList::Inodes() const {
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> found;
+  for (const ListedShard& listed : shards_) {
+    const std::uint64_t inode = listed.shard->reader().file().inode();
+    if (inode != 0) found.emplace_back(listed.shard->number(), inode);
+  }
+  return found;
+}
+
 std::uint64_t ShardList::n_held() const {
   std::uint64_t n = 0;
   for (const ListedShard& listed : shards_) n += listed.shard->n_held();

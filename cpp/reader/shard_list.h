@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "reader/shard.h"
@@ -49,6 +50,10 @@ class ShardList {
 
   // Bytes of their tables that are in memory.
   [[nodiscard]] std::uint64_t n_held() const;
+
+  // The shards whose files were opened, with the inodes of these.
+  [[nodiscard]] std::vector<std::pair<std::uint32_t, std::uint64_t>> Inodes()
+      const;
 
   // The shard that holds the tensor of this number.
   // REQUIRES: i < n_tensors().

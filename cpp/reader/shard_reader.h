@@ -43,6 +43,12 @@ struct ShardPlace {
   std::uint32_t generation = 0;
   std::uint32_t shard_number = 0;
   std::optional<Uuid> run;
+
+  [[nodiscard]] ShardPlace WithNumber(std::uint32_t number) const {
+    ShardPlace place = *this;
+    place.shard_number = number;
+    return place;
+  }
 };
 
 enum class ShardState {

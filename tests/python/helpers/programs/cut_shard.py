@@ -8,7 +8,6 @@ A signal would end it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
@@ -18,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import tdbg
-from tdbg.errors import StepUnavailable, TdbgError
-from tdbg.trial import Trial
+from tdbg.errors import TdbgError
 
 STEPS = 30
 
@@ -41,15 +39,6 @@ def damage(shard: Path, mode: str) -> None:
         other.replace(shard)
 
 
-def of_table(trial: Trial, step: int) -> float:
-    table = trial.statistics(["big"])
-    (found,) = np.nonzero(np.asarray(table.steps) == step)
-    if not found.size:
-        msg = f"no row of step {step}"
-        raise StepUnavailable(msg)
-    return float(table.reduction("max")[0][found[0]])
-
-
 def main() -> int:
     path, mode = sys.argv[1:]
     trial = tdbg.create_trial(path)
@@ -58,7 +47,7 @@ def main() -> int:
     questions: list[Callable[[int], object]] = [
         lambda step: float(big.value(step)[0]),
         lambda step: big.stats(step).max,
-        lambda step: of_table(trial, step),
+        lambda step: float(trial.statistics(["big"]).reduction("max")[0][step]),
         lambda step: big.histogram(step).count - 1,
     ]
     before = [question(5) for question in questions]
@@ -72,9 +61,7 @@ def main() -> int:
                     return 1
             except TdbgError as error:
                 errors.add(type(error).__name__)
-    # What has gone with its file is no damage, and not there to be asked.
-    with contextlib.suppress(TdbgError):
-        trial.envelope(["big"], columns=3, fields=("l2",))
+    trial.envelope(["big"], columns=3, fields=("l2",))
     if any(value.max() != step for step, value in enumerate(kept)):
         return 1
     np.testing.assert_array_equal([value[0] for value in kept], range(3))
