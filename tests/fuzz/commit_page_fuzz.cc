@@ -41,13 +41,8 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data,
                                                std::size_t size,
                                                std::size_t max_size,
                                                unsigned seed) {
-  for (unsigned i = 0; i <= seed % 4; ++i) {
-    size = LLVMFuzzerMutate(data, size, max_size);
-  }
-  if (seed / 4 % 8 != 0) {
-    tdbg::fuzz::RepairPage({reinterpret_cast<std::byte*>(data), size});
-  }
-  return size;
+  return tdbg::fuzz::MutateAndRepair(data, size, max_size, seed,
+                                     tdbg::fuzz::RepairPage);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data,

@@ -29,6 +29,18 @@ inline std::uint32_t Crc(std::span<const std::byte> bytes) {
   return MaskedCrc32c(bytes.data(), bytes.size());
 }
 
+// Mutates a few times, then repairs: but for one input of eight, as those whose
+// checksums are wrong will be met, too.
+inline std::size_t MutateAndRepair(std::uint8_t* data, std::size_t size,
+                                   std::size_t max_size, unsigned seed,
+                                   void (*repair)(std::span<std::byte>)) {
+  for (unsigned i = 0; i <= seed % 4; ++i) {
+    size = LLVMFuzzerMutate(data, size, max_size);
+  }
+  if (seed / 4 % 8 != 0) repair({reinterpret_cast<std::byte*>(data), size});
+  return size;
+}
+
 // Of a structure whose last four bytes are the checksum of those before.
 inline void RepairLast(std::span<std::byte> bytes) {
   const std::size_t n = bytes.size() - 4;
