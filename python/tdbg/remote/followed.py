@@ -18,9 +18,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tdbg._core import RemoteFiles, look_at_writer
 from tdbg.errors import CorruptionError, NotARun, StorageError, TdbgError
 from tdbg.remote.fetching import Fetcher
 from tdbg.remote.finding import nearest_runs
@@ -35,6 +34,10 @@ from tdbg.remote.layout import (
     newest_manifests,
 )
 from tdbg.remote.stores import is_url, open_store
+
+# A hook that is disabled imports this package, and loads no core.
+if TYPE_CHECKING:
+    from tdbg._core import RemoteFiles
 
 __all__ = ["FollowedRun", "FollowedWriter", "asked"]
 
@@ -105,6 +108,8 @@ class FollowedWriter:
 
     def page(self) -> dict[str, Any] | None:
         """Read its commit page, as ``look_at_writer`` does."""
+        from tdbg._core import look_at_writer
+
         return look_at_writer(self.name, self.files)
 
 
@@ -261,6 +266,8 @@ class FollowedRun:
         name = manifest.writer
         writer = self.writers.get(name)
         if writer is None:
+            from tdbg._core import RemoteFiles
+
             files = RemoteFiles(partial(self._fetcher.ranges, f"w/{name}"))
             writer = FollowedWriter(name, files, manifest)
         else:

@@ -23,7 +23,7 @@ from tdbg.cli import _tdbg
 from tdbg.config import Role
 from tdbg.errors import TensorUnavailable
 from tdbg.stats.row_fields import COUNTS, FIELDS
-from tdbg.trial import Statistics, Trial, create_trial, layout, writers
+from tdbg.trial import Statistics, Trial, create_trial, layout, opening
 from tdbg.trial.shards import FLOAT64, INT64, UINT64, group
 from tdbg.trial.writers import Source
 
@@ -203,7 +203,7 @@ def test_following_reads_only_what_is_new(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = CountingReader.rows_read = []
-    monkeypatch.setattr(writers, "RunReader", CountingReader)
+    monkeypatch.setattr(opening, "RunReader", CountingReader)
     ones = np.ones(2, np.float32)
     run = RunBuilder(run_dir)
     trial: Trial | None = None

@@ -15,7 +15,7 @@ from tdbg import _core
 from tdbg.config import Role
 from tdbg.errors import InvalidWorker, QueryError, TensorUnavailableForStep
 from tdbg.run.schema import EventKind
-from tdbg.trial import StepState, create_trial, waiting_for_steps, writers
+from tdbg.trial import StepState, create_trial, opening, waiting_for_steps
 
 ONES = np.ones(3, np.float32)
 
@@ -300,7 +300,7 @@ class TellingReader(_core.RunReader):
 
 @pytest.fixture
 def telling(monkeypatch: pytest.MonkeyPatch) -> type[TellingReader]:
-    monkeypatch.setattr(writers, "RunReader", TellingReader)
+    monkeypatch.setattr(opening, "RunReader", TellingReader)
     monkeypatch.setattr(TellingReader, "said", {})
     monkeypatch.setattr(TellingReader, "lost", {})
     return TellingReader
