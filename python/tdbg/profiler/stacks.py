@@ -138,7 +138,22 @@ def _dump_of_process() -> _Dump:
     with _lock:
         if not _dumps or _dumps[-1].pid != os.getpid():
             _dumps[:] = [_new_dump()]
+        _handle_again(_dumps[-1])
         return _dumps[-1]
+
+
+def _handle_again(dump: _Dump) -> None:
+    """Set the handler again where the program has put back what was there before.
+
+    Lightning does so for all signals when a fit ends.
+    """
+    if dump.number and import_module("tdbg._core").is_signal_free(dump.number):
+        faulthandler.unregister(dump.number)
+        _register(dump.number, dump.file)
+
+
+def _register(number: int, file: Any) -> None:
+    faulthandler.register(number, file=file, all_threads=True, chain=False)
 
 
 def _new_dump() -> _Dump:
@@ -149,7 +164,7 @@ def _new_dump() -> _Dump:
             break
         if number in inherited or core.is_signal_free(number):
             file = _file_in_memory()
-            faulthandler.register(number, file=file, all_threads=True, chain=False)
+            _register(number, file)
             return _Dump(os.getpid(), number, file)
     return _Dump(os.getpid(), 0, None)
 

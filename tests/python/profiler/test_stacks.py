@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tdbg._core import is_signal_free
 from tdbg.cli import _tdbg
 from tdbg.errors import ConfigurationError, NotARun
+from tdbg.profiler import stacks
 from tdbg.run.directory import create_run
 from tdbg.run.profile_tables import Phase
 from tdbg.run.stack_groups import group_stacks, say_where
@@ -335,3 +337,12 @@ def test_the_phase_is_said_where_the_calls_do_not_tell() -> None:
     )
     waits = process(0, ("/me/train.py", 7, "step"), phase=Phase.COMMUNICATION)
     assert say_where([waits]) == ("Rank 0 waits for other ranks at train.py:7 (step).")
+
+
+def test_a_handler_that_the_program_put_back_is_set_again() -> None:
+    dump = stacks._dump_of_process()
+    assert not is_signal_free(dump.number)
+    signal.signal(dump.number, signal.SIG_DFL)
+    assert is_signal_free(dump.number)
+    assert stacks._dump_of_process() is dump
+    assert not is_signal_free(dump.number)
