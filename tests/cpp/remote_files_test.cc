@@ -57,9 +57,8 @@ class Store final : public RemoteFiles {
 
 std::unique_ptr<RunReader> MustOpen(const std::shared_ptr<Store>& store,
                                     ReaderOptions options = {}) {
-  auto reader =
-      RunReader::Open(std::make_unique<RemoteDirectory>(store),
-                      std::string("s3://bucket/run/w/") + kWriter, options);
+  auto reader = RunReader::Open(std::make_unique<RemoteDirectory>(store),
+                                "s3://bucket/run/w/train-3-2", options);
   EXPECT_OK(reader);
   return reader.ok() ? std::move(reader).value() : nullptr;
 }
