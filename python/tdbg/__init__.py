@@ -14,6 +14,7 @@ from tdbg import shown
 if TYPE_CHECKING:
     from tdbg import errors, modes, rules
     from tdbg._core import __version__
+    from tdbg.compare import diff
     from tdbg.config.collections import Collection, CollectionKeys
     from tdbg.config.retention import Retention
     from tdbg.config.schedules import ReductionConfig, SaveConfig, SaveConfigMode
@@ -34,6 +35,7 @@ __all__ = [
     "TrainingStopped",
     "__version__",
     "create_trial",
+    "diff",
     "errors",
     "modes",
     "rules",
@@ -53,6 +55,7 @@ _HOME = {
     "TrainingStopped": "tdbg.errors",
     "__version__": "tdbg._core",
     "create_trial": "tdbg.trial",
+    "diff": "tdbg.compare",
     "sql": "tdbg.query",
 }
 _SUBMODULES = (

@@ -21,6 +21,7 @@ EXPECTED = [
     "TrainingStopped",
     "__version__",
     "create_trial",
+    "diff",
     "errors",
     "modes",
     "rules",

@@ -6,7 +6,7 @@ all verbs:
 
 ====  ==============================================================
 0     done, and nothing is wrong
-1     done, and something is wrong: findings, or damage
+1     done, and something is wrong: findings, damage, or a difference
 2     the command line is wrong
 3     the run cannot be read
 4     tdbg itself failed, or a rule did
@@ -52,6 +52,7 @@ VERBS = {
     "attach": "make a running training capture more for a while",
     "profile": "time some steps of a running training by operator and function",
     "stop": "ask a training to stop",
+    "diff": "show where two runs part: the first tensor that differs",
     "report": "write a run, or two side by side, as one HTML file",
     "cost": "say what a run has cost, and which machines would have cost less",
     "export": "write a run as files of other tools: values, rows, timelines",

@@ -7,12 +7,21 @@ framework.
 from __future__ import annotations
 
 from tdbg.compare.axis import Axis
+from tdbg.compare.differ import diff
+from tdbg.compare.difference import (
+    ComparedSteps,
+    DiffEvidence,
+    RunDiff,
+    TensorDifference,
+)
 from tdbg.compare.divergence_points import (
     Divergence,
     DivergencePoint,
     divergence,
 )
 from tdbg.compare.herd_band import FEWEST_RUNS, FURTHEST, Departure, Herd, herd, located
+from tdbg.compare.matching import BY
+from tdbg.compare.pairing import MissingName
 from tdbg.compare.ratio import RATIO_FIELDS, Ratios, ratios
 from tdbg.compare.setup import (
     Value,
@@ -24,16 +33,23 @@ from tdbg.compare.setup import (
 )
 
 __all__ = [
+    "BY",
     "FEWEST_RUNS",
     "FURTHEST",
     "RATIO_FIELDS",
     "Axis",
+    "ComparedSteps",
     "Departure",
+    "DiffEvidence",
     "Divergence",
     "DivergencePoint",
     "Herd",
+    "MissingName",
     "Ratios",
+    "RunDiff",
+    "TensorDifference",
     "Value",
+    "diff",
     "differences",
     "divergence",
     "facts_of",

@@ -22,7 +22,7 @@ from tdbg.trial.reports import RunOverhead, ScalarSeries, n_trained, stop_reason
 from tdbg.trial.rivals import HiddenSteps, hidden_steps
 from tdbg.trial.selection import StepState, mode_key
 from tdbg.trial.series import SERIES_COLUMNS, Series
-from tdbg.trial.statistics import Statistics
+from tdbg.trial.statistics import Columns, Statistics
 from tdbg.trial.steps import STEP_TABLE_DTYPE, waiting_for_steps
 from tdbg.trial.tables import (
     STEP_COLUMNS,
@@ -56,6 +56,7 @@ __all__ = [
     "Batch",
     "Call",
     "Column",
+    "Columns",
     "DeviceUse",
     "EnergyUse",
     "Envelope",

@@ -205,7 +205,7 @@ def test_parts_of_a_long_run_are_compared_one_after_the_other(
     one = write(tmp_path / "one", lambda i, _: 2.0 if i == 83 else 1.0)
     other = write(tmp_path / "other", flat)
     whole = divergence(one, other)
-    monkeypatch.setattr("tdbg.compare.divergence_points.PART_CELLS", 1)
+    monkeypatch.setattr("tdbg.compare.scan.PART_CELLS", 1)
     asked: list[int] = []
     parts = divergence(one, other, check=lambda: asked.append(1))
     assert parts == whole
