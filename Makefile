@@ -157,7 +157,7 @@ $(MXNET)/installed: requirements/mxnet.txt pyproject.toml $(STAMPS)/editable
 # ---- tests -------------------------------------------------------------------
 
 .PHONY: test test-all test-rest test-cpp test-cpp-stress test-cuda asan tsan fuzz
-.PHONY: pytest pytest-rest test-jupyterlab test-mxnet test-nightly test-wheel
+.PHONY: pytest pytest-rest test-faults test-jupyterlab test-mxnet test-nightly test-wheel
 test: test-cpp pytest ## C++ tests, and Python tests of the first tier: at most ten minutes
 
 test-all: test test-rest ## all tests of a change
@@ -250,6 +250,10 @@ test-wheel: $(STAMPS)/editable ## Python tests on a wheel, from the index, in an
 test-jupyterlab: $(STAMPS)/test-all ## the live view in JupyterLab, driven by a browser
 	@$(PIP_INSTALL) $$($(BIN)/python requirements/of_extras.py test-jupyterlab)
 	@$(BIN)/python -m pytest -q -m nightly tests/python/notebook $(ARGS)
+
+test-faults: $(STAMPS)/test-all ## what stores do to an uploader, with a hundred seeds: make test-faults SEEDS=10
+	@TDBG_TEST_FAULT_SEEDS=$(or $(SEEDS),100) $(BIN)/python -m pytest -q -n $(WORKERS) \
+	  tests/python/remote/test_faults.py $(ARGS)
 
 test-nightly: test-all tidy test-wheel test-jupyterlab ## the above, what takes very long, tidy, and a wheel
 	@# A race is found by chance: one pass is not enough.

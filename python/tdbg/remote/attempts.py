@@ -42,9 +42,8 @@ class Attempts:
         is_over: Whether to give up; asked while a request waits for its turn.
 
     Attributes:
-        requests: How many there were.
-        failures: How many of them failed.
-        retries: How many repeated one that failed.
+        failures: How many requests failed.
+        retries: How often one that failed was repeated.
         error: Why the last one failed; "" once one has succeeded.
 
     Raises:
@@ -58,8 +57,14 @@ class Attempts:
         self._store = open_store(url)
         self._failed_in_row = 0
         self._next = 0.0
-        self.requests = self.failures = self.retries = 0
+        self._before = 0  # Requests to stores that are used no more.
+        self.failures = self.retries = 0
         self.error = ""
+
+    @property
+    def requests(self) -> int:
+        """How many there were."""
+        return self._before + self._store.n_requests
 
     @property
     def counts(self) -> dict[str, int]:
@@ -77,7 +82,7 @@ class Attempts:
         """What one request returns; it waits for its turn.
 
         Args:
-            request: Asks the store.
+            request: Asks the store, once or several times.
             answers: Kinds of errors that are answers, not failures.
 
         Raises:
@@ -86,7 +91,6 @@ class Attempts:
         """
         self._wait_for_turn()
         with self._lock:
-            self.requests += 1
             store = self._store
         try:
             result = request(store)
@@ -136,6 +140,7 @@ class Attempts:
             self.error = str(error)
             if error.kind == "denied":
                 # A new one reads credentials again, which somebody may have renewed.
+                self._before += self._store.n_requests
                 self._store = open_store(self._url)
 
     def _wait_for_turn(self) -> None:

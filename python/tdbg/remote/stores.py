@@ -16,6 +16,7 @@ import contextlib
 import errno
 import os
 import re
+import threading
 import uuid
 from collections.abc import Sequence
 from importlib import import_module
@@ -139,12 +140,15 @@ class Store:
         url: As it is shown.
         fs: The file system of fsspec.
         root: The path of the URL in it.
+        n_requests: How often it was asked for anything.
     """
 
     def __init__(self, url: str, fs: Any, root: str) -> None:
         self.url = url
         self.fs = fs
         self.root = root.rstrip("/")
+        self.n_requests = 0
+        self._lock = threading.Lock()
         self._is_local = _protocol(fs) == "file"
         self._has_prefixes = _protocol(fs) == "s3"
 
@@ -254,6 +258,8 @@ class Store:
     @contextlib.contextmanager
     def _errors(self, what: str, name: str) -> Any:
         shown = scrub(f"{self.url}/{name}".rstrip("/"))
+        with self._lock:
+            self.n_requests += 1
         try:
             yield
         except StorageError:
@@ -299,11 +305,27 @@ def _options(scheme: str) -> dict[str, Any]:
     own: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
     if scheme in ("s3", "s3a"):
         limits = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
-        once = {"retries": {"total_max_attempts": 1}}
+        once = {"retries": {"total_max_attempts": 1}, **_single_tries()}
         # With more, it asks for the size of what it is to read as a whole.
         own["max_concurrency"] = 1
         return {**own, "config_kwargs": {**limits, **once}}
     return own
+
+
+def _single_tries() -> dict[str, Any]:
+    """Keep aiohttp from repeating a request by itself, which nobody would count."""
+    try:
+        session: Any = import_module("aiobotocore.httpsession").AIOHTTPSession
+    except (ImportError, AttributeError):
+        return {}
+
+    class SingleTries(session):  # type: ignore[misc]
+        async def _get_session(self, *args: Any) -> Any:
+            found = await super()._get_session(*args)
+            found._retry_connection = False
+            return found
+
+    return {"http_session_cls": SingleTries}
 
 
 def _protocol(fs: Any) -> str:

@@ -14,6 +14,7 @@ import http.client
 import itertools
 import random
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -65,6 +66,7 @@ class Fault:
         loses_answer: The server does it, and the client never hears of it.
         cuts_answer_at: The answer ends after so many bytes of its body.
         bytes_per_second: At which the answer comes.
+        seconds: To wait before the answer.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Fault:
     loses_answer: bool = False
     cuts_answer_at: int | None = None
     bytes_per_second: float | None = None
+    seconds: float = 0.0
 
 
 Plan = Callable[[Request], Fault | None]
@@ -110,6 +113,10 @@ def slow(bytes_per_second: float) -> Callable[[Request], Fault]:
     return lambda _: Fault("slow", bytes_per_second=bytes_per_second)
 
 
+def stalls(seconds: float) -> Callable[[Request], Fault]:
+    return lambda _: Fault("stall", seconds=seconds)
+
+
 def share(part: float, fault: Plan, seed: int) -> Plan:
     """The fault for this share of all requests."""
     source = random.Random(seed)
@@ -136,14 +143,24 @@ def only(wanted: Callable[[Request], bool], plan: Plan) -> Plan:
 
 @dataclass
 class FaultProxy:
-    """A proxy in front of a server on this machine; see the module."""
+    """A proxy in front of a server on this machine; see the module.
+
+    Attributes:
+        server_port: Of the server.
+        faults: What is done to each request.
+        port: Of the proxy; 0: a free one.
+        tls: Who the proxy says that it is to each connection; None: it speaks no TLS.
+    """
 
     server_port: int
     faults: Plan = lambda _: None
+    port: int = 0
+    tls: Callable[[], ssl.SSLContext] | None = None
     counts: Counter[str] = field(default_factory=Counter)
     requests: list[Request] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     stale_lists: bool = False
+    connections: list[socket.socket] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -153,14 +170,15 @@ class FaultProxy:
         class Handler(_Handler):
             owner = proxy
 
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._server = _Server(("127.0.0.1", self.port), Handler)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), daemon=True
         )
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        scheme = "http" if self.tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -169,6 +187,10 @@ class FaultProxy:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+        # Clients keep theirs for a while, and a thread waits for each.
+        for each in self.connections:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
     def broken(self, plan: Plan) -> Iterator[None]:
@@ -231,6 +253,17 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     _numbers = itertools.count()
 
+    def setup(self) -> None:
+        if self.owner.tls is not None:
+            self.request = self.owner.tls().wrap_socket(self.request, server_side=True)
+        super().setup()
+        self.owner.connections.append(self.connection)
+
+    def finish(self) -> None:
+        super().finish()
+        if self.owner.tls is not None:
+            self.connection.close()  # The server knows the one below it alone.
+
     def log_message(self, *_: Any) -> None:
         pass
 
@@ -252,6 +285,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._give(fault.answer, request)
             return
         answer = self.owner.ask(request)
+        if fault is not None:
+            time.sleep(fault.seconds)
         if fault is not None and fault.loses_answer:
             self._reset()
             return
@@ -274,10 +309,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(
             socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
         )
+        # The connection is closed with the last of these, and not before.
+        self.rfile.close()
+        self.wfile.close()
         self.connection.close()
         self.close_connection = True
-        # What would be flushed at the end has nowhere to go.
-        self.wfile = type(self.wfile)(socket.socket())  # type: ignore[call-arg]
 
     def _give(
         self, answer: Answer, request: Request, fault: Fault | None = None

@@ -93,7 +93,9 @@ def rclone_server(folder: Path) -> Iterator[int]:
         [
             *(program, "serve", "s3", "--addr", f"127.0.0.1:{port}"),
             *("--auth-key", f"{KEY_ID},{SECRET}", "--config", "/dev/null"),
-            *("--vfs-cache-mode", "off", "--dir-cache-time", "0s", str(folder)),
+            # Without a cache, it waits for ever where an object is replaced.
+            *("--vfs-cache-mode", "writes", "--vfs-write-back", "0s"),
+            *("--cache-dir", str(folder.parent / "rclone"), str(folder)),
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -52,6 +52,8 @@ SECOND = {
     "export/test_at_end.py": "whole programs",
     "export/test_files.py": "the libraries of other tools",
     "actions": "services that are told of findings",
+    "remote/test_faults.py": "libraries of object stores",
+    "remote/test_outages.py": "libraries of object stores",
     "remote/test_s3_reading.py": "libraries of object stores",
     "remote/test_shipping.py": "libraries of object stores",
     "remote/test_stores.py": "libraries of object stores",
