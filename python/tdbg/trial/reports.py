@@ -212,7 +212,8 @@ def collections(run: RunState, *chosen: str) -> dict[str, Collection]:
         run: The run.
         chosen: Names of those that are asked for; none: all.
     """
-    found = {name: Collection(name) for name in BUILT_IN}
+    built_in = [name for name in BUILT_IN if not chosen or name in chosen]
+    found = {name: Collection(name) for name in built_in}
     for writer in run.newest:
         for event in writer.events:
             if event.kind == "collections":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -69,7 +69,7 @@ HEARTBEAT_SECONDS = 15.0
 MAX_WATCHED = 64
 MAX_BINS = 256
 MAX_COMPARED = 8
-MAX_TOLD = 256
+MAX_TOLD = 2048
 # As many as are open at once, so that charts of them all open none twice.
 MAX_DRAWN = 128
 # More steps than any training has.
@@ -101,7 +101,6 @@ def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
     judged = Judges(runs.open, by_itself=judges)
     handlers = {
         "/api/runs": _Handler("GET", partial(_list, judged)),
-        "/api/records": _Handler("GET", _records, is_heavy=True),
         "/api/run": _Handler("GET", partial(_run, judged)),
         "/api/tensors": _Handler("GET", _tensors),
         "/api/envelope": _Handler("GET", _envelope, is_heavy=True),
@@ -135,6 +134,7 @@ def create_app(runs: Runs, access: Access, *, judges: bool = True) -> ASGIApp:
         )
         for path, handler in handlers.items()
     ]
+    routes.append(Route("/api/rows_of_runs", _telling(runs, judged), methods=["GET"]))
     routes.append(Route(EVENTS, _events(runs), methods=["GET"]))
     routes.append(Route("/{name:path}", respond, methods=["GET"]))
     return Guard(Starlette(routes=routes), access)
@@ -293,17 +293,15 @@ def _error(status: int, reason: str) -> Response:
 
 
 def _list(judges: Judges, asked: _Question) -> object:
-    if "run" in asked.query:
-        found = documents.tell_runs(asked.runs, asked.ids(MAX_TOLD))
-    else:
-        found = documents.list_runs(asked.runs)
+    found = documents.list_runs(asked.runs)
     judges.list(found["runs"])
+    return {**_judged(judges, found), "may_control": asked.may_control}
+
+
+def _judged(judges: Judges, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rows of runs with how far their judging is."""
     told = [_with_judging(each, judges.state(each["id"])) for each in found["runs"]]
-    return {**found, "runs": told, "may_control": asked.may_control}
-
-
-def _records(asked: _Question) -> object:
-    return documents.records_of_runs(asked.runs, asked.ids(MAX_TOLD))
+    return {**found, "runs": told}
 
 
 def _with_judging(
@@ -521,6 +519,39 @@ def _capture(asked: _Question) -> object:
     return control.ask_to_capture(asked.run.trial, asked.body)
 
 
+# --- The rows of many runs ------------------------------------------------------
+
+
+def _telling(runs: Runs, judges: Judges) -> Callable[[Request], Any]:
+    async def telling(request: Request) -> Response:
+        ids = request.query_params.getlist("run")
+        if not 1 <= len(ids) <= MAX_TOLD:
+            return _error(400, f"name from 1 to {MAX_TOLD} runs, not {len(ids)}")
+        return StreamingResponse(
+            _lines(documents.tell_runs(runs, ids), judges),
+            media_type="application/x-ndjson",
+            headers={**NO_STORE, "x-accel-buffering": "no"},
+        )
+
+    return telling
+
+
+async def _lines(
+    parts: Generator[dict[str, Any]], judges: Judges
+) -> AsyncIterator[bytes]:
+    """Rows as they are read, a line of JSON for each part."""
+    told: list[Mapping[str, Any]] = []
+    try:
+        while part := await run_in_threadpool(next, parts, None):
+            told += part["runs"]
+            yield json.dumps(_judged(judges, part)).encode() + b"\n"
+        # To judge takes the processor that reading needs, so that comes last.
+        await run_in_threadpool(judges.list, told)
+    finally:
+        # Whoever has gone waits for nothing.
+        asyncio.get_running_loop().run_in_executor(None, parts.close)
+
+
 # --- The doorbell -------------------------------------------------------------
 
 
@@ -576,8 +607,7 @@ def _versions(runs: Runs, watched: list[str]) -> dict[str, tuple[int, int, int]]
     versions = {}
     for id_ in watched:
         try:
-            run = runs.open(id_)
-            versions[id_] = run.version(), run.last_step, run.epoch
+            versions[id_] = runs.seen(id_)
         except TdbgError:
             versions[id_] = -1, -1, -1
     return versions

@@ -1,57 +1,40 @@
 """What a page shows of runs, as JSON: all but the numbers of charts.
 
-In the table of runs, each is told in two parts.  In short: its state, its verdict, and
-how its loss goes.  Its record: settings, and the last and best of each loss and metric,
-as a row of ``tdbg.query``, which says the same to SQL.
-
 Thread safety: functions; the trial's lock is held inside.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from queue import SimpleQueue
+from typing import Any, Self
 
-from tdbg.compare import Axis
 from tdbg.errors import TdbgError
-from tdbg.query import record_of
 from tdbg.run.annotations import NOTHING
 from tdbg.run.in_use import state_at_a_glance
 from tdbg.trial import Trial
+from tdbg.ui.row_readers import RowReader, read_row, readers_for
+from tdbg.ui.rows import viewed
 from tdbg.ui.runs import OpenRun, Runs
-from tdbg.ui.series import Curve, curve, curve_names
-from tdbg.view import (
-    RunRow,
-    RunView,
-    file_problems,
-    in_forward_order,
-    tensors_in,
-    view_of,
-)
+from tdbg.ui.series import curve_names
+from tdbg.view import RunRow, file_problems, in_forward_order, tensors_in
 
 __all__ = [
     "describe_run",
     "described",
     "list_runs",
-    "records_of_runs",
     "tell_runs",
     "tensors_of",
     "tree_sections",
 ]
 
-SPARK_COLUMNS = 48
-SPARK_DIGITS = 4
 # Threads that wait for the disk; Python runs in one of them at a time.
 OPENERS = 4
-SHORT, RECORD = "short", "record"
-# What a row shows of what is said of a run.
-SHOWN = (
-    *("state", "steps", "evaluated", "counted_steps", "recorded", "last_step", "rate"),
-    *("cost", "created", "stopped", "wall", "bytes", "damaged_files", "verdict"),
-    *("counts", "last_loss", "starts", "ends", "missing"),
-)
+# Rows that were read in so many seconds are told together: at first, and at most.
+TOGETHER_SECONDS = 0.05
+MOST_SECONDS = 0.4
 MAX_EPISODES = 500
 MAX_PROBLEMS = 50
 
@@ -61,53 +44,100 @@ def list_runs(runs: Runs) -> dict[str, Any]:
 
     A run of which nothing is known yet, or something else by now, is there by name,
     time and state alone, without a ``verdict``: ``tell_runs`` reads it.
+
+    Returns:
+        ``places``, ``runs``, and under ``common`` the settings that all of them share,
+        which are not in their records.
     """
     listed = [_listed(runs, id_) for id_ in runs.found()]
     listed.sort(key=lambda each: str(each.get("created", "")), reverse=True)
     listed.sort(key=lambda each: each.get("state") != "running")
-    return {"places": runs.places, "runs": listed}
+    return {"places": runs.places, **_with_common(listed)}
 
 
-def tell_runs(runs: Runs, ids: Sequence[str]) -> dict[str, Any]:
-    """Some runs in short: what is wrong with them, and how their loss goes."""
-    told = _of_each(ids, lambda id_: _told(runs, id_, SHORT, _short))
-    return {"places": runs.places, "runs": told}
+def tell_runs(runs: Runs, ids: Sequence[str]) -> Generator[dict[str, Any]]:
+    """What is said of some runs, in parts, as they are read; the first ones first.
 
-
-def records_of_runs(runs: Runs, ids: Sequence[str]) -> dict[str, Any]:
-    """The records of some runs.
-
-    Returns:
-        Under ``common`` the settings that all of them share, and under ``runs`` of each
-        the other ``settings``, and ``last`` and ``best`` by name.  None is a value that
-        is not finite.
+    Yields:
+        ``runs`` and ``common``, as ``list_runs`` has them.  Whoever asks for no more
+        closes the iterator.
     """
-    told = _of_each(ids, lambda id_: _told(runs, id_, RECORD, _record))
-    settings = [each["settings"] for each in told if "settings" in each]
+    n_readers = readers_for(sum(not _is_known(runs, id_) for id_ in ids))
+    seconds = TOGETHER_SECONDS
+    with _Telling(runs, n_readers) as telling:
+        waiting = {telling.row(id_): id_ for id_ in ids}
+        while waiting:
+            done = wait(waiting, timeout=seconds).done
+            # A page draws the table anew for each part.
+            seconds = min(2 * seconds, MOST_SECONDS)
+            told = [each for each in waiting if each in done]
+            if told:
+                yield _with_common([each.result() for each in told])
+            for each in told:
+                del waiting[each]
+
+
+class _Telling:
+    """Threads that read rows, each with a process of its own if there are many."""
+
+    def __init__(self, runs: Runs, n_readers: int) -> None:
+        self._runs = runs
+        self._readers = [RowReader() for _ in range(n_readers)]
+        self._idle: SimpleQueue[RowReader] = SimpleQueue()
+        for each in self._readers:
+            self._idle.put(each)
+        self._threads = ThreadPoolExecutor(n_readers or OPENERS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        for each in self._readers:
+            each.close()
+
+    def row(self, id_: str) -> Future[dict[str, Any]]:
+        return self._threads.submit(_told, self._runs, id_, self._read)
+
+    def _read(self, path: str) -> dict[str, Any]:
+        if not self._readers:
+            return read_row(path)
+        reader = self._idle.get()
+        try:
+            return reader.read(path)
+        finally:
+            self._idle.put(reader)
+
+
+def _with_common(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return rows without the settings that all of them share, and these."""
+    settings = [each["record"]["settings"] for each in rows if "record" in each]
     common = {
         name: value
         for name, value in (settings[0] if settings else {}).items()
         if all(name in each and each[name] == value for each in settings)
     }
-    return {"common": common, "runs": [_without(each, common) for each in told]}
+    return {"common": common, "runs": [_without(each, common) for each in rows]}
 
 
-def _without(record: Mapping[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
-    settings = record.get("settings", {})
-    own = {name: value for name, value in settings.items() if name not in common}
-    return {**record, "settings": own}
+def _without(row: dict[str, Any], common: Mapping[str, Any]) -> dict[str, Any]:
+    if "record" not in row:
+        return row
+    record = row["record"]
+    own = {n: value for n, value in record["settings"].items() if n not in common}
+    return {**row, "record": {**record, "settings": own}}
 
 
-def _of_each(
-    ids: Sequence[str], tell: Callable[[str], dict[str, Any]]
-) -> list[dict[str, Any]]:
-    with ThreadPoolExecutor(OPENERS) as openers:
-        return list(openers.map(tell, ids))
+def _is_known(runs: Runs, id_: str) -> bool:
+    try:
+        return runs.known(id_) is not None
+    except TdbgError:
+        return True
 
 
 def _listed(runs: Runs, id_: str) -> dict[str, Any]:
     try:
-        known = runs.known(id_, SHORT)
+        known = runs.known(id_)
         if known is None:
             run = runs.description(id_)
             known = {"created": run.created, "state": state_at_a_glance(run)}
@@ -117,10 +147,10 @@ def _listed(runs: Runs, id_: str) -> dict[str, Any]:
 
 
 def _told(
-    runs: Runs, id_: str, what: str, describe: Callable[[Trial], dict[str, Any]]
+    runs: Runs, id_: str, read: Callable[[str], dict[str, Any]]
 ) -> dict[str, Any]:
     try:
-        return {**_named(runs, id_), **runs.told(id_, what, describe)}
+        return {**_named(runs, id_), **runs.row(id_, read)}
     except TdbgError as error:
         return _unreadable(runs, id_, error)
 
@@ -140,50 +170,6 @@ def _unreadable(runs: Runs, id_: str, error: TdbgError) -> dict[str, Any]:
     except TdbgError:
         name = id_
     return {"id": id_, "name": name, **RunRow(None, str(error)).to_json()}
-
-
-def _short(trial: Trial) -> dict[str, Any]:
-    with trial.no_refresh():
-        view, document = _viewed(trial)
-        loss = view.loss
-        name = loss.name if loss else next(iter(curve_names(trial)), None)
-        spark = None
-        if name is not None:
-            mode = loss.mode if loss else None
-            spark = curve(trial, name, mode=mode, columns=SPARK_COLUMNS)
-        return {
-            **{each: document[each] for each in SHOWN},
-            "loss": None if spark is None else {"name": name, **_spark(spark)},
-        }
-
-
-def _spark(found: Curve) -> dict[str, Any]:
-    """A curve with as many digits as a line of text can show."""
-    document = found.to_json()
-    return {
-        "bad": document["bad"],
-        **{
-            name: [
-                None if x is None else float(f"{x:.{SPARK_DIGITS}g}")
-                for x in document[name]
-            ]
-            for name in ("low", "high", "mean")
-        },
-    }
-
-
-def _record(trial: Trial) -> dict[str, Any]:
-    return record_of(trial, ("last", "best", "settings")).to_json()
-
-
-def _viewed(trial: Trial) -> tuple[RunView, dict[str, Any]]:
-    """How a run is, and the same for JSON."""
-    table = trial.step_table()
-    view = view_of(trial, table=table)
-    # Where its steps begin and end, on the axes that runs are compared on.
-    starts = {axis.value: axis.start(table) for axis in Axis}
-    ends = {axis.value: axis.end(table) for axis in Axis}
-    return view, {**view.to_json(), "starts": starts, "ends": ends}
 
 
 def describe_run(runs: Runs, run: OpenRun, *, may_control: bool) -> dict[str, Any]:
@@ -213,7 +199,7 @@ def _as_judged(run: OpenRun) -> dict[str, Any]:
 def described(trial: Trial) -> dict[str, Any]:
     """Return the document of a run that no server has opened."""
     with trial.no_refresh():
-        view, document = _viewed(trial)
+        view, document = viewed(trial)
         episodes, statuses = view.diagnosis.episodes, view.diagnosis.statuses
         return {
             **document,

@@ -1,4 +1,4 @@
-"""What was said of runs that have ended, kept from one server to the next.
+"""The rows of runs that have ended, kept from one server to the next.
 
 To say how a run is costs milliseconds, so a thousand of them take seconds.  A run that
 has ended says the same until its files change: the cache holds it under the fingerprint
@@ -25,24 +25,22 @@ from typing import Any
 
 __all__ = ["RunCache", "cache_file"]
 
-# The documents that were asked for longest ago go first.
-MOST_DOCUMENTS = 50_000
-# Packages whose code decides what a document says.
+# The rows that were read longest ago go first.
+MOST_ROWS = 50_000
+# Packages whose code decides what a row says.
 SOURCES = ("tdbg.ui", "tdbg.view", "tdbg.query", "tdbg.compare", "tdbg.trial")
 # Another server may hold the file for so long.
 WAIT_SECONDS = 0.2
 TABLE = """
-CREATE TABLE IF NOT EXISTS documents (
-  path TEXT, what TEXT, files TEXT, document TEXT, PRIMARY KEY (path, what)
-)
+CREATE TABLE IF NOT EXISTS runs (path TEXT PRIMARY KEY, files TEXT, row TEXT)
 """
-CUT = "DELETE FROM documents WHERE rowid <= (SELECT max(rowid) - ? FROM documents)"
+CUT = "DELETE FROM runs WHERE rowid <= (SELECT max(rowid) - ? FROM runs)"
 
 
 def cache_file() -> Path:
     """Return where the cache of this user lies.
 
-    Each version of the code that makes documents has a file of its own.
+    Each version of the code that makes rows has a file of its own.
     """
     home = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(home) if Path(home).is_absolute() else Path.home() / ".cache"
@@ -68,7 +66,7 @@ def _files(package: str) -> Iterator[str]:
 
 
 class RunCache:
-    """Documents about runs.
+    """Rows of the table of runs.
 
     Args:
         file: Where they lie; None: nowhere, and nothing is kept.
@@ -81,28 +79,24 @@ class RunCache:
             with contextlib.suppress(OSError, sqlite3.Error):
                 self._database = _opened(file)
 
-    def get(self, path: str, what: str, files: int) -> dict[str, Any] | None:
+    def get(self, path: str, files: int) -> dict[str, Any] | None:
         """Return what was kept of a run whose files are as they were then.
 
         Args:
             path: Directory of the run.
-            what: Which document.
             files: The fingerprint of the run's files.
         """
-        found = self._ask(
-            "SELECT document FROM documents WHERE path = ? AND what = ? AND files = ?",
-            (path, what, str(files)),
-        )
+        question = "SELECT row FROM runs WHERE path = ? AND files = ?"
+        found = self._ask(question, (path, str(files)))
         with contextlib.suppress(ValueError, TypeError):
-            document = json.loads(found[0][0]) if found else None
-            return document if isinstance(document, dict) else None
+            row = json.loads(found[0][0]) if found else None
+            return row if isinstance(row, dict) else None
         return None
 
-    def put(self, path: str, what: str, files: int, document: dict[str, Any]) -> None:
-        """Keep a document; that of the same run and kind is replaced."""
-        text = json.dumps(document)
-        values = (path, what, str(files), text)
-        self._ask("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", values)
+    def put(self, path: str, files: int, row: dict[str, Any]) -> None:
+        """Keep a row; that of the same run is replaced."""
+        values = (path, str(files), json.dumps(row))
+        self._ask("INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", values)
 
     def _ask(self, question: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
         with self._lock:
@@ -128,5 +122,5 @@ def _opened(file: Path) -> sqlite3.Connection:
     for setting in ("journal_mode = WAL", "synchronous = OFF"):
         database.execute(f"PRAGMA {setting}")
     database.execute(TABLE)
-    database.execute(CUT, (MOST_DOCUMENTS,))
+    database.execute(CUT, (MOST_ROWS,))
     return database

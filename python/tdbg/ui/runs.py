@@ -31,8 +31,11 @@ from tdbg.run.annotations import (
     annotations_in,
 )
 from tdbg.run.directory import Run, find_runs, fingerprint, local_path, open_run
+from tdbg.run.in_use import state_at_a_glance
 from tdbg.trial import Trial, create_trial
 from tdbg.ui.judging import Judging
+from tdbg.ui.row_readers import read_row
+from tdbg.ui.rows import row_of
 from tdbg.ui.run_cache import RunCache
 from tdbg.view import ENDED
 
@@ -43,6 +46,8 @@ LIST_SECONDS = 1.0
 LOOK_SECONDS = 0.008
 STATUS_SECONDS = 0.5
 MAX_OPEN = 256
+# A page counts exactly so far.
+MOST_VERSION = (1 << 48) - 1
 _Value = TypeVar("_Value")
 
 
@@ -182,7 +187,8 @@ class Runs:
         self._names: dict[str, str] = {}
         self._ids: dict[Path, str] = {}
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
-        self._ended: dict[tuple[str, str], tuple[int, dict[str, Any]]] = {}
+        self._ended: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._at_rest: dict[str, tuple[float, int]] = {}
         self._cache = RunCache(cache)
         self._annotations = _Annotations()
         self._runs: dict[str, Run] = {}
@@ -262,19 +268,18 @@ class Runs:
                 self._open.popitem(last=False)
             return run
 
-    def told(
-        self, id_: str, what: str, describe: Callable[[Trial], dict[str, Any]]
+    def row(
+        self, id_: str, read: Callable[[str], dict[str, Any]] = read_row
     ) -> dict[str, Any]:
-        """What *describe* says of a run, asked again only when the run has changed.
+        """What the table says of a run, asked again only when the run has changed.
 
-        What it says of a run that has ended is kept when the run is closed, and in the
-        cache when the server ends, for as long as the files stay what they are: to list
-        thousands opens none a second time.
+        What it says of a run that has ended is kept, in the cache also when the server
+        ends, for as long as the files stay what they are: to list thousands reads none
+        a second time, and holds none open.
 
         Args:
             id_: The run.
-            what: What the document is called.
-            describe: Makes it.
+            read: Reads the row of one that has ended, at a path.
 
         Raises:
             QueryError: If there is no such run, or not any more.
@@ -282,48 +287,77 @@ class Runs:
         """
         path = self._path(id_)
         files = fingerprint(path)
-        with self._lock:
-            run = self._open.get(id_)
+        run = self._opened(id_)
         if run is None:
-            kept = self._kept(id_, path, what, files)
+            kept = self._kept(id_, path, files)
             if kept is not None:
                 return kept
-        run = run or self.open(id_)
-        found = run.kept(what, lambda: describe(run.trial))
-        has_ended = run.trial.status in ENDED
-        with self._lock:
-            self._ended.pop((id_, what), None)
-            if has_ended:
-                self._ended[id_, what] = (files, found)
-        if has_ended:
-            self._cache.put(str(path), what, files, found)
+            if self._is_over(id_):
+                found = read(str(path))
+                if found["state"] in ENDED:
+                    self._keep(id_, path, files, found)
+                    return found
+            run = self.open(id_)
+        found = run.kept("row", lambda: row_of(run.trial))
+        if run.trial.status in ENDED:
+            self._keep(id_, path, files, found)
         return found
 
-    def known(self, id_: str, what: str) -> dict[str, Any] | None:
-        """What ``told`` would say without reading the run; None: it would have to.
+    def known(self, id_: str) -> dict[str, Any] | None:
+        """What ``row`` would say without reading the run; None: it would have to.
 
         Raises:
             QueryError: If there is no such run, or not any more.
         """
-        path = self._path(id_)
-        with self._lock:
-            run = self._open.get(id_)
+        path, run = self._path(id_), self._opened(id_)
         if run is not None:
-            return run.known(what)
-        return self._kept(id_, path, what, fingerprint(path))
+            return run.known("row")
+        return self._kept(id_, path, fingerprint(path))
 
-    def _kept(
-        self, id_: str, path: Path, what: str, files: int
-    ) -> dict[str, Any] | None:
+    def seen(self, id_: str) -> tuple[int, int, int]:
+        """Version, last complete step and epoch of a run that somebody watches.
+
+        One that has ended is not opened for that: its files are looked at once in
+        ``LIST_SECONDS``, and its last step is unknown, -1.
+
+        Raises:
+            QueryError: If there is no such run, or not any more.
+            TdbgError: If it cannot be read.
+        """
+        path, run = self._path(id_), self._opened(id_)
+        if run is None:
+            until, version = self._at_rest.get(id_, (0.0, 0))
+            if time.monotonic() < until:
+                return version, -1, 0
+            if self._is_over(id_):
+                version = fingerprint(path) & MOST_VERSION
+                self._at_rest[id_] = time.monotonic() + LIST_SECONDS, version
+                return version, -1, 0
+            run = self.open(id_)
+        return run.version(), run.last_step, run.epoch
+
+    def _opened(self, id_: str) -> OpenRun | None:
+        with self._lock:
+            return self._open.get(id_)
+
+    def _is_over(self, id_: str) -> bool:
+        return state_at_a_glance(self.description(id_)) in ENDED
+
+    def _keep(self, id_: str, path: Path, files: int, row: dict[str, Any]) -> None:
+        with self._lock:
+            self._ended[id_] = (files, row)
+        self._cache.put(str(path), files, row)
+
+    def _kept(self, id_: str, path: Path, files: int) -> dict[str, Any] | None:
         """Return what was said of a run that had ended and has not changed since."""
         with self._lock:
-            held = self._ended.get((id_, what))
+            held = self._ended.get(id_)
         if held is not None:
             return held[1] if held[0] == files else None
-        found = self._cache.get(str(path), what, files)
+        found = self._cache.get(str(path), files)
         if found is not None:
             with self._lock:
-                self._ended[id_, what] = (files, found)
+                self._ended[id_] = (files, found)
         return found
 
     def annotation(self, id_: str) -> Annotation:
@@ -359,10 +393,8 @@ class Runs:
         with self._lock:
             found = self._look().get(id_)
             if found is None:
-                for each in (self._open, self._runs):
-                    each.pop(id_, None)
-                for key in [key for key in self._ended if key[0] == id_]:
-                    del self._ended[key]
+                for held in (self._open, self._runs, self._ended, self._at_rest):
+                    held.pop(id_, None)
         if found is None:
             msg = "there is no such run, or no longer"
             raise QueryError(msg)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sqlite3
 import stat
 from pathlib import Path
@@ -13,11 +15,12 @@ import pytest
 from dashboard import dashboard
 from planted import add_findings, finding
 from run_builder import RunBuilder, simple_run
+from run_rows import listed, told
 from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Severity
 from tdbg.trial import create_trial
-from tdbg.ui.documents import list_runs, records_of_runs, tell_runs
+from tdbg.ui.documents import list_runs
 from tdbg.ui.packing import unpack
 from tdbg.ui.run_cache import RunCache
 from tdbg.ui.runs import Runs
@@ -49,28 +52,28 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def ids(runs: Runs) -> dict[str, str]:
-    return {runs.name(id_): id_ for id_ in runs.found()}
-
-
 def test_settings_that_all_runs_share_are_sent_once(folder: Path) -> None:
+    shutil.rmtree(folder / "c")
     runs = Runs([str(folder)])
-    known = ids(runs)
-    found = records_of_runs(runs, [known["a"], known["b"]])
+    told(runs)
+    found = list_runs(runs)
     assert found["common"]["optimizer/group_0/momentum"] == 0.9
-    assert [each["settings"] for each in found["runs"]] == [
-        {"optimizer/group_0/lr": 0.1},
-        {"optimizer/group_0/lr": 0.2},
-    ]
-    assert found["runs"][1]["last"].keys() == {"loss_output_0", "loss_output_0 (EVAL)"}
+    b, a = (each["record"] for each in found["runs"])
+    assert a["settings"] == {"optimizer/group_0/lr": 0.1}
+    assert b["settings"] == {"optimizer/group_0/lr": 0.2}
+    assert b["last"].keys() == {"loss_output_0", "loss_output_0 (EVAL)"}
 
 
-def test_a_record_of_a_run_that_cannot_be_read_is_the_reason(folder: Path) -> None:
-    (folder / "bad").mkdir()
-    (folder / "bad" / "RUN.json").write_text("nonsense")
-    runs = Runs([str(folder)])
-    found = records_of_runs(runs, list(ids(runs).values()))
-    assert sum("error" in each for each in found["runs"]) == 1
+def test_rows_come_as_lines_of_which_each_holds_some_runs(folder: Path) -> None:
+    with dashboard(folder) as served:
+        names = {n: served.run_id(n) for n in "abc"}
+        query = "&".join(f"run={id_}" for id_ in [*names.values(), "unknown"])
+        answer = served.ask(f"/api/rows_of_runs?{query}")
+        parts = [json.loads(line) for line in answer.body.splitlines()]
+        rows = [row for part in parts for row in part["runs"]]
+        assert {row["id"] for row in rows} == {*names.values(), "unknown"}
+        assert ["no such run" in row.get("error", "") for row in rows].count(True) == 1
+        assert sum("record" in row for row in rows) == 3
 
 
 def test_curves_of_runs_are_those_of_each_by_itself(folder: Path) -> None:
@@ -109,7 +112,7 @@ def test_curves_of_runs_are_those_of_each_by_itself(folder: Path) -> None:
         ("/api/herd?run={a}&role=weight&field=rms&start=0&stop=9", 404),
         ("/api/herd?run={a}&of=other&role=weight&field=rms&start=0&stop=9", 400),
         ("/api/herd?run={a}&healthy={a}&role=weight&field=mean&start=0&stop=9", 400),
-        ("/api/records", 400),
+        ("/api/rows_of_runs", 400),
     ],
 )
 def test_what_can_never_be_drawn_is_refused(
@@ -162,9 +165,7 @@ def test_another_server_opens_no_run_that_has_ended(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "cache" / "runs.sqlite"
-    first = Runs([str(folder)], file)
-    told = tell_runs(first, list(first.found()))["runs"]
-    records = records_of_runs(first, list(first.found()))
+    first = told(Runs([str(folder)], file))
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
@@ -172,23 +173,19 @@ def test_another_server_opens_no_run_that_has_ended(
         raise AssertionError
 
     second = Runs([str(folder)], file)
-    monkeypatch.setattr("tdbg.ui.runs.OpenRun", never)
-    listed = {each["id"]: each for each in list_runs(second)["runs"]}
-    assert listed == {each["id"]: each for each in told}
-    assert records_of_runs(second, list(second.found())) == records
+    for module in ("runs", "row_readers"):
+        monkeypatch.setattr(f"tdbg.ui.{module}.create_trial", never)
+    assert listed(second) == told(second) == first
 
 
 def test_a_run_that_has_changed_is_read_again(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "runs.sqlite"
-    first = Runs([str(folder)], file)
-    tell_runs(first, list(first.found()))
+    told(Runs([str(folder)], file))
     error = finding("DeadRelu", "fc.weight", 3, Severity.ERROR)
     add_findings(folder / "c", error)
     second = Runs([str(folder)], file)
-    known = ids(second)
-    assert "verdict" not in {e["name"]: e for e in list_runs(second)["runs"]}["c"]
-    (again,) = tell_runs(second, [known["c"]])["runs"]
-    assert again["counts"]["error"] == 1
+    assert "verdict" not in listed(second)["c"]
+    assert told(second)["c"]["counts"]["error"] == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"no database", bytes(5000)])
@@ -198,20 +195,19 @@ def test_a_cache_that_cannot_be_read_is_one_that_holds_nothing(
     file = tmp_path / "runs.sqlite"
     file.write_bytes(content)
     runs = Runs([str(folder)], file)
-    told = tell_runs(runs, list(runs.found()))["runs"]
-    assert all("verdict" in each for each in told)
+    assert all("verdict" in each for each in told(runs).values())
 
 
-def test_documents_that_are_none_count_as_missing(tmp_path: Path) -> None:
+def test_rows_that_are_none_count_as_missing(tmp_path: Path) -> None:
     file = tmp_path / "runs.sqlite"
     cache = RunCache(file)
-    cache.put("run", "short", 1, {"state": "closed"})
-    assert cache.get("run", "short", 1) == {"state": "closed"}
-    assert cache.get("run", "short", 2) is None
+    cache.put("run", 1, {"state": "closed"})
+    assert cache.get("run", 1) == {"state": "closed"}
+    assert cache.get("run", 2) is None
     with sqlite3.connect(file) as database:
-        database.execute("UPDATE documents SET document = '[1'")
-    assert cache.get("run", "short", 1) is None
-    assert RunCache(None).get("run", "short", 1) is None
+        database.execute("UPDATE runs SET row = '[1'")
+    assert cache.get("run", 1) is None
+    assert RunCache(None).get("run", 1) is None
 
 
 def test_the_arrays_of_a_herd_belong_to_its_names(tmp_path: Path) -> None:

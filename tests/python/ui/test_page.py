@@ -328,7 +328,7 @@ def test_a_long_list_shows_names_at_once_and_what_is_said_of_them_as_it_is_read(
         def hold(_: Route) -> None:
             """Let nothing be read until this is taken away."""
 
-        page.route("**/api/runs?run=*", hold)
+        page.route("**/api/rows_of_runs?run=*", hold)
         page.goto(many.address)
         rows = page.locator(".run-list .run-row")
         expect(rows.first).to_contain_text("run119")
@@ -337,7 +337,7 @@ def test_a_long_list_shows_names_at_once_and_what_is_said_of_them_as_it_is_read(
         expect(head).to_contain_text("reading 120 more")
         # No more of them than are near what is seen, until somebody goes there.
         expect(rows).to_have_count(100)
-        page.unroute("**/api/runs?run=*", hold)
+        page.unroute("**/api/rows_of_runs?run=*", hold)
         expect(head).to_contain_text("none in training \u00b7 1 with errors")
         expect(head).not_to_contain_text("more")
         page.mouse.wheel(0, 20_000)

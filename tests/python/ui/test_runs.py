@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from planted import add_findings, finding
 from run_builder import simple_run
+from run_rows import listed, told
+from tdbg.errors import StorageError, TdbgError
 from tdbg.run.findings import Severity
+from tdbg.trial import Trial, create_trial
 from tdbg.ui.documents import list_runs, tell_runs
-from tdbg.ui.runs import OpenRun, Runs
+from tdbg.ui.row_readers import RowReader, read_row, readers_for
+from tdbg.ui.runs import Runs
 
 
 @pytest.fixture
@@ -19,17 +25,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the runs that are opened, one after the other."""
     found: list[str] = []
 
-    class Counted(OpenRun):
-        def __init__(self, id_: str, path: Path) -> None:
-            found.append(path.name)
-            super().__init__(id_, path)
+    def counted(path: str) -> Trial:
+        found.append(Path(path).name)
+        return create_trial(path)
 
-    monkeypatch.setattr("tdbg.ui.runs.OpenRun", Counted)
+    for module in ("runs", "row_readers"):
+        monkeypatch.setattr(f"tdbg.ui.{module}.create_trial", counted)
     return found
-
-
-def by_name(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in document["runs"]}
 
 
 def test_the_list_opens_no_run_and_names_all_of_them_the_newest_first(
@@ -38,44 +40,104 @@ def test_the_list_opens_no_run_and_names_all_of_them_the_newest_first(
     for name in "cab":
         simple_run(tmp_path / name)
     runs = Runs([str(tmp_path)])
-    listed = list_runs(runs)["runs"]
-    assert [each["name"] for each in listed] == ["b", "a", "c"]
+    found = list_runs(runs)["runs"]
+    assert [each["name"] for each in found] == ["b", "a", "c"]
     known = {"id", "name", "created", "state", "tags", "note", "archived"}
-    assert all(each.keys() == known for each in listed)
-    assert {each["state"] for each in listed} == {"closed"}
+    assert all(each.keys() == known for each in found)
+    assert {each["state"] for each in found} == {"closed"}
     assert opened == []
-    told = tell_runs(runs, [listed[1]["id"]])["runs"]
-    assert [each["verdict"]["tone"] for each in told] == ["unjudged"]
+    first = told(runs, found[1]["id"])
+    assert first["a"]["verdict"]["tone"] == "unjudged"
     assert opened == ["a"]
     # What is known is in the list from then on.
-    again = by_name(list_runs(runs))
-    assert again["a"] == told[0]
-    assert "verdict" not in again["b"]
+    assert listed(runs)["a"] == first["a"]
+    assert "verdict" not in listed(runs)["b"]
 
 
 def test_no_run_is_opened_twice_that_has_ended_and_not_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[str]
+    tmp_path: Path, opened: list[str]
 ) -> None:
     for name in "abcde":
         simple_run(tmp_path / name)
-    monkeypatch.setattr("tdbg.ui.runs.MAX_OPEN", 2)
-    # The runs that are still open are looked at whenever they are asked for.
-    monkeypatch.setattr("tdbg.ui.runs.LOOK_SECONDS", 0.0)
     runs = Runs([str(tmp_path)])
-    first = tell_runs(runs, list(runs.found()))
+    first = told(runs)
+    # For its row, its settings and its metrics, once.
     assert sorted(opened) == [*"abcde"]
-    assert tell_runs(runs, list(runs.found())) == first
-    assert by_name(list_runs(runs)) == by_name(first)
+    assert told(runs) == listed(runs) == first
+    # Nor is one that somebody watches.
+    assert all(runs.seen(id_)[0] for id_ in runs.found())
     assert len(opened) == 5
 
     found = finding("DeadRelu", "fc.weight", 3, Severity.ERROR)
     add_findings(tmp_path / "a", found)
-    listed = by_name(list_runs(runs))
-    assert "verdict" not in listed["a"]
-    assert listed["b"] == by_name(first)["b"]
-    again = by_name(tell_runs(runs, list(runs.found())))
+    assert "verdict" not in listed(runs)["a"]
+    assert listed(runs)["b"] == first["b"]
+    again = told(runs)
     assert again["a"]["counts"] != again["b"]["counts"]
-    assert len(opened) <= 6
+    assert len(opened) == 6
+
+
+def test_who_watches_a_run_that_has_ended_learns_that_it_was_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[str]
+) -> None:
+    monkeypatch.setattr("tdbg.ui.runs.LIST_SECONDS", 0.0)
+    simple_run(tmp_path / "run")
+    runs = Runs([str(tmp_path)])
+    (id_,) = runs.found()
+    before = runs.seen(id_)
+    assert runs.seen(id_) == before
+    add_findings(tmp_path / "run", finding("DeadRelu", "fc.weight", 3, Severity.ERROR))
+    assert runs.seen(id_) != before
+    assert opened == []
+
+
+def test_many_runs_are_read_by_processes_which_say_what_one_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(6):
+        simple_run(tmp_path / f"run{i}", steps=range(1 + i))
+    (tmp_path / "run3" / "RUN.json").write_text("nonsense")
+    alone = told(Runs([str(tmp_path)]))
+    assert alone["run3"]["state"] == "unreadable"
+    monkeypatch.setattr("tdbg.ui.documents.readers_for", lambda _: 2)
+    assert told(Runs([str(tmp_path)])) == alone
+
+
+def test_a_process_that_reads_runs_answers_and_is_another_one_when_it_was_killed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run"
+    simple_run(path)
+    reader = RowReader()
+    try:
+        while not reader.has_started():
+            time.sleep(0.01)
+        assert reader.read(str(path)) == read_row(str(path))
+        with pytest.raises(TdbgError, match="is not a run"):
+            reader.read(str(tmp_path / "none"))
+        os.kill(reader.process, signal.SIGKILL)
+        with pytest.raises(StorageError, match="run: the process that read it"):
+            reader.read(str(path))
+        assert reader.read(str(path)) == read_row(str(path))
+    finally:
+        reader.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(reader.process, 0)
+
+
+def test_whoever_has_gone_waits_for_no_run(tmp_path: Path, opened: list[str]) -> None:
+    for i in range(40):
+        simple_run(tmp_path / f"run{i}", steps=range(2))
+    runs = Runs([str(tmp_path)])
+    parts = tell_runs(runs, list(runs.found()))
+    next(parts)
+    parts.close()
+    assert len(opened) < 40
+
+
+@pytest.mark.parametrize(("n", "most"), [(31, 0), (32, 1), (100_000, 8)])
+def test_few_runs_are_worth_no_process(n: int, most: int) -> None:
+    assert readers_for(n) <= most
 
 
 def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(
@@ -84,9 +146,9 @@ def test_a_run_that_cannot_be_read_is_listed_with_the_reason_and_hides_no_other(
     simple_run(tmp_path / "good")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "RUN.json").write_text("nonsense")
-    listed = list_runs(Runs([str(tmp_path)]))["runs"]
-    assert sorted(each["state"] for each in listed) == ["closed", "unreadable"]
-    assert [bool(each["error"]) for each in listed if "error" in each] == [True]
+    found = list_runs(Runs([str(tmp_path)]))["runs"]
+    assert sorted(each["state"] for each in found) == ["closed", "unreadable"]
+    assert [bool(each["error"]) for each in found if "error" in each] == [True]
 
 
 def test_a_name_is_the_path_below_what_all_runs_have_in_common(tmp_path: Path) -> None:

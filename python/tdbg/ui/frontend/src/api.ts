@@ -83,6 +83,25 @@ export async function getJson<T>(
   return (await (await ask(path, params, { signal })).json()) as T;
 }
 
+/** Answers that come line by line. */
+export async function* getLines<T>(
+  path: string,
+  params: Params,
+  signal: AbortSignal,
+): AsyncGenerator<T> {
+  const response = await ask(path, params, { signal });
+  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    text += value;
+    const lines = text.split("\n");
+    text = lines.pop()!;
+    for (const line of lines) yield JSON.parse(line) as T;
+  }
+}
+
 export async function post<T>(path: string, params: Params, body: object): Promise<T> {
   const response = await ask(path, params, { method: "POST", body: JSON.stringify(body) });
   return (await response.json()) as T;

@@ -1,113 +1,94 @@
 /** The list of runs: names and states at once, and what is said of each as the server reads it. */
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { getJson, type Params } from "./api";
+import { getJson, getLines } from "./api";
 import { onRing } from "./doorbell";
 import { type Answer, useAnswer } from "./hooks";
-import type { ListedRun, RunList, RunRecord, Setting } from "./types";
+import type { ListedRun, RunList, RunRows } from "./types";
 
-/** Of so many runs is asked at a time, the newest first; then of twice as many, up to the most. */
-const AT_FIRST = 32;
-const AT_ONCE = 256;
-
-interface Records {
-  common: Record<string, Setting>;
-  runs: RunRecord[];
-}
+/** Of so many runs is asked at a time. */
+const AT_ONCE = 2000;
 
 export interface AllRuns extends RunList {
-  records: Map<string, RunRecord>;
-  /** How many records are still to come. */
-  missing: number;
   /** Asks for the list again: somebody has said something about a run, or deleted one. */
   renew: () => void;
 }
 
-/** Runs that are due are asked for one after the other, by a question for some of them. */
+/** Runs that are due are asked for by one question after the other. */
 class Queue {
   private readonly due = new Set<string>();
-  private size = AT_FIRST;
-  private isAsking = false;
+  private asking: AbortController | null = null;
 
-  constructor(private readonly ask: (some: string[]) => Promise<void>) {}
+  constructor(private readonly tell: (some: ListedRun[]) => void) {}
 
   add(ids: Iterable<string>): void {
     for (const id of ids) this.due.add(id);
     void this.go();
   }
 
-  clear(): void {
+  end(): void {
     this.due.clear();
+    this.asking?.abort();
   }
 
   private async go(): Promise<void> {
-    if (this.isAsking) return;
-    this.isAsking = true;
+    if (this.asking) return;
+    this.asking = new AbortController();
     try {
       while (this.due.size) {
-        const some = [...this.due].slice(0, this.size);
-        await this.ask(some);
-        for (const id of some) this.due.delete(id);
-        this.size = Math.min(AT_ONCE, 2 * this.size);
+        const run = [...this.due].slice(0, AT_ONCE);
+        // Whatever changes from now on is due again.
+        for (const id of run) this.due.delete(id);
+        for await (const part of getLines<RunRows>("rows_of_runs", { run }, this.asking.signal))
+          this.tell(whole(part));
       }
     } catch {
-      // The server is gone: what is due is asked for when it rings again.
+      // The server is gone: the list comes again when it rings.
     }
-    this.isAsking = false;
+    this.asking = null;
   }
 }
 
-function merged<T extends { id: string }>(before: Map<string, T>, found: T[]): Map<string, T> {
-  return new Map([...before, ...found.map((each): [string, T] => [each.id, each])]);
+/** Rows with all of their settings. */
+function whole({ common, runs }: RunRows): ListedRun[] {
+  return runs.map((run) => {
+    const { record } = run;
+    if (!record) return run;
+    return { ...run, record: { ...record, settings: { ...common, ...record.settings } } };
+  });
 }
 
 export function useRunList(): Answer<AllRuns> {
   const [version, setVersion] = useState(0);
-  const [told, tell] = useState(new Map<string, ListedRun>());
-  const [records, record] = useState(new Map<string, RunRecord>());
-  const answer = useAnswer<RunList>("runs", version, (signal) =>
-    getJson<RunList>("runs", {}, signal),
-  );
-  const queues = useRef<{ short: Queue; record: Queue } | null>(null);
-  if (!queues.current) {
-    const of = (run: string[]): Params => ({ run });
-    const records = new Queue(async (some) => {
-      const { common, runs } = await getJson<Records>("records", of(some));
-      const whole = runs.map((each) => ({
-        ...each,
-        last: each.last ?? {},
-        best: each.best ?? {},
-        settings: { ...common, ...each.settings },
-      }));
-      record((before) => merged(before, whole));
+  const [told, setTold] = useState(new Map<string, ListedRun>());
+  const answer = useAnswer<RunList>("runs", version, async (signal) => {
+    const found = await getJson<RunList>("runs", {}, signal);
+    return { ...found, runs: whole(found) };
+  });
+  const tell = (some: ListedRun[]) =>
+    setTold((before) => {
+      const after = new Map(before);
+      for (const run of some) after.set(run.id, run);
+      return after;
     });
-    queues.current = {
-      record: records,
-      short: new Queue(async (some) => {
-        const { runs } = await getJson<RunList>("runs", of(some));
-        tell((before) => merged(before, runs));
-        // What is wrong comes first, then the columns.
-        records.add(some);
-      }),
-    };
-  }
-  const { short, record: full } = queues.current;
+  const queue = useRef<Queue | null>(null);
+  queue.current ??= new Queue(tell);
+  const due = queue.current;
   useEffect(() => {
     const leave = onRing(({ runs, changed }) => {
       if (runs) setVersion((before) => before + 1);
-      if (changed) short.add(Object.keys(changed));
+      if (changed) due.add(Object.keys(changed));
     });
     return () => {
       leave();
-      short.clear();
-      full.clear();
+      due.end();
     };
   }, []);
   useEffect(() => {
     const runs = answer.data?.runs ?? [];
-    const known = runs.filter((run) => run.verdict);
-    tell((before) => merged(before, known));
-    short.add(runs.filter((run) => !run.verdict && !run.error).map((run) => run.id));
-    full.add(known.filter((run) => !records.has(run.id)).map((run) => run.id));
+    // What the list itself says is newer than what was told before.
+    const known = runs.filter((run) => run.verdict && told.has(run.id));
+    if (known.length) tell(known);
+    due.add(runs.filter((run) => !run.verdict && !run.error).map((run) => run.id));
   }, [answer.data]);
   const data = useMemo(() => {
     if (!answer.data) return null;
@@ -118,9 +99,7 @@ export function useRunList(): Answer<AllRuns> {
     });
     // Those in training first, then the newest, as they come.
     runs.sort((a, b) => Number(b.state === "running") - Number(a.state === "running"));
-    const missing = runs.filter((run) => !run.error && !records.has(run.id)).length;
-    const renew = () => setVersion((before) => before + 1);
-    return { ...answer.data, runs, records, missing, renew };
-  }, [answer.data, told, records]);
+    return { ...answer.data, runs, renew: () => setVersion((before) => before + 1) };
+  }, [answer.data, told]);
   return { ...answer, data };
 }

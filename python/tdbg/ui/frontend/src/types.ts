@@ -73,6 +73,8 @@ export interface ListedRun extends Head {
   /** How far the server is with judging it. */
   judging: Judging | null;
   loss: Spark | null;
+  /** It comes with the verdict. */
+  record?: RunRecord;
   /** What somebody said about it, and why that cannot be read. */
   tags: string[];
   note: string;
@@ -85,16 +87,20 @@ export type Setting = string | number | [number, number];
 
 /** Settings of a run, and its losses and metrics: null is a value that is not finite. */
 export interface RunRecord {
-  id: string;
   last: Record<string, number | null>;
   best: Record<string, number | null>;
   settings: Record<string, Setting>;
 }
 
-export interface RunList {
+/** Rows of runs; what is common to their settings stands there once. */
+export interface RunRows {
+  common: Record<string, Setting>;
+  runs: ListedRun[];
+}
+
+export interface RunList extends RunRows {
   places: string[];
   may_control: boolean;
-  runs: ListedRun[];
 }
 
 export interface Finding {

@@ -110,8 +110,6 @@ function settingText(setting: Setting | undefined): string {
   return typeof setting === "number" ? number(setting) : setting;
 }
 
-type Records = Map<string, RunRecord>;
-
 /** All columns that these runs have. */
 export class Columns {
   readonly all: Column[];
@@ -123,16 +121,16 @@ export class Columns {
   readonly metrics: string[];
   private readonly byName = new Map<string, Column>();
 
-  constructor(runs: ListedRun[], records: Records) {
-    const known = runs.flatMap((run) => records.get(run.id) ?? []);
+  constructor(runs: ListedRun[]) {
+    const known = runs.flatMap((run) => run.record ?? []);
     this.metrics = namesOf(known, (each) => each.last);
     const measured = this.metrics.flatMap((name) => [
-      measuredColumn("best", name, records),
-      measuredColumn("last", name, records),
+      measuredColumn("best", name),
+      measuredColumn("last", name),
     ]);
     const names = namesOf(known, (each) => each.settings);
     const labels = shortLabels(names);
-    const settings = names.map((name) => settingColumn(name, labels.get(name)!, records));
+    const settings = names.map((name) => settingColumn(name, labels.get(name)!, known));
     this.differing = differing(settings, runs, known.length);
     this.all = [...PLAIN, ...measured, ...settings];
     const shown = this.differing.slice(0, MOST_SETTINGS).map((each) => each.id);
@@ -166,8 +164,8 @@ function namesOf<T>(known: RunRecord[], part: (record: RunRecord) => Record<stri
   return [...new Set(known.flatMap((each) => Object.keys(part(each))))];
 }
 
-function measuredColumn(what: "best" | "last", name: string, records: Records): Column {
-  const of = (run: ListedRun) => records.get(run.id)?.[what][name];
+function measuredColumn(what: "best" | "last", name: string): Column {
+  const of = (run: ListedRun) => run.record?.[what][name];
   return {
     id: `${what}.${name.replace(/ \((\w+)\)$/, "@$1").replaceAll(" ", "_")}`,
     label: `${what} ${shortMetric(name)}`,
@@ -191,9 +189,9 @@ export function shortMetric(name: string): string {
     .replace(/ eval$/, (tail) => (/val|test/i.test(name.slice(0, -6)) ? "" : tail));
 }
 
-function settingColumn(name: string, label: string, records: Records): Column {
-  const raw = (run: ListedRun) => records.get(run.id)?.settings[name];
-  const values = [...records.values()].map((each) => settingValue(each.settings[name]));
+function settingColumn(name: string, label: string, known: RunRecord[]): Column {
+  const raw = (run: ListedRun) => run.record?.settings[name];
+  const values = known.map((each) => settingValue(each.settings[name]));
   return {
     id: name.replaceAll(" ", "_"),
     label,

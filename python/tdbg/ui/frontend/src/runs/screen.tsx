@@ -79,7 +79,6 @@ function Facts({ list, selection }: { list: AllRuns; selection: Selection }) {
     selection.shown.length < list.runs.length && `${count(selection.shown.length)} shown`,
     selection.nArchived > 0 && `${count(selection.nArchived)} put away`,
     unread > 0 && `reading ${count(unread)} more …`,
-    !unread && list.missing > 0 && `reading the columns of ${count(list.missing)} …`,
   ];
   return <span class="soft">{facts.filter(Boolean).join(" · ")}</span>;
 }

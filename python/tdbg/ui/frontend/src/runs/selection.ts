@@ -29,7 +29,7 @@ export interface Selection {
 }
 
 export function useSelection(list: AllRuns, route: Route): Selection {
-  const columns = useMemo(() => new Columns(list.runs, list.records), [list.runs, list.records]);
+  const columns = useMemo(() => new Columns(list.runs), [list.runs]);
   const found = useMemo(
     () => filtered(list.runs, route.find ?? "", columns),
     [list.runs, route.find, columns],
