@@ -38,6 +38,7 @@ from tdbg.ui import (
     control,
     documents,
     elements,
+    rows,
     series,
     times,
 )
@@ -45,7 +46,7 @@ from tdbg.ui.control import estimate
 from tdbg.ui.judging import Judges, Judging
 from tdbg.ui.packing import MEDIA_TYPE
 from tdbg.ui.page_files import respond
-from tdbg.ui.reads import GivesBack, ReaderGone, Reading, Turns
+from tdbg.ui.reads import GivesBack, ReaderGone, Reading, Turns, in_threads
 from tdbg.ui.runs import OpenRun, Runs
 from tdbg.ui.security import EVENTS, TOKEN_HEADER, Access, Guard
 from tdbg.view.time import TimeView
@@ -53,14 +54,14 @@ from tdbg.view.time import TimeView
 __all__ = ["create_app"]
 
 NO_STORE = {"cache-control": "no-store"}
+STREAM = {**NO_STORE, "x-accel-buffering": "no"}
 # Which tab of a browser asks, so that each has a turn; without it, the machine.
 TAB_HEADER = "x-tdbg-tab"
 MAX_TAB = 64
 # What a server says for itself that nobody waited for.
 CLIENT_GONE = 499
-# A stream looks so often at the runs that it is about, and proves so often that it
-# lives; a page is about one run, and the screen of all of them about all.  Where
-# nothing has changed for a while, it looks less often.
+# A stream looks so often at the runs that it is about, less often where nothing has
+# changed for a while, and proves so often that it lives.
 LOOK_SECONDS = 0.01
 REST_SECONDS = 0.05
 LIVELY_SECONDS = 2.0
@@ -72,7 +73,6 @@ MAX_COMPARED = 8
 MAX_TOLD = 2048
 # As many as are open at once, so that charts of them all open none twice.
 MAX_DRAWN = 128
-# More steps than any training has.
 MAX_ASKED = 1 << 40
 
 _Answer = Callable[["_Question"], Any]
@@ -293,7 +293,7 @@ def _error(status: int, reason: str) -> Response:
 
 
 def _list(judges: Judges, asked: _Question) -> object:
-    found = documents.list_runs(asked.runs)
+    found = rows.list_runs(asked.runs)
     judges.list(found["runs"])
     return {**_judged(judges, found), "may_control": asked.may_control}
 
@@ -519,7 +519,7 @@ def _capture(asked: _Question) -> object:
     return control.ask_to_capture(asked.run.trial, asked.body)
 
 
-# --- The rows of many runs ------------------------------------------------------
+# --- Streams ------------------------------------------------------------------
 
 
 def _telling(runs: Runs, judges: Judges) -> Callable[[Request], Any]:
@@ -527,11 +527,8 @@ def _telling(runs: Runs, judges: Judges) -> Callable[[Request], Any]:
         ids = request.query_params.getlist("run")
         if not 1 <= len(ids) <= MAX_TOLD:
             return _error(400, f"name from 1 to {MAX_TOLD} runs, not {len(ids)}")
-        return StreamingResponse(
-            _lines(documents.tell_runs(runs, ids), judges),
-            media_type="application/x-ndjson",
-            headers={**NO_STORE, "x-accel-buffering": "no"},
-        )
+        lines = _lines(rows.tell_runs(runs, ids), judges)
+        return StreamingResponse(lines, headers=STREAM, media_type="application/jsonl")
 
     return telling
 
@@ -541,28 +538,18 @@ async def _lines(
 ) -> AsyncIterator[bytes]:
     """Rows as they are read, a line of JSON for each part."""
     told: list[Mapping[str, Any]] = []
-    try:
-        while part := await run_in_threadpool(next, parts, None):
+    async with contextlib.aclosing(in_threads(parts)) as read:
+        async for part in read:
             told += part["runs"]
             yield json.dumps(_judged(judges, part)).encode() + b"\n"
-        # To judge takes the processor that reading needs, so that comes last.
-        await run_in_threadpool(judges.list, told)
-    finally:
-        # Whoever has gone waits for nothing.
-        asyncio.get_running_loop().run_in_executor(None, parts.close)
-
-
-# --- The doorbell -------------------------------------------------------------
+    # To judge takes the processor that reading needs, so that comes last.
+    await run_in_threadpool(judges.list, told)
 
 
 def _events(runs: Runs) -> Callable[[Request], Any]:
     async def events(request: Request) -> Response:
-        watched = request.query_params.getlist("run")[:MAX_WATCHED]
-        return StreamingResponse(
-            _rings(runs, watched),
-            media_type="text/event-stream",
-            headers={**NO_STORE, "x-accel-buffering": "no"},
-        )
+        rings = _rings(runs, request.query_params.getlist("run")[:MAX_WATCHED])
+        return StreamingResponse(rings, headers=STREAM, media_type="text/event-stream")
 
     return events
 

@@ -122,7 +122,8 @@ class Judges:
 
         Args:
             run: The run.
-            document: What is said of it: ``verdict``, ``recorded`` and ``state``.
+            document: What is said of it: ``verdict``, ``recorded``, ``state``,
+                ``is_far``.
         """
         with self._lock:
             is_due = self._by_itself and _is_due(self._known.get(run.id), document)
@@ -184,7 +185,12 @@ class Judges:
 
 
 def _is_due(known: Judging | None, document: Mapping[str, Any]) -> bool:
-    """Whether nobody has judged a run, or it has grown since this server did."""
+    """Whether nobody has judged a run, or it has grown since this server did.
+
+    Of one in a store, no finding would be kept.
+    """
+    if document.get("is_far"):
+        return False
     recorded = document.get("recorded") or 0
     if known is None:
         tone = mapping_of(document.get("verdict")).get("tone")

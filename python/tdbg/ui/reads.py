@@ -12,11 +12,15 @@ import asyncio
 import contextlib
 import ctypes
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from typing import TypeVar
 
+from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive
 
-__all__ = ["GivesBack", "ReaderGone", "Reading", "Turns"]
+__all__ = ["GivesBack", "ReaderGone", "Reading", "Turns", "in_threads"]
+
+_Part = TypeVar("_Part")
 
 # Heavy reads of all clients at once; each has a thread.
 AT_ONCE = 4
@@ -74,6 +78,18 @@ class Turns:
             lock, n = self._clients.pop(client)
             if n > 1:
                 self._clients[client] = lock, n - 1
+
+
+async def in_threads(parts: Generator[_Part]) -> AsyncGenerator[_Part]:
+    """Yield the parts of a read as they are made, in threads.
+
+    It ends when nobody waits for more.
+    """
+    try:
+        while (part := await run_in_threadpool(next, parts, None)) is not None:
+            yield part
+    finally:  # Whoever has gone waits for nothing.
+        asyncio.get_running_loop().run_in_executor(None, parts.close)
 
 
 # It takes milliseconds, so it is done once for the answers of so long a time.

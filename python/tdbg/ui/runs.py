@@ -9,20 +9,16 @@ Errors: a run that cannot be read is one with an error; it hides no other.
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import hashlib
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tdbg.errors import QueryError, TdbgError
-from tdbg.importers import local_run
+from tdbg.errors import ConfigurationError, QueryError
 from tdbg.modes import TRAINING
 from tdbg.run.annotations import (
     ANNOTATIONS_FILE,
@@ -30,12 +26,9 @@ from tdbg.run.annotations import (
     Annotation,
     annotations_in,
 )
-from tdbg.run.directory import Run, find_runs, fingerprint, local_path, open_run
-from tdbg.run.in_use import state_at_a_glance
 from tdbg.trial import Trial, create_trial
 from tdbg.ui.judging import Judging
-from tdbg.ui.row_readers import read_row
-from tdbg.ui.rows import row_of
+from tdbg.ui.places import Folder, FoundRun, LocalRun, folder_at
 from tdbg.ui.run_cache import RunCache
 from tdbg.view import ENDED
 
@@ -73,9 +66,9 @@ class OpenRun:
         epoch: ``Trial.epoch`` then.
     """
 
-    def __init__(self, id_: str, path: Path) -> None:
+    def __init__(self, id_: str, address: str) -> None:
         self.id = id_
-        self.trial: Trial = create_trial(str(path))
+        self.trial: Trial = create_trial(address)
         self.judging: Judging | None = None
         self.seen_judging: Judging | None = None
         self.last_step = -1
@@ -134,29 +127,15 @@ class _Annotations:
     def __init__(self) -> None:
         self._held: dict[Path, tuple[object, dict[str, Annotation]]] = {}
 
-    def of(self, path: Path, run: Run) -> Annotation:
-        folder = _folder(path)
+    def of(self, run: LocalRun) -> Annotation:
+        folder = run.folder
         stamp, held = _stamp(folder), self._held.get(folder)
         if held is None or held[0] != stamp:
             held = self._held[folder] = stamp, annotations_in(folder)
-        return held[1].get(run.uuid.hex(), NOTHING)
+        return held[1].get(run.description.uuid.hex(), NOTHING)
 
     def stamp(self, folders: Iterable[Path]) -> object:
         return frozenset((folder, _stamp(folder)) for folder in folders)
-
-
-def _folder(path: Path) -> Path:
-    """Return the folder that a run lies in; a link lies where it leads to."""
-    return _real_path(path).parent
-
-
-def _real_path(path: Path) -> Path:
-    return path.resolve() if path.is_symlink() else _real(path.parent) / path.name
-
-
-@lru_cache(maxsize=4096)
-def _real(folder: Path) -> Path:
-    return folder.resolve()
 
 
 def _stamp(folder: Path) -> object:
@@ -172,58 +151,65 @@ class Runs:
     """The runs below some folders.
 
     Args:
-        paths: Runs, folders of runs, or patterns such as ``runs/*``.
+        paths: Runs, folders of runs, or patterns such as ``runs/*``; URLs of stores.
         cache: File in which what is said of runs outlives the server; None: none.
 
     Raises:
-        ConfigurationError: If one is no path of this machine.
+        ConfigurationError: If there can be no run at one.
+        StorageError: If one is in a store that does not answer, or refuses.
     """
 
     def __init__(self, paths: Sequence[str], cache: Path | None = None) -> None:
-        self._paths = [str(local_path(path)) for path in paths]
+        self._folders = [folder_at(path) for path in paths]
         self._lock = threading.Lock()
         self._listed = -LIST_SECONDS
-        self._found: dict[str, Path] = {}
+        self._found: dict[str, FoundRun] = {}
         self._names: dict[str, str] = {}
-        self._ids: dict[Path, str] = {}
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
         self._ended: dict[str, tuple[int, dict[str, Any]]] = {}
         self._at_rest: dict[str, tuple[float, int]] = {}
         self._cache = RunCache(cache)
         self._annotations = _Annotations()
-        self._runs: dict[str, Run] = {}
 
     @property
     def places(self) -> list[str]:
         """Where runs are looked for."""
-        return list(self._paths)
+        return [each.shown for each in self._folders]
 
-    def found(self) -> dict[str, Path]:
-        """The paths of the runs, by id, in order of their paths."""
+    @property
+    def troubles(self) -> list[str]:
+        """Why some of these places cannot be listed now."""
+        return [each.trouble for each in self._folders if each.trouble]
+
+    def found(self) -> dict[str, str]:
+        """The paths and URLs of the runs, by id, in order of their paths."""
         with self._lock:
-            return dict(self._look())
+            return {id_: run.address for id_, run in self._look().items()}
 
-    def _look(self) -> dict[str, Path]:
+    def _look(self) -> dict[str, FoundRun]:
         now = time.monotonic()
         if now - self._listed >= LIST_SECONDS:
             self._take(self._list())
             self._listed = time.monotonic()
         return self._found
 
-    def _take(self, paths: list[Path]) -> None:
+    def _list(self) -> dict[str, Folder]:
+        return {run: folder for folder in self._folders for run in folder.runs()}
+
+    def _take(self, found: Mapping[str, Folder]) -> None:
         """These are the runs from now on; only new ones are looked at."""
-        known = self._ids
-        if set(paths) == known.keys() and self._names:
+        known = {run.address: run for run in self._found.values()}
+        if found.keys() == known.keys():
             return
-        real = {path: _real_path(path) for path in paths}
-        self._ids = {path: known.get(path) or _id_of(real[path]) for path in paths}
-        self._found = {id_: path for path, id_ in self._ids.items()}
-        places = {id_: real[path] for id_, path in self._found.items()}
-        folders = [place.parent for place in places.values()]
-        common = os.path.commonpath(folders) if folders else ""
-        self._names = {
-            id_: os.path.relpath(place, common) for id_, place in places.items()
-        }
+        runs = [
+            known.get(address) or folder.found(address)
+            for address, folder in found.items()
+        ]
+        self._found = {_id_of(run.home): run for run in runs}
+        parts = {id_: run.home.split("/") for id_, run in self._found.items()}
+        folders = [each[:-1] for each in parts.values()]
+        n_common = _n_common(folders)
+        self._names = {id_: "/".join(each[n_common:]) for id_, each in parts.items()}
 
     def name(self, id_: str) -> str:
         """The path of a run below what all runs have in common.
@@ -231,22 +217,26 @@ class Runs:
         Raises:
             QueryError: If there is no such run.
         """
-        self._path(id_)
+        self._run(id_)
         with self._lock:
             return self._names[id_]
 
-    def description(self, id_: str) -> Run:
-        """What a run says of itself; its records are not opened.
+    def glance(self, id_: str) -> dict[str, Any]:
+        """When a run was ``created``, and its ``state``; its records are not opened.
 
         Raises:
             QueryError: If there is no such run.
             TdbgError: If it cannot be read.
         """
-        path = self._path(id_)
-        found = self._runs.get(id_)
-        if found is None:
-            found = self._runs[id_] = open_run(local_run(path))
-        return found
+        return self._run(id_).glance()
+
+    def is_far(self, id_: str) -> bool:
+        """Whether a run is in a store.
+
+        Raises:
+            QueryError: If there is no such run.
+        """
+        return self._run(id_).folder is None
 
     def open(self, id_: str) -> OpenRun:
         """The run of that id.
@@ -255,13 +245,13 @@ class Runs:
             QueryError: If there is no such run, or not any more.
             TdbgError: If it cannot be read.
         """
-        path = self._path(id_)
+        found = self._run(id_)
         with self._lock:
             run = self._open.get(id_)
             if run is not None:
                 self._open.move_to_end(id_)
                 return run
-        run = OpenRun(id_, path)
+        run = OpenRun(id_, found.address)
         with self._lock:
             run = self._open.setdefault(id_, run)
             while len(self._open) > MAX_OPEN:
@@ -269,7 +259,10 @@ class Runs:
             return run
 
     def row(
-        self, id_: str, read: Callable[[str], dict[str, Any]] = read_row
+        self,
+        id_: str,
+        read: Callable[[str], dict[str, Any]],
+        describe: Callable[[Trial], dict[str, Any]],
     ) -> dict[str, Any]:
         """What the table says of a run, asked again only when the run has changed.
 
@@ -280,27 +273,30 @@ class Runs:
         Args:
             id_: The run.
             read: Reads the row of one that has ended, at a path.
+            describe: Makes the row of one that is open.
 
         Raises:
             QueryError: If there is no such run, or not any more.
             TdbgError: If it cannot be read.
         """
-        path = self._path(id_)
-        files = fingerprint(path)
+        place = self._run(id_)
+        files = place.files()
         run = self._opened(id_)
         if run is None:
-            kept = self._kept(id_, path, files)
+            kept = self._kept(id_, place, files)
             if kept is not None:
                 return kept
-            if self._is_over(id_):
-                found = read(str(path))
+            if place.is_over():
+                found = read(place.address)
                 if found["state"] in ENDED:
-                    self._keep(id_, path, files, found)
+                    self._keep(id_, place, files, found)
                     return found
             run = self.open(id_)
-        found = run.kept("row", lambda: row_of(run.trial))
+        found = run.kept("row", lambda: describe(run.trial))
         if run.trial.status in ENDED:
-            self._keep(id_, path, files, found)
+            self._keep(id_, place, files, found)
+            if place.folder is None:  # It takes threads and memory to follow one.
+                self._close(id_)
         return found
 
     def known(self, id_: str) -> dict[str, Any] | None:
@@ -309,10 +305,10 @@ class Runs:
         Raises:
             QueryError: If there is no such run, or not any more.
         """
-        path, run = self._path(id_), self._opened(id_)
+        place, run = self._run(id_), self._opened(id_)
         if run is not None:
             return run.known("row")
-        return self._kept(id_, path, fingerprint(path))
+        return self._kept(id_, place, place.files())
 
     def seen(self, id_: str) -> tuple[int, int, int]:
         """Version, last complete step and epoch of a run that somebody watches.
@@ -324,13 +320,13 @@ class Runs:
             QueryError: If there is no such run, or not any more.
             TdbgError: If it cannot be read.
         """
-        path, run = self._path(id_), self._opened(id_)
+        place, run = self._run(id_), self._opened(id_)
         if run is None:
             until, version = self._at_rest.get(id_, (0.0, 0))
             if time.monotonic() < until:
                 return version, -1, 0
-            if self._is_over(id_):
-                version = fingerprint(path) & MOST_VERSION
+            if place.folder is None or place.is_over():
+                version = place.files() & MOST_VERSION
                 self._at_rest[id_] = time.monotonic() + LIST_SECONDS, version
                 return version, -1, 0
             run = self.open(id_)
@@ -340,21 +336,25 @@ class Runs:
         with self._lock:
             return self._open.get(id_)
 
-    def _is_over(self, id_: str) -> bool:
-        return state_at_a_glance(self.description(id_)) in ENDED
+    def _close(self, id_: str) -> None:
+        with self._lock:
+            self._open.pop(id_, None)
 
-    def _keep(self, id_: str, path: Path, files: int, row: dict[str, Any]) -> None:
+    def _keep(self, id_: str, place: FoundRun, files: int, row: dict[str, Any]) -> None:
         with self._lock:
             self._ended[id_] = (files, row)
-        self._cache.put(str(path), files, row)
+        if place.folder is not None:
+            self._cache.put(place.address, files, row)
 
-    def _kept(self, id_: str, path: Path, files: int) -> dict[str, Any] | None:
+    def _kept(self, id_: str, place: FoundRun, files: int) -> dict[str, Any] | None:
         """Return what was said of a run that had ended and has not changed since."""
         with self._lock:
             held = self._ended.get(id_)
         if held is not None:
             return held[1] if held[0] == files else None
-        found = self._cache.get(str(path), files)
+        if place.folder is None:
+            return None
+        found = self._cache.get(place.address, files)
         if found is not None:
             with self._lock:
                 self._ended[id_] = (files, found)
@@ -367,15 +367,21 @@ class Runs:
             QueryError: If there is no such run, or not any more.
             StorageError: If the run, or what is said of it, cannot be read.
         """
-        return self._annotations.of(self._path(id_), self.description(id_))
+        run = self._run(id_)
+        return self._annotations.of(run) if isinstance(run, LocalRun) else NOTHING
 
     def place(self, id_: str) -> Path:
-        """Where a run lies.
+        """Where a run of this machine lies, which is to be changed.
 
         Raises:
             QueryError: If there is no such run, or not any more.
+            ConfigurationError: If it is in a store.
         """
-        return self._path(id_)
+        run = self._run(id_)
+        if not isinstance(run, LocalRun):
+            msg = f"{run.address} is in a store: the page changes runs of this machine"
+            raise ConfigurationError(msg)
+        return run.path
 
     def forget(self, id_: str) -> None:
         """Close a run, and look for runs anew when the next one asks."""
@@ -386,35 +392,27 @@ class Runs:
     def annotated(self) -> object:
         """Return something that is another one when somebody has annotated a run."""
         with self._lock:
-            folders = {_folder(path) for path in self._look().values()}
-        return self._annotations.stamp(folders)
+            folders = {run.folder for run in self._look().values()}
+        return self._annotations.stamp(each for each in folders if each is not None)
 
-    def _path(self, id_: str) -> Path:
+    def _run(self, id_: str) -> FoundRun:
         with self._lock:
             found = self._look().get(id_)
             if found is None:
-                for held in (self._open, self._runs, self._ended, self._at_rest):
+                for held in (self._open, self._ended, self._at_rest):
                     held.pop(id_, None)
         if found is None:
             msg = "there is no such run, or no longer"
             raise QueryError(msg)
         return found
 
-    def _list(self) -> list[Path]:
-        found: dict[Path, None] = {}
-        for given in self._paths:
-            path = Path(given)
-            if glob.has_magic(given) and not path.exists():
-                names = glob.glob(str(path))  # noqa: PTH207 - of any folder
-                places = [Path(each) for each in sorted(names)]
-            else:
-                places = [path]
-            for place in places:
-                with contextlib.suppress(TdbgError):
-                    found.update(dict.fromkeys(find_runs(place)))
-        return list(found)
+
+def _n_common(paths: Sequence[Sequence[str]]) -> int:
+    """Return how many parts all paths have in common at their beginning."""
+    alike = [len(set(parts)) == 1 for parts in zip(*paths, strict=False)]
+    return [*alike, False].index(False)
 
 
-def _id_of(path: Path) -> str:
+def _id_of(home: str) -> str:
     """Return an id that stays the same for a place, so that links stay good."""
-    return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    return hashlib.sha256(os.fsencode(home)).hexdigest()[:12]

@@ -25,7 +25,7 @@ from tdbg.stats.histogram import Histogram
 from tdbg.stats.row_fields import EXTREMES, MOMENTS
 from tdbg.trial import Envelope, Trial
 from tdbg.ui.packing import pack
-from tdbg.view import QUANTILES, Histograms, tensors_in
+from tdbg.view import QUANTILES, Histograms, RunView, tensors_in, view_of
 
 __all__ = [
     "MAX_COLUMNS",
@@ -514,3 +514,13 @@ def names_asked(trial: Trial, names: Sequence[str], role: str | None) -> list[st
             msg = "there is no tensor of that name"
             raise TensorUnavailable(msg)
     return list(names)
+
+
+def viewed(trial: Trial) -> tuple[RunView, dict[str, Any]]:
+    """How a run is, and the same for JSON."""
+    table = trial.step_table()
+    view = view_of(trial, table=table)
+    # Where its steps begin and end, on the axes that runs are compared on.
+    starts = {axis.value: axis.start(table) for axis in Axis}
+    ends = {axis.value: axis.end(table) for axis in Axis}
+    return view, {**view.to_json(), "starts": starts, "ends": ends}

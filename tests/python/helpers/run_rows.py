@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tdbg.ui.documents import list_runs, tell_runs
+from tdbg.ui.rows import list_runs, tell_runs
 from tdbg.ui.runs import Runs
 
 __all__ = ["listed", "told"]

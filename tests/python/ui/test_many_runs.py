@@ -20,8 +20,8 @@ from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Severity
 from tdbg.trial import create_trial
-from tdbg.ui.documents import list_runs
 from tdbg.ui.packing import unpack
+from tdbg.ui.rows import list_runs
 from tdbg.ui.run_cache import RunCache
 from tdbg.ui.runs import Runs
 from tdbg.ui.series import curve
@@ -173,7 +173,7 @@ def test_another_server_opens_no_run_that_has_ended(
         raise AssertionError
 
     second = Runs([str(folder)], file)
-    for module in ("runs", "row_readers"):
+    for module in ("runs", "rows"):
         monkeypatch.setattr(f"tdbg.ui.{module}.create_trial", never)
     assert listed(second) == told(second) == first
 

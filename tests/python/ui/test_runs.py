@@ -15,8 +15,7 @@ from run_rows import listed, told
 from tdbg.errors import StorageError, TdbgError
 from tdbg.run.findings import Severity
 from tdbg.trial import Trial, create_trial
-from tdbg.ui.documents import list_runs, tell_runs
-from tdbg.ui.row_readers import RowReader, read_row, readers_for
+from tdbg.ui.rows import RowReader, list_runs, read_row, readers_for, tell_runs
 from tdbg.ui.runs import Runs
 
 
@@ -29,7 +28,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(Path(path).name)
         return create_trial(path)
 
-    for module in ("runs", "row_readers"):
+    for module in ("runs", "rows"):
         monkeypatch.setattr(f"tdbg.ui.{module}.create_trial", counted)
     return found
 
@@ -42,7 +41,8 @@ def test_the_list_opens_no_run_and_names_all_of_them_the_newest_first(
     runs = Runs([str(tmp_path)])
     found = list_runs(runs)["runs"]
     assert [each["name"] for each in found] == ["b", "a", "c"]
-    known = {"id", "name", "created", "state", "tags", "note", "archived"}
+    said = {"tags", "note", "archived"}
+    known = {"id", "name", "is_far", "created", "state", *said}
     assert all(each.keys() == known for each in found)
     assert {each["state"] for each in found} == {"closed"}
     assert opened == []
@@ -99,7 +99,7 @@ def test_many_runs_are_read_by_processes_which_say_what_one_says(
     (tmp_path / "run3" / "RUN.json").write_text("nonsense")
     alone = told(Runs([str(tmp_path)]))
     assert alone["run3"]["state"] == "unreadable"
-    monkeypatch.setattr("tdbg.ui.documents.readers_for", lambda _: 2)
+    monkeypatch.setattr("tdbg.ui.rows.readers_for", lambda _: 2)
     assert told(Runs([str(tmp_path)])) == alone
 
 

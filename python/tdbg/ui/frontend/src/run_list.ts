@@ -57,6 +57,10 @@ function whole({ common, runs }: RunRows): ListedRun[] {
   });
 }
 
+function byAge(a: ListedRun, b: ListedRun): number {
+  return a.created < b.created ? 1 : Number(a.created > b.created) * -1;
+}
+
 export function useRunList(): Answer<AllRuns> {
   const [version, setVersion] = useState(0);
   const [told, setTold] = useState(new Map<string, ListedRun>());
@@ -98,7 +102,8 @@ export function useRunList(): Answer<AllRuns> {
       return found ? { ...found, tags: run.tags, note: run.note, archived: run.archived } : run;
     });
     // Those in training first, then the newest, as they come.
-    runs.sort((a, b) => Number(b.state === "running") - Number(a.state === "running"));
+    const isRunning = (run: ListedRun) => Number(run.state === "running");
+    runs.sort((a, b) => isRunning(b) - isRunning(a) || byAge(a, b));
     return { ...answer.data, runs, renew: () => setVersion((before) => before + 1) };
   }, [answer.data, told]);
   return { ...answer, data };

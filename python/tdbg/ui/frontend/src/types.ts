@@ -72,6 +72,8 @@ export interface ListedRun extends Head {
   error?: string;
   /** How far the server is with judging it. */
   judging: Judging | null;
+  /** Whether it is in a store. */
+  is_far: boolean;
   loss: Spark | null;
   /** It comes with the verdict. */
   record?: RunRecord;
@@ -100,6 +102,8 @@ export interface RunRows {
 
 export interface RunList extends RunRows {
   places: string[];
+  /** Why some of these cannot be listed now. */
+  troubles: string[];
   may_control: boolean;
 }
 

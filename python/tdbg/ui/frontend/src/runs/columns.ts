@@ -54,7 +54,9 @@ function durationText(seconds: number): string {
   return `${number(Number((seconds / 3600).toPrecision(2)))} h`;
 }
 
-const age = (run: ListedRun) => Date.now() / 1000 - Date.parse(run.created) / 1000;
+/** Of a run in a store, it is known when it has been read. */
+const age = (run: ListedRun) =>
+  run.created ? Date.now() / 1000 - Date.parse(run.created) / 1000 : undefined;
 
 /** What every run has. */
 export const PLAIN: Column[] = [

@@ -48,6 +48,11 @@ export function Runs({ list }: { list: AllRuns }) {
           onChange={(value) => adjust({ view: value === "table" ? undefined : value })}
         />
       </header>
+      {list.troubles.map((each) => (
+        <p key={each} class="filter-says" role="status">
+          {plain(each)}
+        </p>
+      ))}
       <div class="run-tools">
         <Filter selection={selection} route={route} />
         {view === "table" && <TableTools columns={selection.columns} route={route} />}
@@ -197,6 +202,8 @@ function Actions({ list, selection }: { list: AllRuns; selection: Selection }) {
   const { chosen, shown } = selection;
   if (!chosen.length) return null;
   const comparable = chosen.filter((run) => !run.error);
+  // The page changes runs of the server's machine.
+  const near = chosen.filter((run) => !run.is_far);
   return (
     <div class="run-actions">
       <span class="soft">{count(chosen.length)} chosen</span>
@@ -220,11 +227,11 @@ function Actions({ list, selection }: { list: AllRuns; selection: Selection }) {
           Compare {comparable.length}
         </button>
       )}
-      {list.may_control && (
+      {list.may_control && near.length > 0 && (
         <>
-          <TagButton runs={chosen} renew={list.renew} />
-          <ArchiveButton runs={chosen} renew={list.renew} />
-          <DeleteButton runs={chosen} renew={list.renew} />
+          <TagButton runs={near} renew={list.renew} />
+          <ArchiveButton runs={near} renew={list.renew} />
+          <DeleteButton runs={near} renew={list.renew} />
         </>
       )}
       <button type="button" class="small" onClick={() => choose([], shown)}>
