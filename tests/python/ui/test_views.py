@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -357,6 +358,30 @@ def test_saved_values_are_a_picture_that_is_read_exactly(
         reading = page.locator(".card:has(canvas.elements) .reading")
         said = "rows 6\u20137, column 2 furthest from zero: 20"
         expect(reading).to_contain_text(said)
+
+
+def test_a_picture_of_values_is_saved_with_the_numbers_of_its_cells(
+    browser: Browser, served: Dashboard
+) -> None:
+    state = {"screen": "tensor", "tensor": "weight", "at": 25}
+    with new_page(browser, page_address(served, "ranks", **state)) as watched:
+        page = watched.page
+        page.locator(".picture-host").hover()
+        page.get_by_label("Save weight at step 20 as").click()
+        saved = {}
+        for kind in ("CSV", "PNG", "SVG"):
+            with page.expect_download() as download:
+                page.get_by_role("button", name=kind, exact=True).click()
+            saved[kind] = download.value.path().read_bytes()
+        rows = list(csv.DictReader(saved["CSV"].decode().splitlines()))
+        assert len(rows) == 600
+        (cell,) = (each for each in rows if (each["row"], each["column"]) == ("6", "2"))
+        assert (cell["rows"], cell["columns"]) == ("2", "1")
+        assert float(cell["furthest_from_zero"]) == 20
+        assert sum(int(each["not_finite"]) for each in rows) == 1
+        assert saved["PNG"].startswith(b"\x89PNG")
+        # Cells stay cells at every size.
+        assert b'image-rendering="pixelated"' in saved["SVG"]
 
 
 def test_a_picture_has_what_is_furthest_from_zero_and_what_is_not_finite(

@@ -6,6 +6,7 @@ import { epochOf } from "./doorbell";
 import { count, counted, number, shape } from "./format";
 import { useAnswer, useSize, useTheme } from "./hooks";
 import { Card } from "./parts";
+import { type Cell, SaveCanvas } from "./saving";
 import type { Run } from "./types";
 
 const MOST_HEIGHT = 260;
@@ -41,12 +42,12 @@ export function Elements({
         </span>
       }
     >
-      <Picture packed={data} />
+      <Picture packed={data} title={`${name} at step ${data.header.step}`} />
     </Card>
   );
 }
 
-function Picture({ packed }: { packed: Packed }) {
+function Picture({ packed, title }: { packed: Packed; title: string }) {
   const [host, size] = useSize();
   const canvas = useRef<HTMLCanvasElement>(null);
   const theme = useTheme();
@@ -89,8 +90,15 @@ function Picture({ packed }: { packed: Packed }) {
   const span = (i: number, n: number, what: string) =>
     n === 1 ? `${what} ${count(i)}` : `${what}s ${count(i * n)}–${count(i * n + n - 1)}`;
   const n = bad.filter(Boolean).length;
+  const table = (): Cell[][] => [
+    ["row", "column", "rows", "columns", "furthest_from_zero", "not_finite"],
+    ...Array.from(extreme, (value, i): Cell[] => {
+      const [row, column] = [Math.floor(i / columns) * tall, (i % columns) * wide];
+      return [row, column, tall, wide, value, bad[i]];
+    }),
+  ];
   return (
-    <div ref={host}>
+    <div class="picture-host" ref={host}>
       <canvas
         ref={canvas}
         class="elements"
@@ -119,6 +127,7 @@ function Picture({ packed }: { packed: Packed }) {
           setCell([clamp(y + by[0], down), clamp(x + by[1], right)]);
         }}
       />
+      <SaveCanvas title={title} canvas={canvas} table={table} />
       <p class="reading" aria-live="polite">
         {cell ? (
           <span>

@@ -123,7 +123,10 @@ function svgOf(drawing: Drawing): SVGSVGElement {
   const { canvas, title } = drawing;
   const [width, height] = [canvas.clientWidth, canvas.clientHeight];
   const found = sheet(width + 40, height + 64, title);
-  found.append(make("image", { x: 20, y: 44, width, height, href: canvas.toDataURL() }));
+  // Cells that are larger than pixels keep their edges.
+  const rendering = canvas.width < width ? "pixelated" : "auto";
+  const image = { x: 20, y: 44, width, height, href: canvas.toDataURL() };
+  found.append(make("image", { ...image, "image-rendering": rendering }));
   return found;
 }
 

@@ -1,5 +1,6 @@
 /** What the runs differ in, beside what came of it: an axis for each, a line for each run. */
 import { useMemo, useRef, useState } from "preact/hooks";
+import { ticks } from "../canvas";
 import { number, plain, shorten, tickText } from "../format";
 import { adjust, go, type Route, useSize } from "../hooks";
 import { Card } from "../parts";
@@ -10,10 +11,12 @@ import type { Column, Value } from "./columns";
 import type { Selection } from "./selection";
 
 const HEIGHT = 440;
-const MARGIN = { top: 46, bottom: 30, side: 70 };
+const MARGIN = { top: 46, bottom: 12, side: 70 };
 const MOST_AXES = 9;
 /** A range that is dragged is at least so many pixels. */
 const LEAST_DRAG = 4;
+/** Marks of an axis, as a share of it. */
+const LEAST_APART = 0.05;
 /** Runs without a value stand above the axis. */
 const NO_VALUE = -14;
 
@@ -126,7 +129,7 @@ function axisOf(column: Column, runs: ListedRun[]): Axis {
   const isLog = low > 0 && high > 20 * low;
   const at = isLog ? (s: number) => low * (high / low) ** s : (s: number) => low + s * (high - low);
   const distinct = [...new Set(numbers)].sort((a, b) => a - b);
-  const marked = distinct.length <= 6 ? distinct : [0, 0.25, 0.5, 0.75, 1].map(at);
+  const marked = distinct.length <= 6 ? distinct : marksBetween(low, high, isLog);
   return {
     column,
     share: (value) => (typeof value === "number" ? share(value) : null),
@@ -136,6 +139,20 @@ function axisOf(column: Column, runs: ListedRun[]): Axis {
       text: tickText(Number(value.toPrecision(3))),
     })),
   };
+}
+
+/** The ends of an axis, and round numbers between them that are not too near. */
+function marksBetween(low: number, high: number, isLog: boolean): number[] {
+  const place = isLog ? Math.log10 : (value: number) => value;
+  const [first, span] = [place(low), place(high) - place(low)];
+  const round = isLog
+    ? Array.from({ length: Math.ceil(span) + 1 }, (_, i) => 10 ** (Math.ceil(first) + i))
+    : ticks(low, high, 450, 0);
+  const inner = round.filter((value) => {
+    const share = (place(value) - first) / span;
+    return share > LEAST_APART && share < 1 - LEAST_APART;
+  });
+  return [low, ...inner, high];
 }
 
 function axisOfWords(column: Column, values: Value[]): Axis {
