@@ -206,6 +206,11 @@ def _notes(found: RunDiff) -> Iterator[str]:
         f"{plural(found.n_steps, 'step')} that both recorded ({_steps(found)})"
     )
     yield _tolerance(found)
+    if not found.has_samples:
+        yield (
+            "inputs, outputs and losses not compared: only some ranks of one run have "
+            "recorded theirs; record with include_workers='all'"
+        )
     if found.caveat:
         yield found.caveat
     for one, other, n in found.dtypes:

@@ -34,6 +34,8 @@ __all__ = [
 ELEMENT = 10.0
 # Elements that are compared at a time, 8 MB of float64.
 CHUNK = 1 << 20
+# How exact rows are, where ranks or micro-batches have been merged: docs/statistics.md.
+EXACTNESS = 2e-7
 #: What rows are compared by, in the order of what ``of_rows`` returns.
 ROW_MEASURES = ("rms", "mean", "max", "min", "zeros", "NaN and Inf", "elements")
 
@@ -164,6 +166,7 @@ def of_rows(one: Columns, other: Columns, floor: Floats | None = None) -> Floats
         # Of a row without a finite element they are infinite.
         with np.errstate(invalid="ignore"):
             found[i] = _over(np.abs(a - b), size) / ELEMENT
+    found[found < EXACTNESS] = 0.0
     found[4] = _zeros(one, other) / ELEMENT
     different = np.zeros(scale.shape, bool)
     for name in NOT_FINITE_COUNTS:

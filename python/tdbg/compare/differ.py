@@ -102,6 +102,7 @@ def diff(
             _modules(trials[0]),
             explains=explains,
             roundoff=rounding.roundoff,
+            n_updates=rounding.n_updates,
             are_transposed=paired.are_transposed,
         )
         pairs = mode_pairs(*trials, mode)
@@ -229,7 +230,8 @@ def _result(
         roundoff=rounding.roundoff,
         reduction=rounding.reduction,
         layers=rounding.layers,
-        n_updates=rounding.n_updates,
+        n_updates=judge.n_updates,
+        has_samples=scan.has_samples,
         tolerance=source,
     )
 

@@ -129,6 +129,8 @@ class RunDiff:
         reduction: The longest sum that was found in the model.
         layers: How many outputs of modules were found in a forward.
         n_updates: After more updates than these, rounding judges nothing.
+        has_samples: Whether both recorded what they computed of all samples; otherwise
+            inputs, outputs and losses are not compared.
         tolerance: What tolerances come from: "rounding", "noise" or "given".
     """
 
@@ -147,6 +149,7 @@ class RunDiff:
     reduction: int
     layers: int
     n_updates: int
+    has_samples: bool
     tolerance: str
 
     @property
@@ -221,6 +224,7 @@ class RunDiff:
                 for s in self.steps
             ],
             "caveat": self.caveat,
+            "samples": self.has_samples,
             "tensors": self.n_names,
             "tensors_by_values": self.n_by_values,
             "tolerance": {

@@ -21,6 +21,7 @@ from tdbg.trial import Trial
 __all__ = [
     "ACTIVATIONS",
     "DATA",
+    "GRADIENTS",
     "PARAMETERS",
     "ExecutionOrder",
     "StepPart",
@@ -37,6 +38,7 @@ ACTIVATIONS = frozenset(
 PARAMETERS = frozenset({Role.WEIGHT, Role.BIAS})
 #: What a training is given; it computes none of it.
 DATA = frozenset({Role.MODEL_INPUT, Role.LABEL})
+GRADIENTS = frozenset({Role.GRADIENT, Role.GRADIENT_UNCLIPPED, Role.GRADIENT_LOCAL})
 OUTPUT, INPUT = "_output_", "_input_"
 BUFFER = PREFIXES[Role.BUFFER]
 STATE = PREFIXES[Role.OPTIMIZER_STATE]

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from tdbg.compare.deviation import ROW_MEASURES
 from tdbg.compare.difference import DiffEvidence, TensorDifference
-from tdbg.compare.execution import DATA, PARAMETERS, ancestors, is_setting
+from tdbg.compare.execution import DATA, GRADIENTS, PARAMETERS, ancestors, is_setting
 from tdbg.compare.layouts import DimensionOrder
 from tdbg.compare.matching import MatchedSteps
 from tdbg.compare.scan import Cell, RunScan, StepBlock
+from tdbg.compare.tolerance import SMALL
 from tdbg.config.collections import Role
 from tdbg.config.tensor_names import GRADIENT, parameter_in
 from tdbg.modes import ModeKeys
@@ -64,6 +65,8 @@ class Judge:
             out: those of updates, and of parameters without an effect.  Measured noise
             has them in it.
         roundoff: The coarsest of both runs.
+        n_updates: After how many updates rounding still can be judged; after none if no
+            gradients are compared, as these may be nothing but rounding.
         are_transposed: Whether weights are transposed in one run, so that those whose
             values match transposed are no difference.
     """
@@ -76,11 +79,16 @@ class Judge:
         *,
         explains: bool = True,
         roundoff: float = 0.0,
+        n_updates: int = 0,
         are_transposed: bool = False,
     ) -> None:
         self._scan, self._tolerances, self._modules = scan, tolerances, modules
         self._explains, self._are_transposed = explains, are_transposed
         self._least_of_update = LEAST_OF_UPDATE if roundoff < FINE else np.inf
+        gradients = [i for i, role in enumerate(scan.roles) if role in GRADIENTS]
+        self._gradients, self._noisy = gradients, set[int]()
+        #: After more updates than these, nothing computed is judged.
+        self.n_updates = n_updates if gradients or not explains else 0
         self._open = np.ones(len(scan.names), bool)
         self._computed = np.array([role in COMPUTED for role in scan.roles], bool)
         self._exact = np.array([
@@ -113,13 +121,15 @@ class Judge:
         for block in self._scan.blocks(matched):
             part = slice(at, at + len(block.places))
             tolerance = self._tolerances(block.places, n_updates[part])
+            for i, role in enumerate(self._scan.roles):
+                if role is Role.UPDATE and self._explains:
+                    tolerance[i] = np.maximum(tolerance[i], self._least_of_update)
+            if self._explains:
+                self._limit(block, tolerance, n_updates[part])
             computed = block.present & ~self._exact[:, None]
             could = computed & np.isfinite(tolerance)
             left_open[part] = computed.any(axis=0) & ~could.any(axis=0)
             judged[part] = block.present.any(axis=0) & ~left_open[part]
-            for i, role in enumerate(self._scan.roles):
-                if role is Role.UPDATE and self._explains:
-                    tolerance[i] = np.maximum(tolerance[i], self._least_of_update)
             parted = block.present & (block.size > tolerance)
             self._note(block)
             for j in np.flatnonzero(
@@ -135,6 +145,45 @@ class Judge:
             # What follows the first difference follows from it.
             self._scan.reads_values = not self.differences
         return judged, left_open
+
+    def _limit(
+        self,
+        block: StepBlock,
+        tolerance: NDArray[np.float64],
+        n_updates: NDArray[np.int64],
+    ) -> None:
+        """Judge nothing that follows from gradients that are nothing but rounding.
+
+        Of a bias before a normalization, for one: an adaptive optimizer makes a whole
+        step of it, in each run another.
+        """
+        for i, is_noise in self._noise(block, tolerance):
+            name = parameter_in(self._scan.names[i])
+            parameter = self._index.get(name)
+            if parameter is None:
+                has_parted = is_noise
+            else:
+                beyond = block.size[parameter] > tolerance[parameter]
+                has_parted = beyond & block.present[parameter]
+                has_parted &= (i in self._noisy) | (np.cumsum(is_noise) > 0)
+            self._noisy.add(i)
+            for n in n_updates[has_parted].tolist()[:1]:
+                self.n_updates = min(
+                    self.n_updates, max(0, n - (parameter is not None))
+                )
+        tolerance[np.ix_(~self._exact, n_updates > self.n_updates)] = np.inf
+
+    def _noise(
+        self, block: StepBlock, tolerance: NDArray[np.float64]
+    ) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        """Yield gradients that rounding makes another one, now or before, and where."""
+        for i in self._gradients:
+            rms = block.rms[:, i].max(axis=0)
+            with np.errstate(invalid="ignore", divide="ignore"):
+                own = block.size[i] * np.fmax(rms, block.floor[i]) / rms
+            found = block.present[i] & (own > SMALL) & (block.size[i] <= tolerance[i])
+            if i in self._noisy or found.any():
+                yield i, found
 
     def _note(self, block: StepBlock) -> None:
         self.compared |= block.present.any(axis=1)

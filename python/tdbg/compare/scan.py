@@ -24,7 +24,7 @@ from tdbg.compare.deviation import (
     of_values,
     sizes_of,
 )
-from tdbg.compare.execution import ACTIVATIONS, ExecutionOrder, call_of
+from tdbg.compare.execution import ACTIVATIONS, GRADIENTS, ExecutionOrder, call_of
 from tdbg.compare.layouts import DimensionOrder, layout_between, permutations_between
 from tdbg.compare.matching import MatchedSteps
 from tdbg.config.collections import Role
@@ -42,9 +42,8 @@ SHARE_OF_LARGEST = 0.03
 # What ranks have each a part of; their samples may come in another order.
 OF_SAMPLES = frozenset(
     {Role.INPUT, Role.OUTPUT, Role.MODEL_INPUT, Role.PREDICTION, Role.LABEL, Role.LOSS}
-    | {Role.OUTPUT_GRADIENT}
+    | {Role.OUTPUT_GRADIENT, Role.GRADIENT_LOCAL}
 )
-GRADIENTS = frozenset({Role.GRADIENT, Role.GRADIENT_UNCLIPPED, Role.GRADIENT_LOCAL})
 OF_BACKWARD = GRADIENTS | {Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.UPDATE}
 # Of a loss of parts, what is that of the whole.
 OF_LOSS = ("mean", "NaN and Inf")
@@ -78,6 +77,7 @@ class StepBlock:
         size: float64 (n, m): the deviation, by values where there are any.
         measure: (n, m): by which of ``ROW_MEASURES`` the rows are furthest apart.
         rms: float64 (2, n, m): root mean squares in both runs.
+        floor: float64 (n, m): the root mean square that is taken for smaller ones.
         values: By (tensor, step) within the block what was compared by values.
     """
 
@@ -87,6 +87,7 @@ class StepBlock:
     size: Floats
     measure: NDArray[np.intp]
     rms: Floats
+    floor: Floats
     values: dict[tuple[int, int], Cell] = field(default_factory=dict)
 
 
@@ -106,10 +107,14 @@ class RunScan:
         self.roles = [execution.roles[name] for name in self.names]
         #: Whether values are read; who has seen enough says no.
         self.reads_values = True
+        #: Whether both runs have the same samples, in whatever parts.
+        self.has_samples = _have_same_samples(trials)
         self._check = check
         self._layouts: dict[int, DimensionOrder] = {}
         self._values: dict[tuple[int, int], frozenset[int]] = {}
         self._groups = _groups(self.names, self.roles)
+        self._siblings = _siblings(self.names, self.roles, execution.modules)
+        self._of_samples = np.array([role in OF_SAMPLES for role in self.roles], bool)
         self._of_backward = np.array([role in OF_BACKWARD for role in self.roles], bool)
         self._loss_inputs = _loss_inputs(self.names, self.roles)
 
@@ -144,6 +149,7 @@ class RunScan:
             found.max(axis=0),
             measure,
             rms,
+            floor,
         )
         for i, deviation in scalars.items():
             block.present[i] = ~np.isnan(deviation[part])
@@ -151,6 +157,8 @@ class RunScan:
         if self.reads_values:
             self._read_values(block, steps, floor, are_merged)
         block.present[np.ix_(self._of_backward, are_skipped)] = False
+        if not self.has_samples:
+            block.present[self._of_samples] = False
         return block
 
     # --- Rows ---------------------------------------------------------------
@@ -200,6 +208,8 @@ class RunScan:
         floor = np.zeros_like(rms)
         for group in self._groups:
             floor[group] = SHARE_OF_LARGEST * rms[group].max(axis=0, initial=0.0)
+        for group in self._siblings:
+            floor[group] = np.fmax(floor[group], rms[group].max(axis=0))
         for loss, inputs in self._loss_inputs.items():
             floor[loss] = rms[inputs].max(axis=0, initial=0.0)
         return floor
@@ -305,15 +315,44 @@ class RunScan:
         return float(values[0])
 
 
+def _have_same_samples(trials: tuple[Trial, Trial]) -> bool:
+    """Whether all ranks have written, or the same ranks of as many."""
+    ranks = []
+    for trial in trials:
+        told = trial.configuration()
+        n = len(trial.workers())
+        ranks.append((told.get("world_size") or n, told.get("workers") or [*range(n)]))
+    return ranks[0] == ranks[1] or all(len(each) >= size for size, each in ranks)
+
+
 def _groups(names: Sequence[str], roles: Sequence[Role]) -> list[NDArray[np.intp]]:
     """Tensors that are of one kind: gradients, or optimizer states of one name."""
     found: dict[str, list[int]] = defaultdict(list)
     for i, (name, role) in enumerate(zip(names, roles, strict=True)):
-        if role in GRADIENTS:
-            found[role.name].append(i)
-        elif role is Role.OPTIMIZER_STATE:
-            found["/".join(name.split("/")[:2])].append(i)
+        if kind := _kind(name, role):
+            found[kind].append(i)
     return [np.array(each) for each in found.values()]
+
+
+def _siblings(
+    names: Sequence[str], roles: Sequence[Role], modules: Mapping[str, str]
+) -> list[NDArray[np.intp]]:
+    """Tensors of one kind and one module, as sums of one gradient over samples.
+
+    That of a bias before a normalization cancels to nothing but rounding.
+    """
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for i, (name, role) in enumerate(zip(names, roles, strict=True)):
+        if kind := _kind(name, role):
+            found[kind, modules[name]].append(i)
+    return [np.array(each) for each in found.values() if len(each) > 1]
+
+
+def _kind(name: str, role: Role) -> str:
+    """Name the kind of a gradient or of an optimizer's state; nothing else has one."""
+    if role is Role.OPTIMIZER_STATE:
+        return "/".join(name.split("/")[:2])
+    return role.name if role in GRADIENTS else ""
 
 
 def _loss_inputs(

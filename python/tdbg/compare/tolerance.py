@@ -6,17 +6,24 @@ Thread safety: values and pure functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.compare.execution import DATA, ExecutionOrder, is_setting, role_named
+from tdbg.compare.execution import (
+    ACTIVATIONS,
+    DATA,
+    GRADIENTS,
+    ExecutionOrder,
+    is_setting,
+    role_named,
+)
 from tdbg.config.collections import Role
 from tdbg.trial import TensorDescription, Trial
 
-__all__ = ["LOOSEST", "Rounding", "rounding_of", "roundoff_of"]
+__all__ = ["LOOSEST", "SMALL", "Rounding", "rounding_of", "roundoff_of"]
 
 # 2^-p, for numbers with p bits of significand, the implicit one included.
 _BITS = {
@@ -32,10 +39,15 @@ _BITS = {
 }
 # Both runs round, and independently of each other.
 RUNS = 2.0
+# How many times the square root of a number of roundings is allowed: the probability
+# that a sum exceeds it is at most 2 exp(-16 / 2), less than 0.1 %.
+CONFIDENCE = 4.0
 # Matrix products of narrower types are summed in this one.
 ACCUMULATOR = 2.0**-24
-# The first dimension of an activation numbers samples, over which a forward sums not.
+# The first dimension of an activation numbers samples, over which a backward sums.
 SAMPLES = 1
+# From this number of dimensions on, an activation has its channels second: images.
+CHANNELS_SECOND = 4
 # What follows from an update may be twice as far apart as what it follows from.
 GROWTH = 2.0
 # Tensors that are further apart are no longer small disturbances of each other: signs
@@ -114,43 +126,63 @@ def rounding_of(
     """
     first = {each.name: each for each in trials[0].describe(execution.order)}
     second = {each.name: each for each in trials[1].describe(trials[1].tensor_names())}
-    n = _reduction(trials[0], first)
     own = {name: roundoff_of(each.dtype) for name, each in first.items()}
     for name, other in others.items():
         own[name] = max(own[name], roundoff_of(second[other].dtype))
-    # What the second rounds under another name may precede anything.
     unpaired = [second[name] for name in second.keys() - others.values()]
+    # What the second rounds under another name may precede anything.
     coarsest = max(
         [roundoff_of(each.dtype) for each in unpaired if _is_of_forward(each)],
         default=0.0,
     )
+    n = _reduction(trials[0], first)
+    backward = max(n, _over_samples(first.values()))
+    # Gradients in narrow types are summed in these, over samples, ranks and batches.
+    summed = _coarsest_of(own, GRADIENTS, execution, ACCUMULATOR)
+    deepest = max(execution.depths.values(), default=1)
     # An update carries what the whole step has rounded into every parameter.
     worst = max(coarsest, *own.values())
-    deepest = max(execution.depths.values(), default=1)
+    step = _of(worst, backward, deepest, summed)
     at_start: dict[str, float] = {}
     updated: dict[str, float] = {}
     for name in execution.order:
-        role = execution.roles[name]
-        if role in FORWARD:
-            coarsest = max(coarsest, own[name])
-        made = _of(max(own[name], coarsest), n, execution.depths[name])
-        at_start[name] = RUNS * own[name] if role in GIVEN else made
-        updated[name] = 0.0 if role in DATA else _of(worst, n, deepest)
-        if is_setting(name):
-            at_start[name], updated[name] = SETTING, 0.0
-    step = _of(worst, n, deepest)
+        role, depth = execution.roles[name], execution.depths[name]
+        coarsest = max(coarsest, own[name] if role in FORWARD else 0.0)
+        is_forward = role in ACTIVATIONS
+        terms, accumulator = (n, ACCUMULATOR) if is_forward else (backward, summed)
+        made = _of(max(own[name], coarsest), terms, depth, accumulator)
+        at_start[name] = _at_start(name, role, own[name], made)
+        updated[name] = 0.0 if role in DATA or is_setting(name) else step
     n_updates = int(math.log(SMALL / step, GROWTH)) if 0.0 < step < SMALL else 0
     return Rounding(at_start, updated, n_updates, n, deepest // 2, worst)
+
+
+def _at_start(name: str, role: Role, own: float, made: float) -> float:
+    if is_setting(name):
+        return SETTING
+    return RUNS * own if role in GIVEN else made
+
+
+def _coarsest_of(
+    own: Mapping[str, float],
+    roles: frozenset[Role],
+    execution: ExecutionOrder,
+    least: float,
+) -> float:
+    """The coarsest roundoff of tensors of some roles, and at least *least*."""
+    return max([least, *(u for n, u in own.items() if execution.roles[n] in roles)])
 
 
 def _is_of_forward(tensor: TensorDescription) -> bool:
     return role_named(tensor.role) in FORWARD
 
 
-def _of(u: float, reduction: int, depth: int) -> float:
-    """RUNS x sqrt(depth) x (u + u_accumulator sqrt(reduction)): docs/diff.md."""
-    accumulator = min(u, ACCUMULATOR)
-    return RUNS * math.sqrt(depth) * (u + accumulator * math.sqrt(reduction))
+def _of(
+    u: float, reduction: int, depth: int, accumulator: float = ACCUMULATOR
+) -> float:
+    """How far apart rounding may take a tensor: the formula of docs/diff.md."""
+    each = u + min(u, accumulator) * math.sqrt(reduction)
+    return RUNS * CONFIDENCE * math.sqrt(depth) * each
 
 
 def _reduction(trial: Trial, described: Mapping[str, TensorDescription]) -> int:
@@ -161,4 +193,14 @@ def _reduction(trial: Trial, described: Mapping[str, TensorDescription]) -> int:
     for each in described.values():
         if each.shape and each.role in ("input", "output"):
             found += each.shape[SAMPLES:]
+    return max(found)
+
+
+def _over_samples(described: Iterable[TensorDescription]) -> int:
+    """The longest sum over samples and positions, as gradients of parameters are."""
+    found = [1]
+    for each in described:
+        if each.shape and each.role == "output":
+            channels = SAMPLES if len(each.shape) >= CHANNELS_SECOND else -1
+            found.append(math.prod(each.shape) // max(1, each.shape[channels]))
     return max(found)

@@ -64,6 +64,7 @@ SECOND = {
     "benchmarks": "whole programs",
     "demo": "whole programs",
     "examples": "whole programs",
+    "compare/test_diff_of_trainings.py": "Keras, and whole programs",
     "docs/test_examples.py": "whole programs",
     "launch/test_launch.py": "whole programs",
     "rules/builtin/test_rules_name_the_fault.py": "whole trainings",

@@ -1,0 +1,1 @@
+"""Three faults of a rewritten training, each named by `tdbg.diff` at its module."""
