@@ -56,6 +56,7 @@ VERBS = {
     "report": "write a run, or two side by side, as one HTML file",
     "cost": "say what a run has cost, and which machines would have cost less",
     "export": "write a run as files of other tools: values, rows, timelines",
+    "bridge": "forward a run to an experiment tracker: W&B, MLflow, Trackio",
     "import": "make a run of what another tool wrote: smdebug",
     "ship": "send a run to an object store, or go on where a crash ended that",
     "ui": "show runs live in the browser: losses, findings, all layers",

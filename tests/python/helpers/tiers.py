@@ -34,6 +34,7 @@ SECOND = {
     "ui/test_views.py": "a browser",
     "ui/test_bundle.py": "a browser",
     "report/test_page.py": "a browser",
+    "bridge/test_trackers.py": "trackers",
     "catboost": "libraries of boosted trees",
     "lightgbm": "libraries of boosted trees",
     "xgboost": "libraries of boosted trees",

@@ -29,6 +29,7 @@ FACES = (
     "tdbg.trial",
     "tdbg.rules",
     "tdbg.actions",
+    "tdbg.bridge",
     "tdbg.compare",
     "tdbg.export",
     "tdbg.query",

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.libraries import library
 from tdbg.stats.row_fields import FIELDS
 from tdbg.trial.tables.batch import Batch, Values, Words
 from tdbg.trial.tables.columns import TABLES, Column, Kind
 from tdbg.trial.tables.derived_fields import DERIVED, derived
-from tdbg.trial.tables.libraries import library
 
 if TYPE_CHECKING:
     import pyarrow as pa

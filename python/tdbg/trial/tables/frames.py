@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
+from tdbg.config.libraries import library
 from tdbg.errors import QueryError, ShapeUnavailableForStep, StepUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.trial.tables.arrow import arrow_table, record_batch, schema_of
 from tdbg.trial.tables.batch import Batch, Values, Words, joined
 from tdbg.trial.tables.columns import TABLES, Column
-from tdbg.trial.tables.libraries import library
 from tdbg.trial.tables.step_numbers import STEP_COLUMNS
 
 if TYPE_CHECKING:
