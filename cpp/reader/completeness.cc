@@ -241,8 +241,19 @@ void Completeness::CheckWalked() {
              " are there");
 }
 
+// Whether the shard's name still is that of the file that was read.
+bool Completeness::HasItsName(const Shard& shard) const {
+  const std::uint64_t read = shard.reader().file().inode();
+  if (read == 0) return true;
+  const auto there =
+      files_->directory().InodeOf(ShardName(shard.number(), ".tds"));
+  return !there.ok() || there.value() == read;
+}
+
 void Completeness::ReportShort(const Shard& shard, const std::string& witness,
                                std::uint64_t length) {
+  // The size is that of the name.  Retention may have put a copy there since.
+  if (!HasItsName(shard)) return;
   Report(ShardName(shard.number(), ".tds"), shard.reader().taken_to(),
          "the end of the shard is lost: it has " +
              std::to_string(files_->ShardSize(shard.number()).value_or(0)) +

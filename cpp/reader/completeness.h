@@ -64,6 +64,7 @@ class Completeness {
   void CompareIndexes();
   void CompareCommit();
   void CompareLength(std::uint32_t number, std::uint64_t length);
+  bool HasItsName(const Shard& shard) const;
   void ReportShort(const Shard& shard, const std::string& witness,
                    std::uint64_t length);
   void Report(const std::string& file, std::uint64_t offset,

@@ -25,9 +25,11 @@ using testing::TemporaryDirectory;
 
 constexpr std::int64_t kSteps = 40;
 
-// A run of some shards; returns its writer's directory.
-std::string Write(const TemporaryDirectory& run) {
-  auto opened = Writer::Open(testing::WorkloadOptions(run.path()));
+// A run of some shards, or of one; returns its writer's directory.
+std::string Write(const TemporaryDirectory& run, bool in_one_shard = false) {
+  WriterOptions options = testing::WorkloadOptions(run.path());
+  if (in_one_shard) options.shard_bytes = 1U << 30;
+  auto opened = Writer::Open(options);
   EXPECT_TRUE(opened.ok());
   Writer& writer = *opened.value();
   testing::Workload workload(&writer);
@@ -122,6 +124,20 @@ TDBG_TEST(AReaderGoesOnWithWhatItHasOpened) {
   for (std::size_t i = 0; i < n; ++i) EXPECT_TRUE(reader.ReadTensor(i).ok());
   EXPECT_TRUE(reader.WasReplaced());
   EXPECT_TRUE(reader.problems().empty());
+}
+
+// COMMIT tells how long the shard was, and its name is that of the copy now.
+TDBG_TEST(AReaderDoesNotTakeTheCopyForTheShardThatItHasOpened) {
+  const TemporaryDirectory run;
+  const std::string directory = Write(run, /*in_one_shard=*/true);
+  const auto opened = RunReader::Open(directory, {});
+  EXPECT_TRUE(opened.ok());
+  RunReader& reader = *opened.value();
+  EXPECT_TRUE(!Apply(FileSystem::Posix(), directory, {.last_steps = 0})
+                   .removals.empty());
+  reader.Poll();
+  EXPECT_TRUE(reader.problems().empty());
+  EXPECT_TRUE(reader.WasReplaced());
 }
 
 }  // namespace
