@@ -81,9 +81,11 @@ py::tuple GatherRows(LockedReader& reader,
   reader.With([&](RunReader& inner) { inner.GatherRows(query, &gathered); });
   std::vector<std::uint32_t> of;
   std::vector<std::uint64_t> counts;
+  std::vector<std::uint8_t> ascend;
   for (const RowColumns::Stretch& stretch : gathered.stretches) {
     of.push_back(stretch.definition);
     counts.push_back(stretch.n);
+    ascend.push_back(stretch.ascends ? 1 : 0);
   }
   py::list columns;
   for (std::vector<std::uint64_t>& field : gathered.fields()) {
@@ -92,6 +94,7 @@ py::tuple GatherRows(LockedReader& reader,
   return py::make_tuple(
       ArrayOf(std::move(of), py::dtype::of<std::uint32_t>()),
       ArrayOf(std::move(counts), py::dtype::of<std::uint64_t>()),
+      ArrayOf(std::move(ascend), py::dtype::of<bool>()),
       ArrayOf(std::move(gathered.places), py::dtype::of<std::uint32_t>()),
       columns);
 }

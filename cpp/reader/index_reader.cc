@@ -10,8 +10,9 @@
 namespace tdbg {
 namespace {
 
-// What is read of columns at once, unless one is larger.
-constexpr std::size_t kReadAtOnce = 1U << 20;
+// What is read of columns at once, unless one is larger: it stays in the cache
+// while it is checked and gone through.
+constexpr std::size_t kReadAtOnce = 1U << 18;
 
 // The size that an entry of each kind has in this version.
 std::size_t EntrySize(SectionKind kind) {

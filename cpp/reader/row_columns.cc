@@ -5,10 +5,28 @@
 
 namespace tdbg {
 
+namespace {
+
+// Grows as by adding one at a time: a shard more must not copy all again.
+template <typename Value>
+void MakeRoom(std::vector<Value>* values, std::size_t n) {
+  const std::size_t needed = values->size() + n;
+  if (needed <= values->capacity()) return;
+  values->reserve(std::max(needed, 2 * values->capacity()));
+}
+
+}  // namespace
+
+void RowColumns::Reserve(std::size_t n) {
+  MakeRoom(&places, n);
+  for (std::vector<std::uint64_t>& field : fields_) MakeRoom(&field, n);
+}
+
 void RowColumns::Add(std::uint32_t definition,
                      std::span<const ColumnRow> rows) {
   const std::vector<std::int64_t>& steps = query_->steps;
   chosen_.clear();
+  bool ascends = true;
   std::size_t at = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const std::int64_t step = rows[i].step;
@@ -18,6 +36,7 @@ void RowColumns::Add(std::uint32_t definition,
           std::lower_bound(steps.begin(), steps.end(), step) - steps.begin());
       if (at == steps.size() || steps[at] != step) continue;
     }
+    ascends = ascends && (chosen_.empty() || places.back() < at);
     chosen_.push_back(static_cast<std::uint32_t>(i));
     places.push_back(static_cast<std::uint32_t>(at));
     if (at + 1 < steps.size() && i + 1 < rows.size() &&
@@ -26,7 +45,8 @@ void RowColumns::Add(std::uint32_t definition,
     }
   }
   if (chosen_.empty()) return;
-  stretches.push_back({.definition = definition, .n = chosen_.size()});
+  stretches.push_back(
+      {.definition = definition, .n = chosen_.size(), .ascends = ascends});
   for (std::size_t f = 0; f < fields_.size(); ++f) {
     std::vector<std::uint64_t>& field = fields_[f];
     const std::size_t begin = field.size();

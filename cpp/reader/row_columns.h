@@ -29,11 +29,15 @@ class RowColumns {
   struct Stretch {
     std::uint32_t definition = 0;
     std::uint64_t n = 0;
+    bool ascends = true;  // Each step comes once, and none before another.
   };
 
   // `query` outlives this.
   explicit RowColumns(const RowColumnsQuery* query)
       : query_(query), fields_(query->fields.size()) {}
+
+  // Makes room for so many rows more.
+  void Reserve(std::size_t n);
 
   // Adds those of `rows`, all of this definition, whose steps are asked for.
   void Add(std::uint32_t definition, std::span<const ColumnRow> rows);

@@ -17,6 +17,9 @@ void Shard::GatherRows(const RowColumnsQuery& query, RowColumns* gathered) {
     return ColumnCost{.per_column = 200, .per_row = 5};
   });
   if (columns) {
+    std::size_t n_rows = 0;
+    for (const Group& column : *columns) n_rows += column.n;
+    gathered->Reserve(n_rows);
     const std::size_t n = index_->VisitColumns(
         *columns, [&](const Group& column, std::span<const ColumnRow> rows) {
           gathered->Add(column.definition, rows);

@@ -429,14 +429,16 @@ class RunReader:
     ) -> tuple[
         NDArray[np.uint32],
         NDArray[np.uint64],
+        NDArray[np.bool_],
         NDArray[np.uint32],
         list[NDArray[np.uint64]],
     ]:
         """Fields of the rows of these definitions at these steps, each contiguous.
 
         Rows of one definition follow each other: returns the definition and the
-        length of each such stretch; of each row the place of its step in *steps*,
-        which are to ascend; and the bits of each field, by its number in ``FIELDS``.
+        length of each such stretch, and whether its steps ascend, each once; of each
+        row the place of its step in *steps*, which are to ascend; and the bits of each
+        field, by its number in ``FIELDS``.
         """
 
     def segments(

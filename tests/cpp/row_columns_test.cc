@@ -1,11 +1,13 @@
 // RowColumns: of each row that is asked for, the place of its step and its
 // fields; the Python tests compare whole runs (trial/tables).
 //
-// Seen to fail when: a step that comes twice moves on to the next place.
+// Seen to fail when: a step that comes twice moves on to the next place; a
+// stretch is compared with the last row of the one before.
 
 #include "reader/row_columns.h"
 
 #include <bit>
+#include <span>
 #include <vector>
 
 #include "testing.h"
@@ -51,6 +53,23 @@ TDBG_TEST(AStepMayComeTwiceAndGoBack) {
   gathered.Add(7, rows);
   const std::vector<std::uint32_t> places = {0, 0, 2, 1, 2};
   EXPECT_TRUE(gathered.places == places);
+  EXPECT_FALSE(gathered.stretches[0].ascends);
+}
+
+TDBG_TEST(AStretchAscendsIfEachStepComesOnceAfterTheOnesBefore) {
+  const RowColumnsQuery query = {
+      .definitions = {7, 8}, .steps = {1, 2, 3}, .fields = {}};
+  RowColumns gathered(&query);
+  const std::vector<ColumnRow> rows = {RowAt(1, 0), RowAt(3, 0), RowAt(3, 0)};
+  gathered.Add(7, std::span(rows).first(2));
+  // What others have is nothing to it.
+  gathered.Add(8, std::span(rows).first(1));
+  gathered.Add(8, std::span(rows).last(2));
+  gathered.Add(8, std::vector<ColumnRow>{RowAt(9, 0), RowAt(2, 0)});
+  EXPECT_TRUE(gathered.stretches[0].ascends);
+  EXPECT_TRUE(gathered.stretches[1].ascends);
+  EXPECT_FALSE(gathered.stretches[2].ascends);
+  EXPECT_TRUE(gathered.stretches[3].ascends);
 }
 
 TDBG_TEST(WithoutARowThereIsNoStretch) {

@@ -48,7 +48,7 @@ def sql(
     Args:
         query: One SELECT, of the tables statistics, scalars, steps, findings, events
             and runs: docs/tables.md has their columns.
-        runs: Trials, or paths of runs, of folders of runs, or patterns.
+        runs: Trials, or paths or URLs of runs, of folders of runs, or patterns.
         parameters: Values for ``?`` or ``$name`` in the query.
 
     Raises:

@@ -9,12 +9,13 @@ Thread safety: a scan reads several runs at once, in threads of its own.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from functools import partial, reduce
 from itertools import pairwise
 from operator import and_
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ from tdbg.trial import (
     Batch,
     Column,
     RunTable,
+    StepNumbers,
     Trial,
     Words,
     record_batch,
@@ -111,6 +113,14 @@ class TableOfRuns(ds.Dataset):  # type: ignore[misc]
             raise
 
 
+class _Steps(TypedDict, total=False):
+    """The steps of a run that may have rows; all, where nothing is said."""
+
+    start: int
+    end: int
+    mode: ModeKeys
+
+
 class _Reader:
     """Reads what a scan asks for, run by run."""
 
@@ -131,8 +141,10 @@ class _Reader:
             needed += sorted(asked.columns.difference(needed))
         self._needed = [columns[name] for name in needed]
         self._schema = schema_of(self._needed)
-        # Of runs that have the same tensors, which are asked for.
+        # Of runs that have the same tensors, which are asked for; and of those that
+        # have the same steps, which.
         self._tensors: dict[tuple[str, ...], tuple[list[int], bool]] = {}
+        self._steps: dict[bytes, _Steps | None] = {}
 
     def batches(self, run: int, trial: Trial) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a run."""
@@ -166,10 +178,10 @@ class _Reader:
                 return None, True
             table = table.narrowed(names=kept)
         if self._table in _OF_STEPS and asked.columns.intersection(STEP_COLUMNS):
-            scope = _kept_steps(asked, of_run, table)
-            if scope is None:
+            steps = self._kept_steps(asked, of_run, table.steps())
+            if steps is None:
                 return None, True
-            table = table.narrowed(**scope)
+            table = table.narrowed(**steps)
         return table, is_certain
 
     def _kept_tensors(
@@ -196,12 +208,30 @@ class _Reader:
         kept, is_certain = found
         return [names[i] for i in kept], is_certain
 
+    def _kept_steps(
+        self, asked: Filter, of_run: ds.Expression, steps: StepNumbers
+    ) -> _Steps | None:
+        """Return the steps that may have a row; None: none has."""
+        if RUN.name in asked.columns:
+            return _kept_steps(asked, of_run, steps)
+        key = _digest(steps)
+        if key not in self._steps:
+            self._steps[key] = _kept_steps(asked, of_run, steps)
+        return self._steps[key]
+
+
+def _digest(steps: StepNumbers) -> bytes:
+    """Return what two runs have in common if their steps have all the same numbers."""
+    found = hashlib.blake2b(digest_size=16)
+    for each in (steps.steps, steps.training_steps, steps.modes, steps.mode_steps):
+        found.update(np.ascontiguousarray(each).data)
+    return found.digest()
+
 
 def _kept_steps(
-    asked: Filter, of_run: ds.Expression, table: RunTable
-) -> dict[str, Any] | None:
+    asked: Filter, of_run: ds.Expression, steps: StepNumbers
+) -> _Steps | None:
     """Return the global steps and the mode that may have rows; None: none has."""
-    steps = table.steps()
     modes = [mode for mode in ModeKeys if (steps.modes == mode.value).any()]
     kept = asked.possible([of_run & (ds.field("mode") == m.name) for m in modes])
     first, stop = 0, len(steps) if kept else 0
@@ -216,7 +246,7 @@ def _kept_steps(
         first, stop = found
     if first >= stop:
         return None
-    scope: dict[str, Any] = {}
+    scope: _Steps = {}
     if len(kept) == 1 < len(modes):
         scope["mode"] = modes[kept[0]]
     if stop - first < len(steps):

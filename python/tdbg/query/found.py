@@ -7,6 +7,7 @@ Errors: a run that cannot be read is noted, and hides no other.
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import threading
@@ -15,13 +16,16 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TypeAlias
 
+from tdbg import remote
 from tdbg.errors import NotARun, TdbgError
+from tdbg.remote import is_url
 from tdbg.run.directory import find_runs
 from tdbg.trial import Trial, create_trial
 
 __all__ = ["FoundRuns", "Run", "Runs"]
 
-#: A trial, or the path of a run, of a folder of runs, or a pattern such as ``runs/*``.
+#: A trial, or the path or URL of a run, of a folder of runs, or a pattern such as
+#: ``runs/*``.
 Run: TypeAlias = str | os.PathLike[str] | Trial
 Runs: TypeAlias = Run | Sequence[Run]
 
@@ -90,26 +94,59 @@ class FoundRuns:
 
 
 def _paths(given: str | os.PathLike[str]) -> list[str]:
-    """Return the runs at a path, below it, or of a pattern.
+    """Return the runs at a path or URL, below it, or of a pattern.
 
     Raises:
         NotARun: If there is none.
     """
     text = os.fspath(given)
-    if "://" in text:
-        return [text]
-    places = [text]
-    if glob.has_magic(text) and not Path(text).exists():
-        places = sorted(glob.glob(text))  # noqa: PTH207 - of any folder
-    found = [str(run) for place in places for run in find_runs(place)]
+    found = _at_url(text) if is_url(text) else _at_path(text)
     if not found:
         msg = f"there is no run at {text}"
         raise NotARun(msg, file=text, kind="missing")
     return found
 
 
+def _at_path(path: str) -> list[str]:
+    places = [path]
+    if glob.has_magic(path) and not Path(path).exists():
+        places = sorted(glob.glob(path))  # noqa: PTH207 - of any folder
+    return [str(run) for place in places for run in find_runs(place)]
+
+
+def _at_url(url: str) -> list[str]:
+    """Return the runs at or below what matches, folder by folder."""
+    folders = url.split("/")
+    first = next((i for i, each in enumerate(folders) if glob.has_magic(each)), None)
+    found = remote.find_runs("/".join(folders[:first]))
+    if first is None:
+        return found
+    wanted = [each for each in folders[first:] if each]
+    return [run for run in found if _matches(run.split("/")[first:], wanted)]
+
+
+def _matches(folders: Sequence[str], wanted: Sequence[str]) -> bool:
+    return len(folders) >= len(wanted) and all(
+        map(fnmatch.fnmatchcase, folders, wanted)
+    )
+
+
 def _names(paths: Iterable[str]) -> list[str]:
-    """Return what the runs at these paths are called, each path once."""
-    places = [Path(path).resolve() for path in dict.fromkeys(paths)]
-    common = os.path.commonpath([place.parent for place in places]) if places else ""
-    return [os.path.relpath(place, common) for place in places]
+    """Return what the runs at these paths are called, each path once.
+
+    That of a URL is all of it, beside runs of this machine.
+    """
+    distinct = list(dict.fromkeys(paths))
+    local = [str(Path(path).resolve()) for path in distinct if not is_url(path)]
+    short_local = iter(_below_common(local))
+    urls = [path for path in distinct if is_url(path)]
+    short_urls = iter(urls if local else _below_common(urls))
+    return [next(short_urls if is_url(path) else short_local) for path in distinct]
+
+
+def _below_common(paths: Sequence[str]) -> list[str]:
+    """Return paths below the folder that all have in common."""
+    folders = [path.split("/") for path in paths]
+    # Of lists, whatever its name says, it compares the parts.
+    common = len(os.path.commonprefix([each[:-1] for each in folders]))
+    return ["/".join(each[common:]) for each in folders]

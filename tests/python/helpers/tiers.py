@@ -71,6 +71,7 @@ SECOND = {
     "rules/builtin/test_rules_name_the_fault.py": "whole trainings",
     "trial/tables/test_conversions.py": "libraries of tables",
     "query/test_sql.py": "DuckDB and libraries of tables",
+    "query/test_urls.py": "DuckDB and stores",
     "cli/test_sql.py": "DuckDB",
     "pytorch/test_compile.py": "torch.compile",
     "pytorch/test_compile_hooks.py": "torch.compile",

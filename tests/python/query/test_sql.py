@@ -147,6 +147,20 @@ def test_steps_and_modes_that_are_not_asked_for_are_not_read(
     assert reads.gathered == [("run0", 7, N_STEPS // 4)]
 
 
+def test_each_run_is_filtered_by_its_own_steps(tmp_path: Path, reads: Reads) -> None:
+    for name, every in {"a": 1, "b": 1, "c": 3}.items():
+        with RunBuilder(tmp_path / name) as run:
+            for step in range(0, 30, every):
+                value = np.full(4, step, np.float32)
+                run.save(step, "w", value, what="statistics")
+                run.end_step(step)
+    query = "select run, l2 from statistics where global_step between 3 and 6"
+    found = sorted(sql(query, tmp_path))
+    all_steps = [(name, 2.0 * step) for name in "ab" for step in (3, 4, 5, 6)]
+    assert found == [*all_steps, ("c", 6.0), ("c", 12.0)]
+    assert sorted(reads.gathered) == [("a", 1, 4), ("b", 1, 4), ("c", 1, 2)]
+
+
 def test_tables_join(folder: Path) -> None:
     answer = sql(
         'select r.run, r.settings."optimizer/lr" as lr, max(s.value) as accuracy '

@@ -104,7 +104,8 @@ def array_of(values: Values, type_: pa.DataType) -> pa.Array:
         lacks = values.codes < 0
         codes = pa.array(values.codes, mask=lacks if lacks.any() else None)
         words = pa.array(values.words, pa.string())
-        return pa.DictionaryArray.from_arrays(codes, words)
+        # Numbers of words are not checked: they were made beside these words.
+        return pa.DictionaryArray.from_arrays(codes, words, safe=False)
     if isinstance(values, np.ma.MaskedArray):
         return pa.array(values.data, type_, mask=np.ma.getmaskarray(values))
     if values.dtype == object:

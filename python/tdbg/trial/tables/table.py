@@ -179,7 +179,7 @@ def _statistics_batches(
         numbers = StepNumbers.of(run, scope)
         names = list(scope.names or ())
         layout = layout_of(run.sources_of(None), names)
-        roles = _roles_of(run, names)
+        roles = _roles_of(run, names) if "role" in columns else Words.of([])
     fields = fields_for(columns)
     for chosen in _parts(len(names), len(numbers)):
         with run.lock:
@@ -263,6 +263,7 @@ class _Stretches:
     names: NDArray[np.int64]  # Of each stretch the tensor.
     classes: NDArray[np.uint8]  # And of its extremes the class.
     counts: NDArray[np.int64]  # And how many rows it has.
+    ascend: NDArray[np.bool_]  # And whether its steps do, each coming once.
     places: NDArray[np.integer]  # Of each row the place of its step.
     fields: Fields
 
@@ -287,6 +288,7 @@ class _Stretches:
             self.names[keep],
             self.classes[keep],
             self.counts[keep],
+            self.ascend[keep],
             self.places[rows],
             {name: values[rows] for name, values in self.fields.items()},
         )
@@ -304,22 +306,24 @@ def _of_source(
     ids = layout.ids[of_chosen & (layout.of_whole == 0) & (layout.index >= 0)]
     if first == stop or not len(ids):
         return None
-    definitions, counts, places, values = source.writer.reader.gather_rows(
+    definitions, counts, ascend, places, values = source.writer.reader.gather_rows(
         ids, steps[first:stop], [FIELDS.index(name) for name in fields]
     )
     at = np.searchsorted(layout.ids, definitions)
+    places += np.uint32(first)
     return _Stretches(
         layout.names[at],
         layout.classes[at],
         counts.astype(np.int64),
-        places + np.uint32(first),
+        ascend,
+        places,
         dict(zip(fields, values, strict=True)),
     )
 
 
 def _met_twice(found: Sequence[_Stretches]) -> set[int]:
     """The tensors that have several rows at a step, or steps that go back."""
-    bad = [_going_back(each) for each in found]
+    bad = [each.names[~each.ascend] for each in found]
     names, firsts, lasts = [], [], []
     for each in found:
         ends = np.cumsum(each.counts)
@@ -333,15 +337,6 @@ def _met_twice(found: Sequence[_Stretches]) -> set[int]:
     of, first, last = of[order], first[order], last[order]
     again = (of[1:] == of[:-1]) & (first[1:] <= last[:-1])
     return {*np.concatenate([of[1:][again], *bad]).tolist()}
-
-
-def _going_back(stretches: _Stretches) -> NDArray[np.int64]:
-    """The tensors within a stretch of which steps do not ascend."""
-    places = stretches.places
-    falls = np.flatnonzero(places[1:] <= places[:-1]) + 1
-    ends = np.cumsum(stretches.counts)
-    falls = falls[~np.isin(falls, ends)]
-    return stretches.names[np.searchsorted(ends, falls, "right")]
 
 
 # --- Rows that are merged ---------------------------------------------------
