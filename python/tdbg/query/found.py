@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeAlias
 
@@ -147,6 +148,6 @@ def _names(paths: Iterable[str]) -> list[str]:
 def _below_common(paths: Sequence[str]) -> list[str]:
     """Return paths below the folder that all have in common."""
     folders = [path.split("/") for path in paths]
-    # Of lists, whatever its name says, it compares the parts.
-    common = len(os.path.commonprefix([each[:-1] for each in folders]))
+    levels = zip(*(each[:-1] for each in folders), strict=False)
+    common = len(list(takewhile(lambda level: len({*level}) == 1, levels)))
     return ["/".join(each[common:]) for each in folders]
