@@ -122,13 +122,13 @@ def _at_url(url: str) -> list[str]:
     found = remote.find_runs("/".join(folders[:first]))
     if first is None:
         return found
-    wanted = [each for each in folders[first:] if each]
-    return [run for run in found if _matches(run.split("/")[first:], wanted)]
+    patterns = [each for each in folders[first:] if each]
+    return [run for run in found if _matches(run.split("/")[first:], patterns)]
 
 
-def _matches(folders: Sequence[str], wanted: Sequence[str]) -> bool:
-    return len(folders) >= len(wanted) and all(
-        map(fnmatch.fnmatchcase, folders, wanted)
+def _matches(folders: Sequence[str], patterns: Sequence[str]) -> bool:
+    return len(folders) >= len(patterns) and all(
+        map(fnmatch.fnmatchcase, folders, patterns)
     )
 
 
