@@ -15,6 +15,7 @@ to one thread.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -44,7 +45,7 @@ SHOWN = (
     *("cost", "created", "stopped", "wall", "bytes", "damaged_files", "verdict"),
     *("counts", "last_loss", "starts", "ends", "missing"),
 )
-# A process takes a third of a second to start: as long as it takes to read so many.
+# A process takes a third of a second to start: longer than it takes to read so many.
 RUNS_EACH = 32
 MOST_READERS = 8
 # Threads that wait for the disk; Python runs in one of them at a time.
@@ -101,7 +102,7 @@ def _spark(found: Curve) -> dict[str, Any]:
 def readers_for(n_runs: int) -> int:
     """Return how many processes are worth while for so many runs; it may be none."""
     cores = len(os.sched_getaffinity(0))
-    return min(cores, MOST_READERS, n_runs // RUNS_EACH)
+    return min(cores, MOST_READERS, max(0, n_runs // RUNS_EACH - 1))
 
 
 def read_row(path: str) -> dict[str, Any]:
@@ -231,14 +232,18 @@ def tell_runs(runs: Runs, ids: Sequence[str]) -> Generator[dict[str, Any]]:
 
 
 class _Telling:
-    """Threads that read rows, each with a process of its own if there are many."""
+    """Threads that read rows, each with a process of its own if there are many.
+
+    The first rows, which somebody may see, do not share the processor with processes
+    that start.
+    """
 
     def __init__(self, runs: Runs, n_readers: int, n_threads: int) -> None:
         self._runs = runs
-        self._readers = [RowReader() for _ in range(n_readers)]
-        self._idle: SimpleQueue[RowReader] = SimpleQueue()
-        for each in self._readers:
-            self._idle.put(each)
+        self._n_readers = n_readers
+        self._readers: list[RowReader] = []
+        self._idle: SimpleQueue[RowReader | None] = SimpleQueue()
+        self._numbers = itertools.count()
         self._threads = ThreadPoolExecutor(max(n_readers, n_threads))
 
     def __enter__(self) -> Self:
@@ -253,12 +258,23 @@ class _Telling:
         return self._threads.submit(_told, self._runs, id_, self._read)
 
     def _read(self, path: str) -> dict[str, Any]:
-        if not self._readers:
+        number = next(self._numbers)
+        if not self._n_readers or number < RUNS_EACH:
             return read_row(path)
+        if number == RUNS_EACH:
+            self._start()
         reader = self._idle.get()
         try:
-            return reader.read(path)
+            return read_row(path) if reader is None else reader.read(path)
         finally:
+            self._idle.put(reader)
+
+    def _start(self) -> None:
+        for _ in range(self._n_readers):
+            reader = None
+            with contextlib.suppress(OSError):  # Too many processes: this one reads.
+                reader = RowReader()
+                self._readers.append(reader)
             self._idle.put(reader)
 
 

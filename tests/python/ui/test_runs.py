@@ -100,6 +100,13 @@ def test_many_runs_are_read_by_processes_which_say_what_one_says(
     alone = told(Runs([str(tmp_path)]))
     assert alone["run3"]["state"] == "unreadable"
     monkeypatch.setattr("tdbg.ui.rows.readers_for", lambda _: 2)
+    monkeypatch.setattr("tdbg.ui.rows.RUNS_EACH", 2)
+    assert told(Runs([str(tmp_path)])) == alone
+
+    def no_process() -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr("tdbg.ui.rows.RowReader", no_process)
     assert told(Runs([str(tmp_path)])) == alone
 
 
@@ -135,7 +142,7 @@ def test_whoever_has_gone_waits_for_no_run(tmp_path: Path, opened: list[str]) ->
     assert len(opened) < 40
 
 
-@pytest.mark.parametrize(("n", "most"), [(31, 0), (32, 1), (100_000, 8)])
+@pytest.mark.parametrize(("n", "most"), [(63, 0), (64, 1), (100_000, 8)])
 def test_few_runs_are_worth_no_process(n: int, most: int) -> None:
     assert readers_for(n) <= most
 
