@@ -1,0 +1,1 @@
+"""Where two trainings part: tdbg beside hashes, hooks by hand and dumps."""
