@@ -15,6 +15,7 @@ from tdbg.remote.layout import (
     ShippedFile,
     newest_manifests,
 )
+from tdbg.remote.outbox import Outbox
 from tdbg.remote.shipping import Shipping
 from tdbg.remote.spool import lead_spool, spool_of, spool_url
 from tdbg.remote.stores import Listed, Store, check_url, is_url, open_store, scrub
@@ -27,6 +28,7 @@ __all__ = [
     "FollowedWriter",
     "Listed",
     "Manifest",
+    "Outbox",
     "Progress",
     "ShippedFile",
     "Shipping",

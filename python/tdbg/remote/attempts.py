@@ -45,6 +45,7 @@ class Attempts:
         failures: How many requests failed.
         retries: How often one that failed was repeated.
         error: Why the last one failed; "" once one has succeeded.
+        kind: Of that error, as ``StorageError.kind``.
 
     Raises:
         ConfigurationError: If the URL is bad, or a library is missing.
@@ -59,7 +60,7 @@ class Attempts:
         self._next = 0.0
         self._before = 0  # Requests to stores that are used no more.
         self.failures = self.retries = 0
-        self.error = ""
+        self.error, self.kind = "", ""
 
     @property
     def requests(self) -> int:
@@ -131,13 +132,13 @@ class Attempts:
     def _note_success(self) -> None:
         with self._lock:
             self._failed_in_row = 0
-            self.error = ""
+            self.error, self.kind = "", ""
 
     def _note_failure(self, error: StorageError) -> None:
         with self._lock:
             self.failures += 1
             self._failed_in_row += 1
-            self.error = str(error)
+            self.error, self.kind = str(error), error.kind or ""
             if error.kind == "denied":
                 # A new one reads credentials again, which somebody may have renewed.
                 self._before += self._store.n_requests

@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -273,61 +273,33 @@ class FollowedRun:
         else:
             writer.is_first = False
         found = {each.name: each for block in blocks for each in block.files}
+        self._take_sizes(writer, found.values(), manifest)
         for each in found.values():
+            writer.files.add(each.name, each.size, each.ranges)
+        self.writers[name] = writer
+        writer.take(manifest)
+
+    def _take_sizes(
+        self, writer: FollowedWriter, files: Iterable[ShippedFile], manifest: Manifest
+    ) -> None:
+        """Remember how large each file is, which never changes."""
+        for each in files:
             known = writer.sizes.setdefault(each.name, each.size)
             if known != each.size:
-                shown = self._shown(f"w/{name}/{each.name}")
+                shown = self._shown(f"w/{writer.name}/{each.name}")
                 msg = (
                     f"{shown} had {known:,} bytes, and its list says {each.size:,} now"
                 )
                 raise CorruptionError(msg, file=shown, kind="damage")
+            self._fetcher.sizes[f"w/{writer.name}/{each.name}"] = each.size
         n_bytes = sum(writer.sizes.values())
         if (len(writer.sizes), n_bytes) != (manifest.n_files, manifest.n_bytes):
-            shown = self._shown(f"{MANIFESTS}/{name}/{manifest_name(manifest.number)}")
+            number = manifest_name(manifest.number)
+            shown = self._shown(f"{MANIFESTS}/{writer.name}/{number}")
             msg = (
                 f"{shown} tells of {manifest.n_files:,} files with "
                 f"{manifest.n_bytes:,} bytes, and its lists of {len(writer.sizes):,} "
                 f"with {n_bytes:,}"
-            )
-            raise CorruptionError(msg, file=shown, kind="damage")
-        self._fetcher.sizes.update(
-            (f"w/{name}/{file}", size) for file, size in writer.sizes.items()
-        )
-        for each in found.values():
-            writer.files.add(each.name, each.size, each.ranges)
-        writer.blocks = {block for block, _ in manifest.blocks}
-        writer.manifest, writer.seen = manifest, time.monotonic()
-        self.writers[name] = writer
-        writer.tell()
-        page = writer.page()
-        heartbeat = 0 if page is None else int(page["heartbeat_ns"])
-        if writer.beaten is None or heartbeat != writer.heartbeat:
-            writer.heartbeat, writer.beaten = heartbeat, manifest.time
-        writer.tell()
-
-    def _check_sizes(
-        self,
-        writer: FollowedWriter,
-        found: Mapping[str, ShippedFile],
-        manifest: Manifest,
-    ) -> None:
-        sizes = {name: each.size for name, each in found.items()}
-        for name in sizes.keys() & writer.sizes.keys():
-            if sizes[name] != writer.sizes[name]:
-                shown = self._shown(f"w/{writer.name}/{name}")
-                msg = (
-                    f"{shown} had {writer.sizes[name]:,} bytes, and its list says "
-                    f"{sizes[name]:,} now"
-                )
-                raise CorruptionError(msg, file=shown, kind="damage")
-        sizes = writer.sizes | sizes
-        told = manifest.n_files, manifest.n_bytes
-        if told != (len(sizes), sum(sizes.values())):
-            number = manifest_name(manifest.number)
-            shown = self._shown(f"{MANIFESTS}/{writer.name}/{number}")
-            msg = (
-                f"{shown} tells of {told[0]:,} files with {told[1]:,} bytes, and its "
-                f"lists of {len(sizes):,} with {sum(sizes.values()):,}"
             )
             raise CorruptionError(msg, file=shown, kind="damage")
 

@@ -70,6 +70,8 @@ class Uploader:
         run: The directory: a spool, or a local run.
         url: Where the run is to be.
         empties: Whether files are deleted here once they are there.
+        is_guest: Whether the run is others', and must be there: none is made, and its
+            requests are theirs.
         is_over: Whether to give up, asked often.
 
     Raises:
@@ -82,6 +84,7 @@ class Uploader:
         url: str,
         *,
         empties: bool,
+        is_guest: bool = False,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self.url = url
@@ -89,7 +92,7 @@ class Uploader:
         self._empties = empties
         self._deadline: float | None = None
         self._attempts = Attempts(url, lambda: is_over() or self._is_late())
-        self._mirror = RequestMirror(run, self._attempts)
+        self._mirror = None if is_guest else RequestMirror(run, self._attempts)
         self._description: dict[str, Any] = {}
         self._shipments: dict[str, Shipment] = {}
         self._refused: dict[str, str] = {}
@@ -123,6 +126,10 @@ class Uploader:
         """RUN.json, the same here and there."""
         there = _read_if_there(store, RUN_FILE)
         here = _read_here(self._run / RUN_FILE)
+        if there is None and self._mirror is None:
+            shown = f"{store.url}/{RUN_FILE}"
+            msg = f"{store.url} is no run: it has no {RUN_FILE}"
+            raise NotARun(msg, file=shown, kind="missing")
         if there is None:
             if here is None:
                 create_run(self._run)
@@ -180,7 +187,8 @@ class Uploader:
         Raises:
             GivenUp: If it was over.
         """
-        self._mirror.step()
+        if self._mirror is not None:
+            self._mirror.step()
         for writer in writer_directories(self._run):
             name = writer.path.name
             if name not in self._shipments and name not in self._refused:
@@ -240,6 +248,11 @@ class Uploader:
         finally:
             tell(self.progress())
             pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the store has refused the last request."""
+        return self._attempts.kind == "denied"
 
     @property
     def refused(self) -> dict[str, str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from run_builder import simple_run
+from run_builder import RunBuilder, simple_run
 from store_runs import copy_run
 from tdbg.cli import _tdbg
-from tdbg.remote import Store, asked, open_store
+from tdbg.remote import Store, asked, open_store, outbox
+from tdbg.rules import Engine
 from tdbg.run.requests import RequestListener, request_stop
 from tdbg.trial import create_trial
 
@@ -23,6 +26,14 @@ def store(tmp_path: Path) -> Store:
     simple_run(tmp_path / "digits")
     copy_run(tmp_path / "digits", made)
     return made
+
+
+def sick_run(path: Path) -> None:
+    """A finished run whose weights become NaN."""
+    with RunBuilder(path) as run:
+        for step in range(5):
+            values = np.full((4, 3), np.nan if step > 2 else 0.5, np.float32)
+            run.step(step, {"fc.weight": values})
 
 
 def printed(*arguments: str) -> tuple[int, object]:
@@ -61,11 +72,61 @@ def test_runs_below_a_url_are_listed(store: Store) -> None:
     assert [each["run"] for each in found["runs"]] == [store.url]  # type: ignore[index,call-overload]
 
 
-def test_findings_are_not_written_to_a_store_and_check_says_so(store: Store) -> None:
-    before = [each.name for each in store.list()]
-    _, found = printed("check", store.url)
-    assert f"{store.url} is in a store" in json.dumps(found)
-    assert [each.name for each in store.list()] == before
+def test_findings_are_written_to_the_store_where_others_read_them(
+    tmp_path: Path,
+) -> None:
+    store = open_store(f"memory://bucket-{uuid.uuid4().hex}/runs/sick")
+    sick_run(tmp_path / "sick")
+    copy_run(tmp_path / "sick", store)
+    (code, found) = printed("check", store.url)
+    assert code == 1
+    (told,) = found["findings"]  # type: ignore[index, call-overload]
+    assert found["notes"] == []  # type: ignore[index, call-overload]
+    (read,) = create_trial(store.url).findings()
+    assert read.message == told["message"]
+    # The same verdict is not written twice, nor by another name.
+    before = store.list()
+    assert printed("check", store.url)[0] == 1
+    assert store.list() == before
+    names = {each.name.split("/")[1] for each in before if each.name[:2] == "w/"}
+    assert names == {"train-0-1", "engine-0-1"}
+
+
+def test_while_a_run_is_watched_others_see_what_was_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "SHARD_AGE_SECONDS", 0.1)
+    store = open_store(f"memory://bucket-{uuid.uuid4().hex}/runs/sick")
+    sick_run(tmp_path / "sick")
+    copy_run(tmp_path / "sick", store, state="open")
+    engine = Engine(store.url)
+    (found,) = next(engine.follow())
+    deadline = time.monotonic() + 30
+    while not (seen := create_trial(store.url).findings()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert seen[0].message == found.message
+    assert engine.finish().notes == ()
+
+
+def test_a_store_that_may_not_be_written_is_judged_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"memory://bucket-{uuid.uuid4().hex}/runs/sick")
+    sick_run(tmp_path / "sick")
+    copy_run(tmp_path / "sick", store)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "read only")
+
+    monkeypatch.setattr(type(store.fs), "pipe_file", refuse)
+    before = time.monotonic()
+    code, found = printed("check", store.url)
+    assert code == 1
+    (note,) = found["notes"]  # type: ignore[index, call-overload]
+    assert "not all findings could be recorded" in note
+    assert "read only" in note
+    assert time.monotonic() - before < 20  # Not the minute that it may take.
 
 
 def test_a_request_is_one_that_the_training_obeys(tmp_path: Path, store: Store) -> None:

@@ -125,21 +125,18 @@ class Report(Shown):
         }
 
 
-NOT_RECORDED = "findings were not recorded in the run"
-
-
 class Engine:
     """Runs a set of rules over one run.
 
     Args:
-        run: Directory of the run, or a trial of it.
+        run: Directory or URL of the run, or a trial of it.
         rules: Rules or names of rules; None: all rules of tdbg, with their defaults.
         actions: Called with every finding.
         record: Whether to write findings and statuses into the run, unless the run
-            has the same from an engine before.  Needs *run* to be a directory.
+            has the same from an engine before.  Needs *run* to be a path or URL.
         max_window: Largest number of steps in a window; None: what fits in memory.
         isolate: Whether rules from outside of tdbg run in processes of their own.
-            Needs *run* to be a directory.
+            Needs *run* to be a path or URL.
         limits: What such a process may use.
 
     Attributes:
@@ -184,9 +181,7 @@ class Engine:
             self._trial = create_trial(run)
             is_far = is_url(run) and is_url(self._trial.path)
             self.run = os.fspath(run) if is_far else str(Path(run))
-            if record and is_far:
-                self._notes.append(f"{NOT_RECORDED}: {self.run} is in a store")
-            elif record:
+            if record:
                 from tdbg.rules.engine.finding_writer import FindingWriter
 
                 self._writer = FindingWriter(self._trial.path, self._trial)

@@ -1,5 +1,7 @@
 """Writes findings and rule statuses into the run, as events, if they are news.
 
+Into a run at a URL, too: the events are sent there (``tdbg.remote.Outbox``).
+
 Thread safety: none; owned by the engine.
 """
 
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tdbg._core import Capture
 from tdbg.errors import TdbgError
+from tdbg.remote import Outbox, is_url
 from tdbg.rules.runner import RuleStatus
 from tdbg.run.directory import open_run
 from tdbg.run.findings import Finding
@@ -37,16 +40,17 @@ class FindingWriter:
     until something is news, and for ever if nothing is.
 
     Args:
-        run_directory: The run.
+        run: Its directory or URL.
         trial: A trial of it, which says what engines have written before.
 
     Attributes:
         trouble: Why nothing, or not everything, could be recorded, or "".
     """
 
-    def __init__(self, run_directory: str | os.PathLike[str], trial: Trial) -> None:
+    def __init__(self, run: str | os.PathLike[str], trial: Trial) -> None:
         self.trouble = ""
-        self._run_directory = run_directory
+        self._run = run
+        self._outbox: Outbox | None = None
         self._known = _Verdicts()
         for event in trial.events():
             if event.kind in ("finding", "status"):
@@ -70,17 +74,17 @@ class FindingWriter:
         if waiting is None:
             return
         try:
-            run = open_run(self._run_directory)
-            self._capture = Capture(
-                str(run.path),
-                run_uuid=run.uuid,
-                attempt_uuid=uuid.uuid4().bytes,
-                role="engine",
-            )
+            self._capture = self._open()
         except (TdbgError, OSError) as error:
             self.trouble = f"findings could not be recorded in the run: {error}"
         for event in waiting:
             self._write(*event)
+
+    def _open(self) -> Capture:
+        if is_url(self._run):
+            self._outbox = Outbox(os.fspath(self._run))
+            return _writer_of(self._outbox.path, self._outbox.shard_age)
+        return _writer_of(self._run)
 
     def flush(self) -> None:
         """Make everything written visible to readers; begin if there is news."""
@@ -101,6 +105,10 @@ class FindingWriter:
         capture, self._capture = self._capture, None
         if capture is not None and not capture.close():
             self.trouble = NOT_ALL
+        outbox, self._outbox = self._outbox, None
+        unsent = "" if outbox is None else outbox.close()
+        if unsent:
+            self.trouble = f"{NOT_ALL}: {unsent}"
 
     def _event(
         self, step: int, kind: int, severity: int, document: dict[str, object]
@@ -120,6 +128,17 @@ class FindingWriter:
             return
         if not self._capture.event(step, kind, severity, content):
             self.trouble = NOT_ALL
+
+
+def _writer_of(run: str | os.PathLike[str], shard_age: float = 0.0) -> Capture:
+    made = open_run(run)
+    return Capture(
+        str(made.path),
+        run_uuid=made.uuid,
+        attempt_uuid=uuid.uuid4().bytes,
+        role="engine",
+        shard_age=shard_age,
+    )
 
 
 class _Verdicts:
