@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from tdbg.trial import TensorOverview, Trial, create_trial
 from tdbg.view import UNREADABLE, RunRow, RunView, row_of, view_of
 
 __all__ = ["command"]
+
+# Runs of a store that are read at once.
+AT_ONCE = 16
 
 
 @click.command("ls")
@@ -48,7 +52,7 @@ def command(
             _print_tensors(view, tensors)
         accounts.exit_if_unread(ctx, trial.problems())
         return
-    runs = {run: row_of(run) for run in found}
+    runs = _rows(found)
     if as_json:
         listed = [{"run": run, **row.to_json()} for run, row in runs.items()]
         output.emit_json({"folder": path, "runs": listed})
@@ -58,7 +62,15 @@ def command(
         output.console().print(output.plain(f"no run in {path}"))
 
 
-def _runs_at(path: str) -> list[str]:
+def _rows(runs: Sequence[str]) -> dict[str, RunRow]:
+    """A row for each run; of a store, many are read at once."""
+    if not runs or not is_url(runs[0]):
+        return {run: row_of(run) for run in runs}
+    with ThreadPoolExecutor(AT_ONCE, "tdbg-ls") as pool:
+        return dict(zip(runs, pool.map(row_of, runs), strict=True))
+
+
+def _runs_at(path: str) -> Sequence[str]:
     """The paths, or URLs, of the runs at or below one."""
     if is_url(path):
         return remote.find_runs(path)

@@ -39,6 +39,7 @@ class Fetcher:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.sizes: dict[str, int] = {}
+        self._versions: dict[str, str] = {}
 
     def read(self, name: str) -> bytes:
         """An object, whole."""
@@ -52,7 +53,8 @@ class Fetcher:
         """Some bytes of an object.
 
         Raises:
-            CorruptionError: If the object has another size than its manifest says.
+            CorruptionError: If the object has another size than its manifest says, or
+                is another one than before.
         """
         return self.again(lambda: self._range(name, offset, length))
 
@@ -75,16 +77,19 @@ class Fetcher:
 
     def _range(self, name: str, offset: int, length: int) -> bytes:
         try:
-            found = self.store.read(name, offset, offset + length)
+            found, version = self.store.read_range(name, offset, offset + length)
         except StorageError as error:
             if error.kind == "missing":
                 shown = f"{self.store.url}/{name}"
                 msg = f"{shown} was there, as its manifest says, and is not any more"
                 raise StorageError(msg, file=shown, kind="missing") from None
             raise
+        shown = f"{self.store.url}/{name}"
+        if version != self._versions.setdefault(name, version):
+            msg = f"{shown} was replaced while it was read; open the run again"
+            raise CorruptionError(msg, file=shown, offset=offset, kind="damage")
         if len(found) == length:
             return found
-        shown = f"{self.store.url}/{name}"
         size = self.store.size(name)
         known = self.sizes.get(name, size)
         if size != known:

@@ -15,14 +15,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tdbg.errors import CorruptionError, NotARun, StorageError, TdbgError
 from tdbg.remote.fetching import Fetcher
-from tdbg.remote.finding import nearest_runs
+from tdbg.remote.finding import FoundRun, nearest_runs
 from tdbg.remote.layout import (
     CLOSED,
     MANIFESTS,
@@ -140,7 +140,8 @@ class FollowedRun:
         self._fetcher = Fetcher(store)
         self._lock = threading.Lock()
         self._next_look = 0.0
-        if not self._look():
+        listed = url.manifests if isinstance(url, FoundRun) else None
+        if not self._look(listed):
             raise self._no_run()
         first = next(iter(self.writers.values())).manifest
         self.uuid = first.run_uuid
@@ -192,15 +193,18 @@ class FollowedRun:
         store = self._fetcher.store
         self._fetcher.again(lambda: store.write(name, content))
 
-    def _look(self) -> bool:
-        """Read what is new; return whether there is any writer."""
+    def _look(self, listed: Mapping[str, int] | None = None) -> bool:
+        """Read what is new; return whether there is any writer.
+
+        Args:
+            listed: The newest manifests, where they were listed just now.
+        """
         for is_last in (*[False] * (_LISTINGS - 1), True):
-            listed = self._fetcher.again(lambda: self._fetcher.store.list(MANIFESTS))
+            found = listed or self._list()
+            listed = None
             newest = {
                 name: number
-                for name, number in newest_manifests(
-                    [each.name for each in listed]
-                ).items()
+                for name, number in found.items()
                 if _WRITER.fullmatch(name) and self._is_new(name, number)
             }
             try:
@@ -211,6 +215,10 @@ class FollowedRun:
                 if error.kind != "missing" or is_last:
                     raise
         return bool(self.writers)
+
+    def _list(self) -> dict[str, int]:
+        listed = self._fetcher.again(lambda: self._fetcher.store.list(MANIFESTS))
+        return newest_manifests([each.name for each in listed])
 
     def _is_new(self, name: str, number: int) -> bool:
         known = self.writers.get(name)

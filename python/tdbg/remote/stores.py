@@ -6,8 +6,9 @@ the machine), never from a URL: such a URL is refused.
 
 Thread safety: all methods may be called from any thread.
 
-Errors: StorageError of the kind ``missing``, ``denied``, ``exists`` or ``io``.  No text
-of one holds a credential: see ``scrub``.  Nothing is retried here.
+Errors: StorageError of the kind ``missing``, ``denied``, ``exists``, ``io`` or
+``unsupported``.  No text of one holds a credential: see ``scrub``.  Nothing is retried
+here.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdbg.errors import ConfigurationError, StorageError
+from tdbg.remote.ranges import read_range
 
 __all__ = ["Listed", "Store", "check_url", "is_url", "open_store", "scrub"]
 
 CONNECT_SECONDS = 5
 READ_SECONDS = 20
+# As many as stores of S3 list at once.
+PAGE_KEYS = 1000
 # Schemes, the package that fsspec needs for each, and how it is installed.
 _EXTRAS = {"s3": "tdbg[s3]", "s3a": "tdbg[s3]", "gs": "gcsfs", "gcs": "gcsfs"}
 _EXTRAS |= {"az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
-_EXTRAS |= {"http": "aiohttp", "https": "aiohttp"}
+# Web servers, of which tdbg only reads.
+WEB = ("http", "https")
+_EXTRAS |= dict.fromkeys(WEB, "aiohttp")
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 # What a store says goes into logs: nobody else may use what is in it.
@@ -156,14 +162,23 @@ class Store:
         """The path of an object in the file system."""
         return f"{self.root}/{name}" if name else self.root
 
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """The bytes of an object from *start* to *stop*."""
+    def read(self, name: str) -> bytes:
+        """An object, whole."""
         with self._errors("read", name):
-            if start == 0 and stop is None:
-                whole: bytes = self.fs.cat_file(self.path(name))
-                return whole
-            some: bytes = self.fs.cat_file(self.path(name), start=start, end=stop)
-            return some
+            whole: bytes = self.fs.cat_file(self.path(name))
+            return whole
+
+    def read_range(self, name: str, start: int, stop: int) -> tuple[bytes, str]:
+        """The bytes of an object from *start* to *stop*, and its version.
+
+        The version is a text that differs where the object was replaced, or "" where
+        the store does not tell.
+
+        Raises:
+            StorageError: Of the kind ``unsupported``: a server knows no ranges.
+        """
+        with self._errors("read", name):
+            return read_range(self.fs, _protocol(self.fs), self.path(name), start, stop)
 
     def size(self, name: str) -> int:
         """How many bytes an object has, as the store says now."""
@@ -182,6 +197,27 @@ class Store:
                 for path, info in sorted(found.items())
                 if "/.tmp-" not in path
             ]
+
+    def page(self, after: str = "") -> tuple[Sequence[str], bool] | None:
+        """Names of objects behind *after* in their order, and whether all are there.
+
+        None: the store is not known to list by pages.
+        """
+        if not self._has_prefixes:
+            return None
+        with self._errors("list", ""):
+            bucket, key, _ = self.fs.split_path(self.root)
+            start = f"{key}/" if key else ""
+            own = {"StartAfter": start + after} if after else {}
+            found = self.fs.call_s3(
+                "list_objects_v2",
+                Bucket=bucket,
+                Prefix=start,
+                MaxKeys=PAGE_KEYS,
+                **own,
+            )
+            names = [each["Key"][len(start) :] for each in found.get("Contents", ())]
+            return names, not found.get("IsTruncated")
 
     def _find(self, folder: str) -> dict[str, Any]:
         found: dict[str, Any]
@@ -219,6 +255,7 @@ class Store:
             StorageError: Of the kind ``exists``: there is one.
         """
         with self._errors("write", name):
+            self._refuse_if_read_only()
             if self._is_local:
                 _write_whole(Path(self.path(name)), content, is_new=is_new)
             else:
@@ -227,6 +264,7 @@ class Store:
     def write_file(self, name: str, source: Path) -> None:
         """Store the bytes of a file; the object appears whole."""
         with self._errors("write", name):
+            self._refuse_if_read_only()
             if self._is_local:
                 _write_whole(Path(self.path(name)), source, is_new=False)
             elif _protocol(self.fs) == "memory":
@@ -250,6 +288,11 @@ class Store:
                 self.fs.pipe_file(path, content)
         else:
             self.fs.pipe_file(path, content)
+
+    def _refuse_if_read_only(self) -> None:
+        if _protocol(self.fs) in WEB:
+            msg = "tdbg only reads from web servers"
+            raise PermissionError(errno.EROFS, msg)
 
     def _stripped(self, path: str) -> str:
         stripped: str = self.fs._strip_protocol(path)
@@ -309,6 +352,10 @@ def _options(scheme: str) -> dict[str, Any]:
         # With more, it asks for the size of what it is to read as a whole.
         own["max_concurrency"] = 1
         return {**own, "config_kwargs": {**limits, **once}}
+    if scheme in WEB:
+        timeout = import_module("aiohttp").ClientTimeout
+        limits = timeout(sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        return {**own, "client_kwargs": {"timeout": limits}}
     return own
 
 
@@ -363,6 +410,8 @@ def _kind_of(error: Exception) -> str:
         return "exists"
     if isinstance(error, PermissionError):
         return "denied"
+    if isinstance(error, OSError) and error.errno == errno.ENOTSUP:
+        return "unsupported"
     code = _code_of(error) or _code_of(error.__cause__)
     for kind, codes in _CODES.items():
         if code in codes:

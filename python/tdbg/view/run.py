@@ -101,6 +101,6 @@ class RunRow:
 def row_of(path: str | os.PathLike[str]) -> RunRow:
     """Return a run as a row, even if it cannot be read."""
     try:
-        return RunRow(view_of(create_trial(str(path))))
+        return RunRow(view_of(create_trial(path)))
     except TdbgError as error:
         return RunRow(None, str(error))

@@ -60,6 +60,7 @@ SECOND = {
     "remote/test_shipping.py": "libraries of object stores",
     "remote/test_stores.py": "libraries of object stores",
     "remote/test_uploader.py": "libraries of object stores",
+    "remote/test_web_reading.py": "libraries of object stores",
     "notebook/test_plot.py": "Matplotlib",
     "notebook/test_time_plots.py": "Matplotlib",
     "benchmarks": "whole programs",

@@ -326,13 +326,13 @@ def fail_reads(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     """Let the next *n* reads of shards and indexes fail."""
     monkeypatch.setattr(fetching, "PAUSES", ())
     left = [n]
-    read = Store.read
+    read = Store.read_range
 
-    def fail(self: Store, name: str, *args: Any) -> bytes:
+    def fail(self: Store, name: str, start: int, stop: int) -> tuple[bytes, str]:
         if name.startswith("w/") and left[0] > 0:
             left[0] -= 1
             msg = "no answer"
             raise StorageError(msg, kind="io")
-        return read(self, name, *args)
+        return read(self, name, start, stop)
 
-    monkeypatch.setattr(Store, "read", fail)
+    monkeypatch.setattr(Store, "read_range", fail)

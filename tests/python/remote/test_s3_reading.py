@@ -7,12 +7,14 @@ believed, and when a refusal is taken for damage.
 from __future__ import annotations
 
 import gc
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from fault_proxy import (
     FaultProxy,
@@ -27,8 +29,9 @@ from fault_proxy import (
 from object_stores import CANARIES, environment, moto_server, reset_moto
 from run_builder import RunBuilder
 from store_runs import copy_run
+from tdbg.cli import _tdbg
 from tdbg.errors import NotARun, StorageError
-from tdbg.remote import Uploader, fetching, find_runs, open_store
+from tdbg.remote import Uploader, fetching, find_runs, finding, open_store, stores
 from tdbg.trial import Trial, create_trial
 
 URL = "s3://bucket/runs/digits"
@@ -161,3 +164,67 @@ def test_a_run_that_was_copied_by_hand_is_read_alike(tmp_path: Path) -> None:
     make(tmp_path / "digits", 10, 500, 200_000)
     copy_run(tmp_path / "digits", open_store(URL))
     assert create_trial(URL).steps() == list(range(10))
+
+
+def test_an_object_that_is_replaced_between_two_reads_is_no_data(
+    whole: Trial,
+) -> None:
+    trial = create_trial(URL)
+    right = whole.tensor("w")
+    np.testing.assert_array_equal(trial.tensor("w").value(0), right.value(0))
+    store = open_store(URL)
+    for name in [each.name for each in store.list("w") if each.name[-1] == "s"]:
+        content = bytearray(store.read(name))
+        content[-1] ^= 1
+        store.write(name, bytes(content))
+    n_replaced = 0
+    for step in whole.steps():
+        try:
+            found = trial.tensor("w").value(step)
+        except StorageError as error:
+            n_replaced += "was replaced while it was read" in str(error)
+        else:  # Of a shard that was not begun before, or of bytes that are cached.
+            np.testing.assert_array_equal(found, right.value(step))
+    assert n_replaced > 0
+
+
+def test_runs_are_listed_by_pages_where_they_are_small(
+    tmp_path: Path, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "PAGE_KEYS", 50)
+    make(tmp_path / "digits", 5, 100, 200_000)
+    names = [f"run-{i:02}" for i in range(30)]
+    for name in names:
+        copy_run(tmp_path / "digits", open_store(f"s3://bucket/runs/{name}"))
+    store = open_store("s3://bucket/runs/run-07")  # Has many files: they are skipped.
+    for i in range(120):
+        store.write(f"w/train-0-1/{i:06}.old", b"")
+    urls = [f"s3://bucket/runs/{name}" for name in names]
+    monkeypatch.setattr(finding, "RUNS_A_PAGE", 5)
+    before = reads(proxy)
+    found = find_runs("s3://bucket/runs")
+    assert found == urls
+    n_objects = 30 * 5  # RUN.json, a manifest, a block object, a shard and its index.
+    assert reads(proxy) - before <= n_objects // 50 + 2
+    # What it found is opened without another listing.
+    before = reads(proxy)
+    assert create_trial(found[3]).steps() == list(range(5))
+    assert not any(each.is_list for each in proxy.requests[before:])
+    # Where pages bring few runs, folders are listed, at once.
+    monkeypatch.setattr(finding, "RUNS_A_PAGE", 1000)
+    assert find_runs("s3://bucket/runs") == urls
+
+
+def test_ls_asks_for_one_listing_and_the_files_of_each_run(
+    tmp_path: Path, proxy: FaultProxy
+) -> None:
+    make(tmp_path / "digits", 5, 100, 200_000)
+    for i in range(20):
+        copy_run(tmp_path / "digits", open_store(f"s3://bucket/runs/{i:02}"))
+    before = reads(proxy)
+    told = CliRunner().invoke(_tdbg, ["ls", "s3://bucket/runs", "--json"])
+    assert [each["steps"] for each in json.loads(told.stdout)["runs"]] == [5] * 20
+    asked = proxy.requests[before:]
+    assert sum(each.is_list for each in asked) == 1
+    # A manifest, a list of files, and the data of what is shown.
+    assert len(asked) <= 1 + 20 * 6

@@ -26,7 +26,7 @@ def test_what_was_written_is_read_and_listed(store: Store) -> None:
     store.write("RUN.json", b"{}")
     store.write("m/train-0-1/0000000001.json", b"first")
     assert store.read("RUN.json") == b"{}"
-    assert store.read("m/train-0-1/0000000001.json", 1, 3) == b"ir"
+    assert store.read_range("m/train-0-1/0000000001.json", 1, 3)[0] == b"ir"
     assert store.size("RUN.json") == 2
     assert store.list("m") == [Listed("m/train-0-1/0000000001.json", 5)]
     assert store.list()[0].name == "RUN.json"
