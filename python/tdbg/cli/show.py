@@ -15,6 +15,7 @@ from tdbg.cli import accounts, options, output, summaries
 from tdbg.config.quantities import plural
 from tdbg.errors import TensorUnavailableForStep
 from tdbg.modes import EVALUATION, ModeKeys
+from tdbg.remote import FollowedRun, is_url
 from tdbg.trial import TensorHandle, Trial, create_trial
 from tdbg.view import view_of
 from tdbg.view.time import time_of
@@ -75,6 +76,7 @@ def command(
                 {
                     "run": run,
                     **view_of(trial).to_json(),
+                    **_uploads_json(run),
                     "tensors": [
                         summary.to_json()
                         for each in modes
@@ -84,11 +86,35 @@ def command(
             )
         else:
             print_run(trial, names, modes)
+            _print_uploads(run)
     elif step is not None:
         _show_values(trial, trial.tensor(name), step, mode, as_json)
     else:
         _show_history(trial, trial.tensor(name), last, modes, as_json)
     accounts.exit_if_unread(ctx, trial.problems())
+
+
+def _uploads_json(run: str) -> dict[str, Any]:
+    """How the upload of a run at a URL is; nothing for one in a directory."""
+    return {"uploads": FollowedRun(run).uploads().to_json()} if is_url(run) else {}
+
+
+def _print_uploads(run: str) -> None:
+    if not is_url(run):
+        return
+    found, out = FollowedRun(run).uploads(), output.console()
+    text = (
+        f"in the store: {plural(found.files, 'file')}, {output.n_bytes(found.bytes)}, "
+        f"by {plural(found.requests, 'request')}, {found.failures:,} of which failed "
+        f"and {found.retries:,} were repeated"
+    )
+    out.print(output.plain(text))
+    if found.waiting_files:
+        text = (
+            f"on this machine: {plural(found.waiting_files, 'file')}, "
+            f"{output.n_bytes(found.waiting_bytes)}, in {found.spool}"
+        )
+        out.print(output.plain(text))
 
 
 def _modes(trial: Trial) -> Sequence[ModeKeys]:

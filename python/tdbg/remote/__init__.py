@@ -20,6 +20,7 @@ from tdbg.remote.shipping import Shipping
 from tdbg.remote.spool import lead_spool, spool_of, spool_url
 from tdbg.remote.stores import Listed, Store, check_url, is_url, open_store, scrub
 from tdbg.remote.uploader import Progress, Uploader
+from tdbg.remote.uploads import Uploads
 
 __all__ = [
     "MANIFESTS",
@@ -34,6 +35,7 @@ __all__ = [
     "Shipping",
     "Store",
     "Uploader",
+    "Uploads",
     "asked",
     "check_url",
     "find_runs",

@@ -34,6 +34,7 @@ from tdbg.remote.layout import (
     newest_manifests,
 )
 from tdbg.remote.stores import is_url, open_store
+from tdbg.remote.uploads import Uploads
 
 # A hook that is disabled imports this package, and loads no core.
 if TYPE_CHECKING:
@@ -183,6 +184,11 @@ class FollowedRun:
             if role == "train":
                 found[int(rank)] = max(int(generation), found.get(int(rank), 0))
         return found
+
+    def uploads(self) -> Uploads:
+        """How its upload is, as its manifests and this machine's spool tell."""
+        manifests = [each.manifest for each in self.writers.values()]
+        return Uploads.of(self.url, manifests)
 
     def write(self, name: str, content: bytes) -> None:
         """Store a new object below the URL.

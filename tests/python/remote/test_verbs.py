@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from run_builder import RunBuilder, simple_run
 from store_runs import copy_run
 from tdbg.cli import _tdbg
-from tdbg.remote import Store, asked, open_store, outbox
+from tdbg.remote import Store, asked, open_store, outbox, spool_of
 from tdbg.rules import Engine
 from tdbg.run.requests import RequestListener, request_stop
 from tdbg.trial import create_trial
@@ -59,10 +59,44 @@ def test_a_verb_answers_as_for_the_directory(
 def without_sizes(document: object) -> object:
     """A document without how large a run is: a store has no file COMMIT."""
     if isinstance(document, dict):
-        return {k: without_sizes(v) for k, v in document.items() if k != "bytes"}
+        return {
+            key: without_sizes(value)
+            for key, value in document.items()
+            if key not in ("bytes", "uploads")
+        }
     if isinstance(document, list):
         return [without_sizes(each) for each in document]
     return document
+
+
+def test_show_tells_what_is_there_and_what_waits_here(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TDBG_SPOOL", str(tmp_path / "spool"))
+    _, found = printed("show", store.url)
+    uploads = found["uploads"]  # type: ignore[index, call-overload]
+    files = [each for each in store.list("w") if each.name[-4:-1] == ".td"]
+    assert uploads["files"] == len(files)
+    assert uploads["bytes"] == sum(each.size for each in files)
+    assert (uploads["spool"], uploads["waiting_files"]) == (None, 0)
+    waiting = spool_of(store.url) / "w/train-0-1/000002.tds"
+    waiting.parent.mkdir(parents=True)
+    waiting.write_bytes(bytes(1000))
+    shown = CliRunner().invoke(_tdbg, ["show", store.url]).output
+    assert f"in the store: {len(files)} files" in shown
+    assert "on this machine: 1 file, 1.0 kB" in " ".join(shown.split())
+
+
+def test_a_report_of_a_run_in_a_store_is_that_of_the_directory(
+    tmp_path: Path, store: Store
+) -> None:
+    for run, name in ((store.url, "there"), (str(tmp_path / "digits"), "here")):
+        out = str(tmp_path / f"{name}.html")
+        made = CliRunner().invoke(_tdbg, ["report", run, "--out", out])
+        assert made.exit_code == 0, made.output
+    pages = [(tmp_path / f"{name}.html").read_text() for name in ("there", "here")]
+    assert "fc.weight" in pages[0]
+    assert abs(len(pages[0]) - len(pages[1])) < 5_000
 
 
 def test_runs_below_a_url_are_listed(store: Store) -> None:
