@@ -161,9 +161,10 @@ class FaultProxy:
     times: list[float] = field(default_factory=list)
     stale_lists: bool = False
     connections: list[socket.socket] = field(default_factory=list)
+    n_bytes_sent: int = 0
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._lists: dict[str, Answer] = {}
         proxy = self
 
@@ -206,12 +207,12 @@ class FaultProxy:
         return sum(self.counts.values())
 
     def fault_of(self, request: Request) -> Fault | None:
-        with self._lock:
+        with self.lock:
             self.requests.append(request)
             self.times.append(time.monotonic())
         fault = self.faults(request)
         if fault is not None:
-            with self._lock:
+            with self.lock:
                 self.counts[fault.name] += 1
         return fault
 
@@ -233,7 +234,7 @@ class FaultProxy:
         finally:
             connection.close()
         if request.is_list and self.stale_lists:
-            with self._lock:
+            with self.lock:
                 before = self._lists.get(request.path, answer)
                 self._lists[request.path] = answer
             return before
@@ -328,6 +329,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", length)
         self.end_headers()
         body = b"" if request.method == "HEAD" else answer.body
+        with self.owner.lock:
+            self.owner.n_bytes_sent += len(body)
         if fault is not None and fault.cuts_answer_at is not None:
             self.wfile.write(body[: fault.cuts_answer_at])
             self.close_connection = True
