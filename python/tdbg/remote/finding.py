@@ -16,7 +16,7 @@ from tdbg.remote.fetching import Fetcher
 from tdbg.remote.layout import MANIFESTS, newest_manifests
 from tdbg.remote.stores import Store, open_store
 
-__all__ = ["FoundRun", "find_runs", "nearest_runs"]
+__all__ = ["ListedRun", "find_runs", "nearest_runs"]
 
 RUN_FILE = "RUN.json"
 # Pages that may be listed in vain, and how many runs each must have on average.
@@ -24,7 +24,7 @@ PAGES, RUNS_A_PAGE = 2, 20
 _SHOWN = 3
 
 
-class FoundRun(str):
+class ListedRun(str):
     """The URL of a run, which knows the manifests that a listing showed there.
 
     Whoever opens it need not list them again.
@@ -43,7 +43,7 @@ class FoundRun(str):
         return made
 
 
-def find_runs(url: str, depth: int = 3) -> list[FoundRun]:
+def find_runs(url: str, depth: int = 3) -> list[str]:
     """The URLs of the runs at or below *url*, in order of their names.
 
     A store that lists by pages is asked for few of them where runs are small.  Else it
@@ -66,7 +66,7 @@ def find_runs(url: str, depth: int = 3) -> list[FoundRun]:
     if found is None:
         found = dict.fromkeys(_runs_below(fetcher, "", depth))
     return [
-        FoundRun(f"{store.url}/{name}".rstrip("/"), manifests)
+        ListedRun(f"{store.url}/{name}".rstrip("/"), manifests)
         for name, manifests in sorted(found.items())
     ]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.errors import CorruptionError, NotARun, StorageError, TdbgError
 from tdbg.remote.fetching import Fetcher
-from tdbg.remote.finding import FoundRun, nearest_runs
+from tdbg.remote.finding import ListedRun, nearest_runs
 from tdbg.remote.layout import (
     CLOSED,
     MANIFESTS,
@@ -141,7 +141,7 @@ class FollowedRun:
         self._fetcher = Fetcher(store)
         self._lock = threading.Lock()
         self._next_look = 0.0
-        listed = url.manifests if isinstance(url, FoundRun) else None
+        listed = url.manifests if isinstance(url, ListedRun) else None
         if not self._look(listed):
             raise self._no_run()
         first = next(iter(self.writers.values())).manifest

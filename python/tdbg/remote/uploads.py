@@ -44,7 +44,7 @@ class Uploads:
 
     @classmethod
     def of(cls, url: str, manifests: Iterable[Manifest]) -> Uploads:
-        """What the newest manifests of a run tell, and its spool on this machine."""
+        """Return what the newest manifests of a run tell, and its spool here."""
         newest = list(manifests)
         counts = max(
             (each.uploads for each in newest),
