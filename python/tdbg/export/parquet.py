@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from tdbg.config.libraries import library
 from tdbg.config.messages import nearest
 from tdbg.errors import ConfigurationError, QueryError
 from tdbg.export.new_files import FilesReport, Progress, in_place, refuse_existing
@@ -79,7 +80,7 @@ def export_parquet(
         report = export_parquet("runs/digits", "losses.parquet", collection="losses")
         print(report.rows)
     """
-    parquet = _parquet()
+    parquet = library("pyarrow.parquet", "'tdbg[export]'", "Parquet")
     trial = run if isinstance(run, Trial) else create_trial(run)
     found = _table(trial, table, (names, regex, collection), (start, end), mode)
     path = Path(out).expanduser()
@@ -97,20 +98,6 @@ def export_parquet(
         file.publish()
     tensors = len(found.scope.names or ())
     return FilesReport.of(trial, path, steps=[], tensors=tensors, rows=n_rows)
-
-
-def _parquet() -> Any:
-    """Return pyarrow's module for Parquet.
-
-    Raises:
-        ConfigurationError: If it is not installed.
-    """
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        msg = f"Parquet needs pyarrow ({error}): pip install 'tdbg[export]'"
-        raise ConfigurationError(msg) from error
-    return parquet
 
 
 def _table(

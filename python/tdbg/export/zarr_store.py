@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from tdbg.config.libraries import library
 from tdbg.errors import ConfigurationError, StorageError, TensorUnavailableForStep
 from tdbg.export.new_files import FilesReport, Progress
 from tdbg.export.values import NARROW_FLOATS, chosen_tensors
@@ -112,11 +113,7 @@ def _zarr() -> Any:
     Raises:
         ConfigurationError: If it is not installed, or older than version 3.
     """
-    try:
-        import zarr
-    except ImportError as error:
-        msg = f"Zarr needs zarr ({error}): pip install 'tdbg[export]'"
-        raise ConfigurationError(msg) from error
+    zarr = library("zarr", "'tdbg[export]'", "Zarr")
     if int(zarr.__version__.partition(".")[0]) < 3:
         msg = f"Zarr needs zarr 3, not {zarr.__version__}: pip install 'tdbg[export]'"
         raise ConfigurationError(msg)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tdbg.config.libraries import library
 from tdbg.drawing.markup import shortened, visible
-from tdbg.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,13 +26,10 @@ def axes_of(ax: Axes | None, *, width: float = 7.0, height: float = 3.6) -> Axes
     """
     if ax is not None:
         return ax
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        msg = f"plots need matplotlib ({error}): pip install 'tdbg[plot]'"
-        raise ConfigurationError(msg) from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure.add_subplot()
+    drawing = library("matplotlib.figure", "'tdbg[plot]'", "a plot")
+    figure = drawing.Figure(figsize=(width, height), layout="constrained")
+    axes: Axes = figure.add_subplot()
+    return axes
 
 
 def text_of(text: str, longest: int = LONGEST) -> str:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tdbg.errors import ConfigurationError
+from tdbg.config.libraries import library
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,11 +74,8 @@ class QueryAnswer:
         Raises:
             ConfigurationError: If pandas is not installed.
         """
-        try:
-            return self._table.to_pandas()
-        except ImportError as error:
-            msg = f"this needs pandas ({error}): pip install 'tdbg[tables]'"
-            raise ConfigurationError(msg) from error
+        library("pandas", "'tdbg[tables]'")
+        return self._table.to_pandas()
 
     def to_polars(self) -> pl.DataFrame:
         """Return the answer as a frame of polars.
@@ -86,12 +83,7 @@ class QueryAnswer:
         Raises:
             ConfigurationError: If polars is not installed.
         """
-        try:
-            import polars as pl
-        except ImportError as error:
-            msg = f"this needs polars ({error}): pip install polars"
-            raise ConfigurationError(msg) from error
-        found: pl.DataFrame = pl.from_arrow(self._table)
+        found: pl.DataFrame = library("polars", "polars").from_arrow(self._table)
         return found
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:

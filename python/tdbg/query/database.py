@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tdbg.config.libraries import library
 from tdbg.config.messages import nearest, short
-from tdbg.errors import ConfigurationError, QueryError
+from tdbg.errors import QueryError
 from tdbg.query.answer import QueryAnswer
 from tdbg.query.found import FoundRuns, Runs
 from tdbg.trial import TABLES
@@ -104,13 +105,8 @@ class Database:
 
 
 def _duckdb() -> Any:
-    try:
-        import duckdb
-        import pyarrow as pa  # noqa: F401 - the tables are its datasets
-    except ImportError as error:
-        msg = f"SQL needs {error.name}: pip install 'tdbg[sql]'"
-        raise ConfigurationError(msg) from error
-    return duckdb
+    library("pyarrow", "'tdbg[sql]'", "SQL")  # The tables are its datasets.
+    return library("duckdb", "'tdbg[sql]'", "SQL")
 
 
 def _connection(duckdb: Any, folder: str) -> duckdb.DuckDBPyConnection:

@@ -15,6 +15,7 @@ import base64
 import binascii
 import datetime as dt
 import json
+import math
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -103,6 +104,10 @@ def newest_manifests(paths: Sequence[str]) -> dict[str, int]:
     return found
 
 
+# Raised by a document in which something else stands than an uploader writes.
+_UNREADABLE = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+
+
 @dataclass(frozen=True, slots=True)
 class ShippedFile:
     """A file of a writer that is in the store.
@@ -151,7 +156,7 @@ class BlockObject:
         try:
             document = _document(head, BLOCKS_FORMAT, name)
             return cls(str(document["writer"]), _files_of(document["files"], rest))
-        except (ValueError, KeyError, TypeError) as error:
+        except _UNREADABLE as error:
             raise _damaged(name, error) from error
 
 
@@ -234,7 +239,7 @@ class Manifest:
                 msg = f"longer than {MAX_MANIFEST_BYTES} bytes"
                 raise ValueError(msg)
             return _manifest_of(_document(content, MANIFEST_FORMAT, name))
-        except (ValueError, KeyError, TypeError) as error:
+        except _UNREADABLE as error:
             raise _damaged(name, error) from error
 
 
@@ -254,7 +259,7 @@ def _manifest_of(document: Mapping[str, Any]) -> Manifest:
         writer=str(document["writer"]),
         number=_count(document["number"]),
         time=time,
-        interval=float(document["interval"]),
+        interval=_seconds(document["interval"]),
         state=state,
         commit=commit,
         blocks=tuple(
@@ -304,6 +309,13 @@ def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(value)
     return value
+
+
+def _seconds(value: Any) -> float:
+    found = float(value)
+    if not (math.isfinite(found) and found >= 0):
+        raise ValueError(value)
+    return found
 
 
 def _match(pattern: re.Pattern[str], text: Any) -> str:

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
+import os
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tdbg.errors import CorruptionError, UnsupportedFeature
 from tdbg.remote.layout import (
@@ -101,6 +105,44 @@ def test_every_cut_of_a_manifest_or_block_object_is_damage() -> None:
             BlockObject.decode(blocks[:n], "b")
     with pytest.raises(CorruptionError):
         BlockObject.decode(blocks + b"x", "b")
+
+
+EXAMPLES = int(os.environ.get("TDBG_FUZZ_EXAMPLES", "300"))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner)
+    ),
+    max_leaves=8,
+)
+
+
+def decode(content: bytes) -> None:
+    """Read it as both; nothing but errors of tdbg may come out."""
+    for read in (Manifest.decode, BlockObject.decode):
+        with contextlib.suppress(CorruptionError, UnsupportedFeature):
+            read(content, "m")
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.booleans(), st.integers(0, 5000), st.integers(0, 64), st.binary(max_size=64))
+def test_no_bytes_of_a_manifest_raise_anything_but_an_error_of_tdbg(
+    is_manifest: bool, at: int, n_replaced: int, inserted: bytes
+) -> None:
+    whole = (manifest() if is_manifest else block_object()).encode()
+    at %= len(whole)
+    decode(whole[:at] + inserted + whole[at + n_replaced :])
+    decode(inserted)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.data())
+def test_no_value_in_a_manifest_raises_anything_but_an_error_of_tdbg(
+    data: st.DataObject,
+) -> None:
+    document = json.loads(manifest().encode())
+    key = data.draw(st.sampled_from(sorted(document)))
+    decode(json.dumps({**document, key: data.draw(JSON)}).encode())
 
 
 @pytest.mark.parametrize(

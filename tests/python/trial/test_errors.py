@@ -22,7 +22,7 @@ from tdbg.errors import (
     TensorUnavailableForStep,
 )
 from tdbg.modes import ModeKeys
-from tdbg.trial import Trial, create_trial
+from tdbg.trial import Scope, Trial, create_trial
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +174,81 @@ QUESTIONS: list[tuple[Ask, type[Exception], str]] = [
         lambda t: create_trial(t.path, attempt=3),
         QueryError,
         "there is no attempt 3: the run has 1, from 0 to 0",
+    ),
+    (
+        lambda t: t.table("statistcs"),
+        QueryError,
+        "a run has no table 'statistcs'; did you mean 'statistics'?",
+    ),
+    (
+        lambda t: t.table("runs"),
+        QueryError,
+        "a run has no table 'runs'; ",
+    ),
+    (
+        lambda t: t.table("statistics", ["l3"]),
+        QueryError,
+        "table 'statistics' has no column 'l3'; ",
+    ),
+    (
+        lambda t: t.table("statistics", None, Scope(("fc.weihgt",))),
+        TensorUnavailable,
+        "no tensor 'fc.weihgt'; did you mean 'fc.weight'?",
+    ),
+    (
+        lambda t: t.table("steps", None, Scope(("fc.weight",))),
+        QueryError,
+        "table 'steps' has no names: it has rows of steps",
+    ),
+    (
+        lambda t: t.profile.steps(worker="rank9"),
+        InvalidWorker,
+        "there is no worker 'rank9'; there are 2: 'worker_0', 'worker_1'",
+    ),
+    (
+        lambda t: t.profile.steps(mode="TEST"),
+        QueryError,
+        "mode must be one of TRAIN, EVAL, PREDICT, GLOBAL, not 'TEST'",
+    ),
+    (
+        lambda t: t.profile.system(node=7),
+        ConfigurationError,
+        "node must be a number below 1, not 7",
+    ),
+    (
+        lambda t: t.profile.operators("w9"),
+        QueryError,
+        "no window 'w9' was measured; there is none in this run",
+    ),
+    (
+        lambda t: t.profile.functions("w9"),
+        QueryError,
+        "no window 'w9' was measured; there is none in this run",
+    ),
+    (
+        lambda t: t.profile.collectives(kind="reduce_all"),
+        ConfigurationError,
+        "kind: unknown 'reduce_all'; ",
+    ),
+    (
+        lambda t: t.profile.get_training_phase_intervals("forward"),
+        ConfigurationError,
+        "phase must be one of TRAIN, EVAL, PREDICT, GLOBAL, initialization, ",
+    ),
+    (
+        lambda t: t.profile.get_utilization_stats(resource="tpu"),
+        ConfigurationError,
+        "resource must be one of cpu, gpu, memory, gpu_memory, i/o, network, not 'tpu'",
+    ),
+    (
+        lambda t: t.profile.get_step_statistics(by="layer"),
+        ConfigurationError,
+        "by must be one of training_phase, framework_metric, process, not 'layer'",
+    ),
+    (
+        lambda t: t.profile.wait(system=1, timeout=0.01),
+        NoMoreData,
+        "the training ended after no samples of the hosts",
     ),
 ]
 

@@ -9,14 +9,15 @@ Errors: damage never fails a question; records that cannot be read are missing, 
 from __future__ import annotations
 
 import time as clocks
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.messages import check_choice
+from tdbg.config.messages import check_choice, nearest_recorded
 from tdbg.config.quantities import plural
-from tdbg.errors import NoMoreData, StepNotYetAvailable
+from tdbg.errors import NoMoreData, QueryError, StepNotYetAvailable
 from tdbg.modes import ModeKeys
 from tdbg.run.profile_tables import COLLECTIVE_KINDS
 from tdbg.trial.profile import analysis
@@ -251,9 +252,14 @@ class Profile(ProfileQueries):
 
         Args:
             window: Only of the window of this ``id``.
+
+        Raises:
+            QueryError: If there is no such window.
         """
         with self._run.fresh() as run:
-            return operators_of(self._placed(run), window)
+            placed = self._placed(run)
+            _check_window(windows_of(placed), window)
+            return operators_of(placed, window)
 
     def functions(self, window: str | None = None) -> list[dict[str, Any]]:
         """Return Python functions of windows: a dictionary for each.
@@ -263,9 +269,14 @@ class Profile(ProfileQueries):
 
         Returns:
             ``window``, ``worker``, ``profiler``, ``phase`` and what the profiler says.
+
+        Raises:
+            QueryError: If there is no such window.
         """
         with self._run.fresh() as run:
-            return functions_of(self._placed(run), window)
+            placed = self._placed(run)
+            _check_window(windows_of(placed), window)
+            return functions_of(placed, window)
 
     def python_lines(self, time: TimeRange | None = None) -> Rows:
         """Return samples of Python stacks, counted: type ``PYTHON_LINE_DTYPE``.
@@ -397,3 +408,17 @@ class Profile(ProfileQueries):
             ConfigurationError: If it is none of these.
         """
         return analysis.phase_intervals(self, phase)
+
+
+def _check_window(windows: Sequence[RecordedWindow], asked: str | None) -> None:
+    """Refuse a window that was never measured.
+
+    Raises:
+        QueryError: If it is not there.
+    """
+    known = [each.id for each in windows]
+    if asked is None or asked in known:
+        return
+    there = nearest_recorded(asked, known) if known else "there is none in this run"
+    msg = f"no window {asked!r} was measured; {there}"
+    raise QueryError(msg)

@@ -241,7 +241,8 @@ def _steps(
 def _global_step(tensor: TensorHandle, step: int, mode: ModeKeys | str | None) -> int:
     found = tensor.global_step(step, mode)
     if found is None:
-        msg = f"step {step} was not recorded"
+        tensor.value(step, mode)  # Raises, and says which steps there are.
+        msg = f"step {step} was not saved"
         raise StepUnavailable(msg)
     return found
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from tdbg.compat.smdebug.exceptions import SMDebugNotImplementedError, SMDebugValueError
 from tdbg.compat.smdebug.left_out import refuse
-from tdbg.errors import ConfigurationError
+from tdbg.config.libraries import library
 
 DEFAULT_PREFIX = "framework/pevents"
 DEFAULT_SYSTEM_PROFILER_PREFIX = "system"
@@ -304,12 +304,7 @@ def pandas() -> Any:
     Raises:
         ConfigurationError: If it is not installed.
     """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        msg = f"frames need pandas ({error}): pip install pandas"
-        raise ConfigurationError(msg) from error
-    return pd
+    return library("pandas", "pandas", "a frame")
 
 
 __getattr__ = refuse(__name__)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.compat.smdebug.profiler.utils import CONVERT_TO_MICROSECS, TimeUnits
-from tdbg.errors import ConfigurationError
+from tdbg.config.libraries import library
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,15 +51,11 @@ class _Chart:
         Raises:
             ConfigurationError: If matplotlib is not installed.
         """
-        try:
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            msg = f"plots need matplotlib ({error}): pip install 'tdbg[plot]'"
-            raise ConfigurationError(msg) from error
+        drawing = library("matplotlib.figure", "'tdbg[plot]'", "a plot")
         rows = max(-(-n_axes // columns), 1)
         across = min(max(n_axes, 1), columns)
         size = (across * width / _INCH, rows * height / _INCH)
-        self.figure = Figure(figsize=size, dpi=_INCH, layout="constrained")
+        self.figure = drawing.Figure(figsize=size, dpi=_INCH, layout="constrained")
         return [self.figure.add_subplot(rows, across, at + 1) for at in range(n_axes)]
 
     def _show(self) -> None:
