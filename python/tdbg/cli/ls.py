@@ -17,7 +17,7 @@ from tdbg.modes import ModeKeys
 from tdbg.remote import is_url
 from tdbg.run.directory import find_runs
 from tdbg.trial import TensorOverview, Trial, create_trial
-from tdbg.view import UNREADABLE, RunRow, RunView, row_of, view_of
+from tdbg.view import RunRow, RunView, row_of, view_of
 
 __all__ = ["command"]
 
@@ -96,7 +96,7 @@ def _print_runs(runs: Mapping[str, RunRow]) -> None:
 def _cells(row: RunRow, n_numbers: int) -> list[str]:
     """The state of a run, its numbers, and what is wrong with it."""
     if row.view is None:
-        return [UNREADABLE, *["-"] * n_numbers, row.error]
+        return [row.state, *["-"] * n_numbers, row.error]
     head, loss = row.view.head, row.view.loss
     return [
         accounts.state_text(head.state, head.lost_records.in_order),

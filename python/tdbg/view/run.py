@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.errors import TdbgError
+from tdbg.importers import is_converted
+from tdbg.remote import is_url
 from tdbg.trial import Trial, create_trial
 from tdbg.view.curves import LastLoss, last_loss
 from tdbg.view.head import Head, head_of
@@ -24,6 +26,8 @@ __all__ = ["UNREADABLE", "RunRow", "RunView", "row_of", "view_of"]
 
 #: State of a run that cannot be read.
 UNREADABLE = "unreadable"
+# Of what smdebug wrote, before somebody has opened it.
+NOT_READ = "smdebug, not read yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +88,31 @@ class RunRow:
     """A run in a table.
 
     Attributes:
-        view: How it is; None if it cannot be read.
-        error: Why it cannot be read; empty if it can.
+        view: How it is; None if it cannot be read, or was not read yet.
+        error: Why it was not read; empty if it was.
+        state: Where there is no view, what stands in its place.
     """
 
     view: RunView | None
     error: str = ""
+    state: str = UNREADABLE
 
     def to_json(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold."""
         if self.view is None:
-            return {"state": UNREADABLE, "error": self.error}
+            return {"state": self.state, "error": self.error}
         return self.view.to_json()
 
 
 def row_of(path: str | os.PathLike[str]) -> RunRow:
-    """Return a run as a row, even if it cannot be read."""
+    """Return a run as a row, even if it cannot be read.
+
+    What smdebug wrote is read when somebody opens it, and not to list it: that takes a
+    while, and as much disk again.
+    """
     try:
+        if not is_url(path) and not is_converted(path):
+            return RunRow(None, f"tdbg show {path} reads it", NOT_READ)
         return RunRow(view_of(create_trial(path)))
     except TdbgError as error:
         return RunRow(None, str(error))
