@@ -245,7 +245,7 @@ class Conversions:
         Raises:
             ConfigurationError: If xarray is not installed.
             TensorUnavailable: If there is no such tensor.
-            StepUnavailable: If there is no such step.
+            QueryError: If there is no such step.
             ShapeUnavailableForStep: If the shape of a tensor changes.
 
         Example:

@@ -16,6 +16,7 @@ from run_builder import RunBuilder, simple_run
 from tdbg.config import Role
 from tdbg.errors import (
     ConfigurationError,
+    NoMoreData,
     QueryError,
     ShapeUnavailableForStep,
     StepUnavailable,
@@ -216,7 +217,7 @@ def test_values_are_read_when_somebody_looks_at_them(
 
 def test_steps_and_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with RunBuilder(tmp_path / "a") as run:
-        for step, n in enumerate((4, 4, 2)):
+        for step, n in ((0, 4), (1, 4), (2, 2), (6, 4)):
             run.step(step, {"fc_output_0": np.ones(n, np.float32)})
     trial = create_trial(tmp_path / "a")
     with pytest.raises(
@@ -224,8 +225,12 @@ def test_steps_and_shapes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ):
         trial.to_xarray("fc_output_0")
     assert trial.to_xarray("fc_output_0", [0, 1])["fc_output_0"].shape == (2, 4)
-    with pytest.raises(StepUnavailable, match="step 9"):
+    with pytest.raises(NoMoreData, match=r"step 9 will not come: .* its last is 6"):
         trial.to_xarray("fc_output_0", [9])
+    with pytest.raises(
+        StepUnavailable, match=r"4 was not saved; the nearest .* 2 or 6"
+    ):
+        trial.to_xarray("fc_output_0", [4])
 
 
 @pytest.mark.parametrize(
