@@ -25,6 +25,8 @@ from benchmarks.reader.open_run import build
 from tdbg.query import Database
 from tdbg.trial import create_trial
 
+ENVIRONMENT = "tables"
+
 NUMPY = "NumPy arrays: trial.statistics (baseline)"
 PARQUET = "DuckDB over Parquet (baseline)"
 TDBG = "tdbg"

@@ -149,6 +149,7 @@ class FaultProxy:
         server_port: Of the server.
         faults: What is done to each request.
         port: Of the proxy; 0: a free one.
+        n_bytes: Of the bodies of all answers.
         tls: Who the proxy says that it is to each connection; None: it speaks no TLS.
     """
 
@@ -159,9 +160,9 @@ class FaultProxy:
     counts: Counter[str] = field(default_factory=Counter)
     requests: list[Request] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
+    n_bytes: int = 0
     stale_lists: bool = False
     connections: list[socket.socket] = field(default_factory=list)
-    n_bytes_sent: int = 0
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
@@ -215,6 +216,10 @@ class FaultProxy:
             with self.lock:
                 self.counts[fault.name] += 1
         return fault
+
+    def count(self, body: bytes) -> None:
+        with self.lock:
+            self.n_bytes += len(body)
 
     def ask(self, request: Request) -> Answer:
         """What the server answers; an old listing, where they are stale."""
@@ -329,8 +334,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", length)
         self.end_headers()
         body = b"" if request.method == "HEAD" else answer.body
-        with self.owner.lock:
-            self.owner.n_bytes_sent += len(body)
+        self.owner.count(body)
         if fault is not None and fault.cuts_answer_at is not None:
             self.wfile.write(body[: fault.cuts_answer_at])
             self.close_connection = True

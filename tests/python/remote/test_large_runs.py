@@ -57,7 +57,7 @@ def test_a_tensor_of_a_gigabyte_takes_six_requests_and_its_bytes(
     assert len(proxy.requests) <= 4
     value = trial.tensor("gradient/w").value(77)
     assert len(proxy.requests) <= 6
-    assert proxy.n_bytes_sent <= value.nbytes + MEGABYTE
+    assert proxy.n_bytes <= value.nbytes + MEGABYTE
     np.testing.assert_array_equal(value, np.full(VALUES, -77.0))
 
 
