@@ -24,6 +24,11 @@ import tdbg
 import tdbg.pytorch as td
 from ranks import run_ranks
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*script.* is deprecated:DeprecationWarning"),
+]
+
 STEPS, BATCH = 4, 32
 Batch = tuple[torch.Tensor, torch.Tensor]
 
