@@ -6,6 +6,7 @@ library of a store.
 
 from __future__ import annotations
 
+from tdbg.remote.fetching import Fetcher
 from tdbg.remote.finding import find_runs
 from tdbg.remote.followed import FollowedRun, FollowedWriter, asked
 from tdbg.remote.layout import (
@@ -25,6 +26,7 @@ from tdbg.remote.uploads import Uploads
 __all__ = [
     "MANIFESTS",
     "BlockObject",
+    "Fetcher",
     "FollowedRun",
     "FollowedWriter",
     "Listed",

@@ -35,6 +35,7 @@ from tdbg.remote.layout import (
 )
 from tdbg.remote.stores import is_url, open_store
 from tdbg.remote.uploads import Uploads
+from tdbg.run.foreign import are_of_smdebug
 
 # A hook that is disabled imports this package, and loads no core.
 if TYPE_CHECKING:
@@ -318,8 +319,12 @@ class FollowedRun:
             raise CorruptionError(msg, file=shown, kind="damage")
 
     def _no_run(self) -> TdbgError:
-        near = nearest_runs(self._fetcher.store)
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        folders, objects = self._fetcher.store.entries()
+        if are_of_smdebug([*folders, *objects]):
+            hint = f"; 'tdbg import smdebug {self.url} RUN' makes a run of it"
+        else:
+            near = nearest_runs(self._fetcher.store)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
         msg = f"{self.url} is not a run: it has no manifest{hint}"
         return NotARun(msg, file=self._shown("RUN.json"), kind="missing")
 

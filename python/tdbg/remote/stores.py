@@ -39,6 +39,8 @@ _EXTRAS |= {"az": "adlfs", "abfs": "adlfs", "abfss": "adlfs"}
 # Web servers, of which tdbg only reads.
 WEB = ("http", "https")
 _EXTRAS |= dict.fromkeys(WEB, "aiohttp")
+# Where listings tell versions of objects: S3, Azure, Google, local files, memory.
+_VERSIONS = ("ETag", "etag", "mtime", "created")
 
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://")
 # What a store says goes into logs: nobody else may use what is in it.
@@ -133,10 +135,13 @@ class Listed(NamedTuple):
     Attributes:
         name: Its path below the URL of the store.
         size: In bytes.
+        version: A text that differs where the object was replaced, as far as listings
+            of this store tell; else "".
     """
 
     name: str
     size: int
+    version: str = ""
 
 
 class Store:
@@ -193,7 +198,11 @@ class Store:
             found = self._find(folder)
             start = len(self._stripped(self.root)) + 1
             return [
-                Listed(self._stripped(path)[start:], int(info["size"] or 0))
+                Listed(
+                    self._stripped(path)[start:],
+                    int(info["size"] or 0),
+                    next((str(info[key]) for key in _VERSIONS if info.get(key)), ""),
+                )
                 for path, info in sorted(found.items())
                 if "/.tmp-" not in path
             ]

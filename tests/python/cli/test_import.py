@@ -75,12 +75,3 @@ def test_verbs_take_what_smdebug_wrote(tmp_path: Path, line: str) -> None:
     code, text = run(*line.format(out=out, folder=tmp_path).split())
     assert code in (0, 1), text
     assert "Traceback" not in text
-
-
-def test_a_folder_lists_what_smdebug_wrote(tmp_path: Path) -> None:
-    shutil.copytree(SOURCE, tmp_path / "runs" / "old")
-    code, text = run("ls", str(tmp_path / "runs"), "--json")
-    assert code == 0
-    (listed,) = json.loads(text)["runs"]
-    assert listed["run"].endswith("runs/old")
-    assert listed["state"] == "closed"

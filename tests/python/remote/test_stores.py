@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tdbg.errors import ConfigurationError, StorageError
-from tdbg.remote import Listed, Store, check_url, is_url, open_store, scrub
+from tdbg.remote import Store, check_url, is_url, open_store, scrub
 
 
 @pytest.fixture(params=["file", "memory"])
@@ -28,7 +28,12 @@ def test_what_was_written_is_read_and_listed(store: Store) -> None:
     assert store.read("RUN.json") == b"{}"
     assert store.read_range("m/train-0-1/0000000001.json", 1, 3)[0] == b"ir"
     assert store.size("RUN.json") == 2
-    assert store.list("m") == [Listed("m/train-0-1/0000000001.json", 5)]
+    listed = store.list("m")
+    assert [(each.name, each.size) for each in listed] == [
+        ("m/train-0-1/0000000001.json", 5)
+    ]
+    store.write("m/train-0-1/0000000001.json", b"other")
+    assert store.list("m") != listed
     assert store.list()[0].name == "RUN.json"
     assert store.list("ctl") == []
 

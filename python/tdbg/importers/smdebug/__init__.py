@@ -5,7 +5,15 @@ docs/smdebug-runs.md says what becomes of what.
 
 from __future__ import annotations
 
-from tdbg.importers.smdebug.files import Files, LocalFiles
+from tdbg.importers.smdebug.files import Files, LocalFiles, StoreFiles
 from tdbg.importers.smdebug.importer import Changed, Importer, ImportPass, has_state
 
-__all__ = ["Changed", "Files", "ImportPass", "Importer", "LocalFiles", "has_state"]
+__all__ = [
+    "Changed",
+    "Files",
+    "ImportPass",
+    "Importer",
+    "LocalFiles",
+    "StoreFiles",
+    "has_state",
+]

@@ -5,7 +5,8 @@ small classes.
 
 Thread safety: none.
 
-Errors: ``OSError``, as the place raises it.
+Errors: ``OSError``, as the place raises it, for a file that cannot be read;
+``StorageError`` if the place does not answer, so that the file may be sound.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
-__all__ = ["Entry", "Files", "LocalFiles", "OpenFile"]
+from tdbg.errors import StorageError
+from tdbg.remote import Fetcher, Listed, Store
+
+__all__ = ["Entry", "Files", "LocalFiles", "OpenFile", "StoreFiles"]
+
+# An object of a store is fetched as a whole up to this size, else by ranges.
+WHOLE_BYTES = 64 << 20
 
 
 class Entry(NamedTuple):
@@ -58,6 +65,9 @@ class Files(Protocol):
     path: str
     identity: str
 
+    def refresh(self) -> None:
+        """See what is there now."""
+
     def entries(self, folder: str) -> list[Entry]:
         """Return what is in a folder, by name; nothing if there is no such folder."""
 
@@ -69,6 +79,7 @@ class Files(Protocol):
 
         Raises:
             FileNotFoundError: If there is none.
+            StorageError: If the place does not answer.
             OSError: If it cannot be read, or is no regular file.
         """
 
@@ -88,6 +99,9 @@ class LocalFiles:
         self._root = Path(path).resolve()
         status = self._root.stat()
         self.identity = f"{self._root} {status.st_dev} {status.st_ino}"
+
+    def refresh(self) -> None:
+        """Do nothing: the file system tells what is there when it is asked."""
 
     def entries(self, folder: str) -> list[Entry]:
         """Return what is in a folder, by name; nothing if there is no such folder."""
@@ -150,3 +164,78 @@ class LocalFile:
 
 def _stamp(status: os.stat_result) -> str:
     return f"{status.st_size}:{status.st_mtime_ns}"
+
+
+class StoreFiles:
+    """A folder of an object store, as one listing of it shows it.
+
+    Args:
+        store: Whose URL is that of the folder.
+
+    Raises:
+        StorageError: If the store does not answer, or refuses.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.path = self.identity = store.url
+        self._fetcher = Fetcher(store)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the folder."""
+        listed = self._fetcher.again(self._fetcher.store.list)
+        self._objects = {each.name: each for each in listed}
+        self._folders: dict[str, set[Entry]] = {}
+        for name in self._objects:
+            is_folder = False
+            while name:
+                name, _, base = name.rpartition("/")  # noqa: PLW2901 - upwards
+                self._folders.setdefault(name, set()).add(Entry(base, is_folder))
+                is_folder = True
+
+    def entries(self, folder: str) -> list[Entry]:
+        """Return what is in a folder, by name; nothing if there is no such folder."""
+        return sorted(self._folders.get(folder, ()))
+
+    def stamp(self, file: str) -> str:
+        """Return size and version of an object; "" if there is none."""
+        found = self._objects.get(file)
+        return f"{found.size}:{found.version}" if found is not None else ""
+
+    def open(self, file: str) -> StoredFile:
+        """Open an object."""
+        found = self._objects.get(file)
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", file)
+        return StoredFile(self._fetcher, found)
+
+
+class StoredFile:
+    """An object of a store, as it was listed."""
+
+    def __init__(self, fetcher: Fetcher, listed: Listed) -> None:
+        self.size = listed.size
+        self.stamp = f"{listed.size}:{listed.version}"
+        self._fetcher, self._name = fetcher, listed.name
+        self._whole: bytes | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._whole = None
+
+    def read(self, start: int, length: int) -> bytes:
+        """Return a range; never more than the object has."""
+        length = min(length, self.size - start)
+        if length <= 0:
+            return b""
+        if self.size > WHOLE_BYTES:
+            return self._fetcher.range(self._name, start, length)
+        if self._whole is None:
+            self._whole = self._fetcher.read(self._name)
+            if len(self._whole) != self.size:
+                shown = f"{self._fetcher.store.url}/{self._name}"
+                msg = f"{shown} was replaced since it was listed; import it again"
+                raise StorageError(msg, file=shown, kind="io")
+        return self._whole[start : start + length]

@@ -47,6 +47,8 @@ STATE_FILE, LOCK_FILE = "import.json", "import.lock"
 FORMAT, VERSION = "tdbg-import-smdebug", 1
 _RANK = re.compile(r"worker_(\d{1,5})")
 _STEPS_IN_FOLDER = 1000
+# What a file raises that says something else than how far an import is.
+_NO_STATE = (ValueError, KeyError, TypeError, AttributeError)
 
 Told = Callable[[int, int], None]
 
@@ -98,6 +100,8 @@ class _State:
     root: str | None = None
     framework: str = ""
     has_ended: bool = False
+    # Whether a pass came to its end.
+    is_readable: bool = False
     workers: dict[str, _Progress] = field(default_factory=dict)
 
     def to_json(self) -> bytes:
@@ -119,6 +123,7 @@ class _State:
         state.root = root if isinstance(root, str) else None
         state.framework = str(content.get("framework", ""))
         state.has_ended = content.get("has_ended") is True
+        state.is_readable = content.get("is_readable", True) is True
         for name, each in mapping_of(content.get("workers")).items():
             rank, last = each["rank"], each["last"]
             if not is_integer(rank) or not is_integer(last):
@@ -158,7 +163,10 @@ class Importer:
         try:
             self._state = self._opened_state(is_new=is_new)
             self._first_folder = 0
-            if not is_new:
+            if is_new:
+                # So that the next import goes on, whatever ends this one.
+                self._write_state()
+            else:
                 self._check_what_was_converted()
         except BaseException:
             os.close(self._lock)
@@ -174,10 +182,25 @@ class Importer:
         """Take in what has come since the last pass.
 
         Raises:
-            StorageError: If the directory or the run refuses.
+            StorageError: If the directory or the run refuses.  The next pass goes on
+                after the last step that was converted.
         """
-        # Looked for first: what is there before the end is all that there is.
+        try:
+            done = self._pass()
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                self._finish_pass(has_ended=False)
+            raise
+        self._state.is_readable = True
+        self._finish_pass(done.has_ended)
+        return done
+
+    def _pass(self) -> ImportPass:
+        self._files.refresh()
+        # Looked for first: what is there after the end is all that there is.
         has_ended = bool(self._files.stamp(END_FILE))
+        if has_ended and not self._state.has_ended:
+            self._files.refresh()
         self._read_collections()
         due = list(self._due())
         steps = lost = 0
@@ -191,7 +214,6 @@ class Importer:
             steps += 1
         if has_ended and not self._state.has_ended:
             lost += self._lose_what_has_no_index()
-        self._finish_pass(has_ended)
         return ImportPass(steps, lost, has_ended)
 
     def close(self) -> None:
@@ -210,7 +232,7 @@ class Importer:
 
     def _opened_state(self, *, is_new: bool) -> _State:
         try:
-            state = _State.of_json(read_small_file(self._state_file, limit=1 << 26))
+            state = _read_state(self.run.path)
         except FileNotFoundError:
             if not is_new and any((self.run.path / "w").iterdir()):
                 msg = (
@@ -219,7 +241,7 @@ class Importer:
                 )
                 raise ConfigurationError(msg) from None
             return _State(self._files.identity, str(uuid.uuid4()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _NO_STATE as error:
             msg = f"{self._state_file} does not say what was imported"
             raise Changed(msg) from error
         if state.source != self._files.identity:
@@ -297,6 +319,8 @@ class Importer:
                     # Roles then go by names alone.
                     with contextlib.suppress(Damage, FileNotFoundError):
                         read_collections(self._files, path, self._collections)
+        except StorageError:
+            raise
         except OSError as error:
             raise StorageError.of(
                 error, "read the collections of", self._files.path
@@ -330,6 +354,8 @@ class Importer:
             return False
         try:
             return bool(StepFiles(self._files, step, worker).read_index().places)
+        except StorageError:
+            raise
         except (Damage, OSError):
             return False
 
@@ -414,7 +440,14 @@ class Importer:
 
 def has_state(run: Path) -> bool:
     """Whether a first pass has made a run there."""
-    return (run / STATE_FILE).is_file()
+    try:
+        return _read_state(run).is_readable
+    except (OSError, *_NO_STATE):
+        return False
+
+
+def _read_state(run: Path) -> _State:
+    return _State.of_json(read_small_file(run / STATE_FILE, limit=1 << 26))
 
 
 # The collections whose names begin with the model's class.

@@ -17,7 +17,7 @@ import contextlib
 import numpy as np
 
 from tdbg.config.collections import Role
-from tdbg.errors import ConfigurationError
+from tdbg.errors import ConfigurationError, StorageError
 from tdbg.importers.smdebug import index
 from tdbg.importers.smdebug.damage import Damage
 from tdbg.importers.smdebug.events import (
@@ -73,6 +73,8 @@ class StepFiles:
         """Return the names of the tensors, as far as the index can be read."""
         try:
             found = self.read_index()
+        except StorageError:
+            raise
         except (Damage, OSError):
             return []
         return [place.name for place in found.places] + [*found.shapes]
@@ -90,11 +92,14 @@ def convert_step(files: StepFiles, writer: WorkerWriter, names: Names) -> int:
         How many tensors cannot be read.
 
     Raises:
-        StorageError: If the run cannot be written.
+        StorageError: If the run cannot be written, or the place of the files does not
+            answer.
     """
     step = _Step(files, writer, names)
     try:
         found = files.read_index()
+    except StorageError:
+        raise
     except (Damage, OSError) as error:
         step.lose(files.index_file, f"its index cannot be read: {_reason(error)}")
         found = None
@@ -102,6 +107,8 @@ def convert_step(files: StepFiles, writer: WorkerWriter, names: Names) -> int:
         try:
             with files.open_events() as file:
                 step.convert(found, file)
+        except StorageError:
+            raise
         except OSError as error:
             step.lose_all(found, f"its event file cannot be read: {_reason(error)}")
     if found is not None:
@@ -207,6 +214,8 @@ class _Step:
             self._write(tensor, found.originals.get(place.name, ""))
         except (Damage, ConfigurationError) as error:
             self.lose(self._names.of(place.name).name, str(error))
+        except StorageError:
+            raise
         except OSError as error:
             self.lose(self._names.of(place.name).name, _reason(error))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ import tdbg
 from smdebug_corpus import CORPUS
 from tdbg.errors import ConfigurationError, RunInUse
 from tdbg.importers import local_run, opening
-from tdbg.importers.smdebug import Changed, Importer, LocalFiles
+from tdbg.importers.smdebug import Changed, Importer, LocalFiles, has_state
 
 SOURCE = CORPUS / "pytorch" / "out"
 STEPS = (0, 2, 4, 6, 8, 10)
@@ -69,6 +70,39 @@ def test_what_was_converted_is_not_converted_again(
         assert importer.convert().has_ended
     assert trial.refresh()
     assert trial.status == "closed"
+
+
+def test_an_import_that_was_killed_goes_on(training: Training, tmp_path: Path) -> None:
+    training.write(*STEPS)
+    training.end()
+    run = tmp_path / "run"
+    process = multiprocessing.get_context("spawn").Process(
+        target=convert_and_die, args=(training.out, run)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 9
+    assert not has_state(run)
+    with Importer(LocalFiles(training.out), run) as importer:
+        assert importer.convert().has_ended
+    assert has_state(run)
+    trial, whole = tdbg.create_trial(run), tdbg.create_trial(SOURCE)
+    assert trial.steps("GLOBAL", "any") == whole.steps("GLOBAL", "any")
+    assert trial.lost_records().records == 0
+    for name in whole.tensor_names():
+        for step in whole.tensor(name).steps("GLOBAL", "values"):
+            np.testing.assert_array_equal(
+                trial.tensor(name).value(step, "GLOBAL"),
+                whole.tensor(name).value(step, "GLOBAL"),
+            )
+
+
+def convert_and_die(out: Path, run: Path) -> None:
+    def told(done: int, _: int) -> None:
+        if done == 3:
+            os._exit(9)
+
+    Importer(LocalFiles(out), run, told).convert()
 
 
 def test_one_importer_takes_in_what_comes(training: Training, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tdbg.errors import (
     ConfigurationError,
     InvalidWorker,
     NoMoreData,
+    QueryError,
     StepNotYetAvailable,
 )
 from tdbg.modes import ModeKeys
@@ -281,7 +282,8 @@ def test_what_events_say_is_read(tmp_path: Path) -> None:
         3,
         -1,
     )
-    assert len(profile.operators("other")) == 0
+    with pytest.raises(QueryError, match=r"no window 'other'.*'w1'"):
+        profile.operators("other")
     (function,) = profile.functions()
     assert (function["name"], function["window"]) == ("f", "w1")
     (line,) = profile.python_lines()
