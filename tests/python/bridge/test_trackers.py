@@ -26,6 +26,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 TRAINED = [step for step in range(16) if step % 4 != 3]
 
 
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow makes folders where its client runs."""
+    monkeypatch.chdir(tmp_path)
+
+
 def call(folder: Path, *arguments: str, code: int = 0, **env: str) -> Any:
     """``tdbg bridge``: trackers leave threads, processes and variables behind."""
     ended = subprocess.run(
@@ -144,11 +150,10 @@ def test_mlflow_is_sent_nothing_twice(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("in_mlflow")
 def test_a_run_of_mlflow_can_be_joined_and_keeps_its_metrics_and_state(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
 ) -> None:
     import mlflow
 
-    monkeypatch.chdir(folder)  # A new experiment has a folder below this one.
     client = mlflow.MlflowClient(f"sqlite:///{folder}/mlflow.db")
     own = client.create_run(client.create_experiment("c")).info.run_id
     client.log_metric(own, "train/lr", 7.0)
