@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +14,6 @@ from tdbg.cli.progress import progress_bar
 from tdbg.cli.rule_options import parse_rules, rule_option
 from tdbg.cli.watch import first_interrupt
 from tdbg.config.quantities import plural, reach
-from tdbg.importers import wait_for_run
-from tdbg.remote import is_url
 from tdbg.trial import open_place
 
 __all__ = ["command"]
@@ -163,7 +160,7 @@ def _forward(
     chosen = [] if recorded else parse_rules(rules)
     to = Destination(project=project, name=name, join=join, uri=uri, offline=offline)
     if follow:
-        _wait(run, wait)
+        open_place(run, wait)
     bridge = Bridge(
         run,
         tracker,
@@ -179,14 +176,6 @@ def _forward(
         emit_json(report.to_json())
     else:
         _print(report)
-
-
-def _wait(run: str, seconds: float) -> None:
-    if is_url(run):
-        open_place(run, seconds)
-        return
-    deadline = time.monotonic() + seconds
-    wait_for_run(run, lambda: time.monotonic() >= deadline)
 
 
 def _print(report: BridgeReport) -> None:

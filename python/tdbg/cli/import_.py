@@ -41,8 +41,8 @@ def _smdebug(
     """Make a RUN of DIRECTORY, which smdebug's hook wrote.
 
     DIRECTORY may be a URL, such as s3://bucket/job/debug-output, and stays as it is.
-    Import it again into the same RUN to take in what has come
-    since. Every other verb opens a DIRECTORY of this machine itself, too.
+    Import it again into the same RUN to take in what has come since. Every other verb
+    opens a DIRECTORY of this machine itself, too.
 
     The exit code is 1 if something in DIRECTORY could not be read.
     """

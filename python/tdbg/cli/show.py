@@ -105,8 +105,8 @@ def _print_uploads(run: str) -> None:
     found, out = FollowedRun(run).uploads(), output.console()
     text = (
         f"in the store: {plural(found.files, 'file')}, {output.n_bytes(found.bytes)}, "
-        f"by {plural(found.requests, 'request')}, {found.failures:,} of which failed "
-        f"and {found.retries:,} were repeated"
+        f"by {plural(found.requests, 'request')} ({found.failures:,} failed, "
+        f"{found.retries:,} were repeated)"
     )
     out.print(output.plain(text))
     if found.waiting_files:
