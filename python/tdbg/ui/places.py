@@ -102,7 +102,7 @@ class LocalRun:
 
 
 class FarRun:
-    """A run in a store, of which only its URL is known: see ``FoundRun``."""
+    """A run in a store, known by its URL alone: see ``FoundRun``."""
 
     def __init__(self, url: str) -> None:
         self.address = self.home = url

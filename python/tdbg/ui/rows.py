@@ -195,8 +195,8 @@ def _started() -> subprocess.Popen[bytes]:
 def list_runs(runs: Runs) -> dict[str, Any]:
     """Every run at once: those in training first, then the newest.
 
-    A run of which nothing is known yet, or something else by now, is there by name,
-    time and state alone, without a ``verdict``: ``tell_runs`` reads it.
+    A run that was not read yet, or has changed since, has its name, time and state
+    alone, without a ``verdict``: ``tell_runs`` reads it.
 
     Returns:
         ``places``, their ``troubles``, ``runs``, and under ``common`` the settings that
