@@ -60,7 +60,7 @@ def n_of(samples: list[dict[str, Any]]) -> int:
     return sum(each["count"] for each in samples)
 
 
-def test_lines_are_counted_by_phase(session: Any, sampler: PythonSampler) -> None:
+def test_lines_are_counted_by_phase(session: Any) -> None:
     def busy() -> None:
         for _ in range(1000):
             pass
@@ -69,9 +69,11 @@ def test_lines_are_counted_by_phase(session: Any, sampler: PythonSampler) -> Non
         counts = sampler._counts._counts
         until(lambda: busy() or sum(counts.values()) > n)  # type: ignore[func-returns-value]
 
-    runs(30)
+    # Made here: a fixture's sampler would count how pytest goes on to the test.
+    sampler = PythonSampler(session, 0.001)
+    runs(100)
     session.clock.phase = Phase.BACKWARD
-    runs(60)
+    runs(200)
     sampler.close()
     (event,) = session.events
     assert event["what"] == "python_lines"
