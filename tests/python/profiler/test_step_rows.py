@@ -304,7 +304,7 @@ def test_clipping_is_time_of_the_optimizer(run_dir: Path) -> None:
     with td.Hook(run_dir) as hook:
         hook.register_module(model)
         spent = []
-        for clip in (clip_grad_norm_, nn.utils.clip_grad_value_) * 4:
+        for clip in (clip_grad_norm_, nn.utils.clip_grad_value_) * 9:
             model(torch.ones(2, 64)).sum().backward()
             start = time.monotonic_ns()
             clip(model.parameters(), 1.0)
@@ -312,5 +312,7 @@ def test_clipping_is_time_of_the_optimizer(run_dir: Path) -> None:
             optimizer.step()
     rows = steps_of(run_dir)
     assert (phase_sum(rows) == rows["duration_ns"]).all()
-    assert (rows["optimizer_ns"] > 0.7 * np.array(spent)).all()
+    # On a busy machine, some of these calls wait for a processor.
+    shares = rows["optimizer_ns"] / np.array(spent)
+    assert min(np.median(shares[::2]), np.median(shares[1::2])) > 0.7
     assert clip_grad._get_total_norm is original
