@@ -213,10 +213,12 @@ fuzz: $(STAMPS)/tools ## fuzz what decodes a file: a minute for each structure
 # by file, so that what a file's tests share is made once, and in their order, in which
 # the last ones are short.  What belongs to a tier: tests/python/helpers/tiers.py.
 SERIAL_TESTS := $(shell grep -rl 'mark\.serial' tests/python --include='test_*.py')
+# CI has a pytest of its own.
+PYTEST ?= $(BIN)/python -m pytest
 define run_pytest
-	@$(BIN)/python -m pytest -q --tier=$(1) -m 'serial and not nightly' $(ARGS) \
+	@$(PYTEST) -q --tier=$(1) -m 'serial and not nightly' $(ARGS) \
 	  $(SERIAL_TESTS) || test $$? -eq 5
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --tier=$(1) -n $(WORKERS) \
+	@OMP_NUM_THREADS=1 $(PYTEST) -q --tier=$(1) -n $(WORKERS) \
 	  --dist loadfile --no-loadscope-reorder -m 'not serial and not nightly' $(ARGS)
 endef
 
