@@ -1,10 +1,14 @@
-"""Where runs lie that tests make of smdebug's output."""
+"""Where runs lie that tests make of smdebug's output, and a server of S3."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+
+from moto_proxy import moto_port, proxy
+
+__all__ = ["moto_port", "proxy"]
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import itertools
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,13 +34,8 @@ from fault_proxy import (
     slow,
     stalls,
 )
-from object_stores import (
-    environment,
-    has_rclone,
-    moto_server,
-    rclone_server,
-    reset_moto,
-)
+from moto_proxy import proxied
+from object_stores import has_rclone, rclone_server
 from shipped_runs import (
     check_promises,
     check_shipped,
@@ -55,19 +50,6 @@ from tdbg.remote import uploader as uploader_module
 
 URL = "s3://bucket/runs/a"
 SEEDS = range(1, 1 + int(os.environ.get("TDBG_TEST_FAULT_SEEDS", "1")))
-
-
-@pytest.fixture(scope="module")
-def moto_port() -> Iterator[int]:
-    with moto_server() as port:
-        yield port
-
-
-@pytest.fixture
-def proxy(moto_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A proxy in front of moto's server, with an empty bucket."""
-    reset_moto(moto_port)
-    yield from proxied(moto_port, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -92,13 +74,6 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "FIRST_PAUSE", 0.01)
     monkeypatch.setattr(attempts, "LONGEST_PAUSE", 0.1)
     monkeypatch.setattr(shipment, "FILES_A_MANIFEST", 2)
-
-
-def proxied(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    with FaultProxy(port) as proxy:
-        for name, value in environment(proxy.url).items():
-            monkeypatch.setenv(name, value)
-        yield proxy
 
 
 def of_method(*methods: str) -> Callable[[Request], bool]:
@@ -217,11 +192,13 @@ def test_another_server_of_s3_is_served_as_well(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = files_of(run)
-    with rclone_server(tmp_path / "objects") as port:
-        for proxy in proxied(port, monkeypatch):
-            uploader = Uploader(run, URL, empties=True)
-            uploader.prepare()
-            with proxy.broken(share(0.2, error(503, "SlowDown"), 1)):
-                assert uploader.run()
-            assert uploader.progress().uploads["failures"] == proxy.n_faults > 0
-            check_shipped(open_store(URL), original)
+    with (
+        rclone_server(tmp_path / "objects") as port,
+        proxied(port, monkeypatch) as proxy,
+    ):
+        uploader = Uploader(run, URL, empties=True)
+        uploader.prepare()
+        with proxy.broken(share(0.2, error(503, "SlowDown"), 1)):
+            assert uploader.run()
+        assert uploader.progress().uploads["failures"] == proxy.n_faults > 0
+        check_shipped(open_store(URL), original)

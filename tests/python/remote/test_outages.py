@@ -14,7 +14,6 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import pytest
 import s3fs.core
 
 from fault_proxy import Answer, Fault, FaultProxy, Request, error
-from object_stores import environment, moto_server, reset_moto
+from object_stores import environment, reset_moto
 from shipped_runs import (
     SHARD_BYTES,
     check_shipped,
@@ -38,12 +37,6 @@ from tdbg.trial import create_trial
 
 URL = "s3://bucket/runs/a"
 MEGABYTE = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def moto_port() -> Iterator[int]:
-    with moto_server() as port:
-        yield port
 
 
 @pytest.fixture(autouse=True)

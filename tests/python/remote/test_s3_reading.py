@@ -6,9 +6,7 @@ believed, and when a refusal is taken for damage.
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,33 +24,16 @@ from fault_proxy import (
     share,
     slow,
 )
-from object_stores import CANARIES, environment, moto_server, reset_moto
+from object_stores import CANARIES
 from run_builder import RunBuilder
 from store_runs import copy_run
 from tdbg.cli import _tdbg
 from tdbg.errors import NotARun, StorageError
-from tdbg.remote import Uploader, fetching, find_runs, finding, open_store, stores
+from tdbg.remote import Uploader, find_runs, finding, open_store, stores
 from tdbg.trial import Trial, create_trial
 
 URL = "s3://bucket/runs/digits"
 MEGABYTE = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with moto_server() as port:
-        yield port
-
-
-@pytest.fixture
-def proxy(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    reset_moto(port)
-    with FaultProxy(port) as proxy:
-        for name, value in environment(proxy.url, token=True).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(fetching, "PAUSES", (0.0, 0.0, 0.01))
-        yield proxy
-        gc.collect()  # Clients close their connections.
 
 
 def ship(path: Path) -> None:

@@ -8,13 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fault_proxy import FaultProxy, error
-from object_stores import CANARIES, environment, moto_server, reset_moto
+from object_stores import CANARIES
 from shipped_runs import check_promises, named_by, newest_of, write_shards, writer_of
 from tdbg.remote import Store, open_store
 
@@ -43,22 +42,9 @@ if sys.argv[2:] == ["die"]:
 """
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with moto_server() as port:
-        yield port
-
-
-@pytest.fixture
-def proxy(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[FaultProxy]:
-    reset_moto(port)
-    with FaultProxy(port) as proxy:
-        own = {**environment(proxy.url, token=True), "TDBG_SPOOL": f"{tmp_path}/spool"}
-        for name, value in own.items():
-            monkeypatch.setenv(name, value)
-        yield proxy
+@pytest.fixture(autouse=True)
+def spools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TDBG_SPOOL", f"{tmp_path}/spool")
 
 
 def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

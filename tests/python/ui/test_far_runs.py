@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +11,14 @@ import pytest
 
 from dashboard import Dashboard, dashboard
 from fault_proxy import FaultProxy, error
-from object_stores import CANARIES, environment, moto_server, reset_moto
+from object_stores import CANARIES
 from planted import add_findings, finding
 from run_builder import simple_run
 from run_rows import listed, told
 from store_runs import copy_run
 from tdbg import remote
 from tdbg.errors import ConfigurationError, StorageError
-from tdbg.remote import fetching, open_store
+from tdbg.remote import open_store
 from tdbg.run.findings import Severity
 from tdbg.ui import places
 from tdbg.ui.places import FarFolder
@@ -28,33 +27,17 @@ from tdbg.ui.runs import Runs
 FOLDER = "s3://bucket/runs"
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with moto_server() as port:
-        yield port
-
-
 @pytest.fixture
-def proxy(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[FaultProxy]:
-    """A store with three runs: one is sick, one is in training."""
-    reset_moto(port)
-    with FaultProxy(port) as proxy:
-        for name, value in environment(proxy.url, token=True).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(fetching, "PAUSES", (0.0, 0.01))
-        for name in ("healthy", "sick", "live"):
-            simple_run(tmp_path / name)
-            if name == "sick":
-                found = finding("DeadRelu", "fc.weight", 3, Severity.ERROR)
-                add_findings(tmp_path / name, found)
-            store = open_store(f"{FOLDER}/{name}")
-            copy_run(
-                tmp_path / name, store, state="open" if name == "live" else "closed"
-            )
-        yield proxy
-        gc.collect()  # Clients close their connections.
+def proxy(proxy: FaultProxy, tmp_path: Path) -> FaultProxy:
+    """Before a store with three runs: one is sick, one is in training."""
+    for name in ("healthy", "sick", "live"):
+        simple_run(tmp_path / name)
+        if name == "sick":
+            found = finding("DeadRelu", "fc.weight", 3, Severity.ERROR)
+            add_findings(tmp_path / name, found)
+        store = open_store(f"{FOLDER}/{name}")
+        copy_run(tmp_path / name, store, state="open" if name == "live" else "closed")
+    return proxy
 
 
 @pytest.fixture

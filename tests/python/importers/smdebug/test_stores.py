@@ -6,9 +6,7 @@ after a listing is taken for all that there is.
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +16,13 @@ from click.testing import CliRunner
 
 import tdbg
 from fault_proxy import FaultProxy, Request, error, only
-from object_stores import environment, moto_server, reset_moto
 from smdebug_corpus import CASES, CORPUS
 from tdbg.cli import _tdbg
 from tdbg.errors import NotARun
-from tdbg.remote import fetching, open_store
+from tdbg.remote import open_store
 
 URL = "s3://bucket/jobs/debug-output"
 END = "training_job_end.ts"
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with moto_server() as port:
-        yield port
-
-
-@pytest.fixture
-def proxy(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    reset_moto(port)
-    with FaultProxy(port) as proxy:
-        for name, value in environment(proxy.url).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(fetching, "PAUSES", (0.0, 0.0, 0.0))
-        yield proxy
-        gc.collect()  # Clients close their connections.
 
 
 def files_of(case: str) -> list[Path]:
