@@ -27,7 +27,9 @@ CONTENDERS = {
     "h5py": ("h5py_file", ("h5py",)),
     "zarr": ("zarr_group", ("zarr",)),
     "arrow IPC": ("arrow_ipc", ("pyarrow",)),
+    "Parquet": ("parquet_file", ("pyarrow",)),
     "TensorBoard": ("tensorboard_events", ("tensorboard",)),
+    "wandb": ("wandb_history", ("wandb",)),
     "smdebug": ("smdebug_trial", ("smdebug", "torch")),
     "tdbg, smdebug's files": ("tdbg_of_smdebug", ("tdbg", "smdebug")),
 }
