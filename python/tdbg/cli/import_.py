@@ -10,11 +10,8 @@ import click
 from tdbg.cli import options
 from tdbg.cli.output import EXIT_FOUND, console, emit_json, plain
 from tdbg.config.quantities import plural
-from tdbg.errors import NotARun, StorageError
-from tdbg.importers.smdebug import Files, Importer, ImportPass, LocalFiles, StoreFiles
-from tdbg.remote import is_url, open_store
+from tdbg.importers.smdebug import Importer, ImportPass, files_at
 from tdbg.run.directory import local_path
-from tdbg.run.foreign import are_of_smdebug
 
 __all__ = ["command"]
 
@@ -42,11 +39,11 @@ def _smdebug(
 
     DIRECTORY may be a URL, such as s3://bucket/job/debug-output, and stays as it is.
     Import it again into the same RUN to take in what has come since. Every other verb
-    opens a DIRECTORY of this machine itself, too.
+    opens a DIRECTORY itself, too, and keeps what it made of it in a cache.
 
     The exit code is 1 if something in DIRECTORY could not be read.
     """
-    with Importer(_files(directory), local_path(run), _Shown()) as importer:
+    with Importer(files_at(directory), local_path(run), _Shown()) as importer:
         done = importer.convert()
         steps, lost = done.steps, done.lost
         while follow and not done.has_ended:
@@ -56,27 +53,6 @@ def _smdebug(
     _print(run, ImportPass(steps, lost, done.has_ended), as_json=as_json)
     if lost:
         ctx.exit(EXIT_FOUND)
-
-
-def _files(directory: str) -> Files:
-    is_far = is_url(directory) and not directory.startswith("file://")
-    try:
-        files = (
-            StoreFiles(open_store(directory))
-            if is_far
-            else LocalFiles(local_path(directory))
-        )
-        names = [entry.name for entry in files.entries("")]
-    except StorageError:
-        raise
-    except (FileNotFoundError, NotADirectoryError):
-        names = []
-    except OSError as error:
-        raise StorageError.of(error, "list", directory) from error
-    if not are_of_smdebug(names):
-        msg = f"{directory} is not what smdebug's hook wrote: it has no collections"
-        raise NotARun(msg, file=directory, kind="missing")
-    return files
 
 
 def _print(run: str, done: ImportPass, *, as_json: bool) -> None:

@@ -76,7 +76,7 @@ def command(
                 {
                     "run": run,
                     **view_of(trial).to_json(),
-                    **_uploads_json(run),
+                    **_uploads_json(trial),
                     "tensors": [
                         summary.to_json()
                         for each in modes
@@ -86,7 +86,7 @@ def command(
             )
         else:
             print_run(trial, names, modes)
-            _print_uploads(run)
+            _print_uploads(trial)
     elif step is not None:
         _show_values(trial, trial.tensor(name), step, mode, as_json)
     else:
@@ -94,15 +94,17 @@ def command(
     accounts.exit_if_unread(ctx, trial.problems())
 
 
-def _uploads_json(run: str) -> dict[str, Any]:
+def _uploads_json(trial: Trial) -> dict[str, Any]:
     """How the upload of a run at a URL is; nothing for one in a directory."""
-    return {"uploads": FollowedRun(run).uploads().to_json()} if is_url(run) else {}
+    if not is_url(trial.path):
+        return {}
+    return {"uploads": FollowedRun(trial.path).uploads().to_json()}
 
 
-def _print_uploads(run: str) -> None:
-    if not is_url(run):
+def _print_uploads(trial: Trial) -> None:
+    if not is_url(trial.path):
         return
-    found, out = FollowedRun(run).uploads(), output.console()
+    found, out = FollowedRun(trial.path).uploads(), output.console()
     text = (
         f"in the store: {plural(found.files, 'file')}, {output.n_bytes(found.bytes)}, "
         f"by {plural(found.requests, 'request')} ({found.failures:,} failed, "

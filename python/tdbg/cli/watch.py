@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -40,10 +39,8 @@ from tdbg.cli.rule_options import (
 from tdbg.cli.sweep import is_many, jobs_option, judge_many
 from tdbg.cli.sweep_workers import Task
 from tdbg.config.quantities import plural
-from tdbg.importers import local_run, wait_for_run
-from tdbg.remote import is_url
+from tdbg.errors import NotARun
 from tdbg.rules import Engine, Report
-from tdbg.run.directory import RUN_FILE
 from tdbg.run.findings import Finding
 from tdbg.trial import create_trial, open_place
 from tdbg.view import RunView, diagnosis_of_report, view_of
@@ -100,13 +97,13 @@ def command(
     (run,) = runs
     acting = actions.make(run, chosen)
     printer = _Printer(run, as_json=as_json, in_full=in_full)
-    if is_url(run):
+    try:
+        open_place(run)
+    except NotARun as error:
+        if wait <= 0 or error.kind != "missing":
+            raise
+        printer.print_waiting(wait)
         open_place(run, wait)
-    else:
-        if wait > 0 and not (local_run(run) / RUN_FILE).exists():
-            printer.print_waiting(wait)
-        deadline = time.monotonic() + wait
-        wait_for_run(run, lambda: time.monotonic() >= deadline)
     engine = Engine(run, chosen, acting)
     # A training that has ended cannot be stopped.
     stopping = () if engine.state in GONE else acting

@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from tdbg.importers.opening import is_converted, local_run, wait_for_run
+from tdbg.importers.opening import is_converted, local_run, trouble_of, wait_for_run
 
-__all__ = ["is_converted", "local_run", "wait_for_run"]
+__all__ = ["is_converted", "local_run", "trouble_of", "wait_for_run"]

@@ -7,7 +7,7 @@ library of a store.
 from __future__ import annotations
 
 from tdbg.remote.fetching import Fetcher
-from tdbg.remote.finding import find_runs
+from tdbg.remote.finding import ListedRun, find_runs
 from tdbg.remote.followed import FollowedRun, FollowedWriter, asked
 from tdbg.remote.layout import (
     MANIFESTS,
@@ -30,6 +30,7 @@ __all__ = [
     "FollowedRun",
     "FollowedWriter",
     "Listed",
+    "ListedRun",
     "Manifest",
     "Outbox",
     "Progress",

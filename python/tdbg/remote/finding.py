@@ -15,6 +15,7 @@ from tdbg.errors import StorageError
 from tdbg.remote.fetching import Fetcher
 from tdbg.remote.layout import MANIFESTS, newest_manifests
 from tdbg.remote.stores import Store, open_store
+from tdbg.run.foreign import are_of_smdebug, part_of_smdebug
 
 __all__ = ["ListedRun", "find_runs", "nearest_runs"]
 
@@ -25,26 +26,36 @@ _SHOWN = 3
 
 
 class ListedRun(str):
-    """The URL of a run, which knows the manifests that a listing showed there.
+    """The URL of a run, which knows what a listing showed there.
 
-    Whoever opens it need not list them again.
+    Whoever opens it need not list that again.
 
     Attributes:
         manifests: The highest number of each writer; None: they were not listed.
+        is_of_smdebug: Whether smdebug wrote it: there are no manifests.
     """
 
-    __slots__ = ("manifests",)
+    __slots__ = ("is_of_smdebug", "manifests")
     manifests: Mapping[str, int] | None
+    is_of_smdebug: bool
 
-    def __new__(cls, url: str, manifests: Mapping[str, int] | None = None) -> Self:
+    def __new__(
+        cls,
+        url: str,
+        manifests: Mapping[str, int] | None = None,
+        *,
+        is_of_smdebug: bool = False,
+    ) -> Self:
         """Make the URL."""
         made = super().__new__(cls, url)
-        made.manifests = manifests
+        made.manifests, made.is_of_smdebug = manifests, is_of_smdebug
         return made
 
 
 def find_runs(url: str, depth: int = 3) -> list[str]:
     """The URLs of the runs at or below *url*, in order of their names.
+
+    What smdebug wrote counts.
 
     A store that lists by pages is asked for few of them where runs are small.  Else it
     takes one listing for each folder that is no run, and one for each run: what is in
@@ -60,21 +71,24 @@ def find_runs(url: str, depth: int = 3) -> list[str]:
     """
     store = open_store(url)
     fetcher = Fetcher(store)
-    found: Mapping[str, Mapping[str, int] | None] | None = _runs_by_pages(
-        fetcher, depth
-    )
+    found = _runs_by_pages(fetcher, depth)
     if found is None:
-        found = dict.fromkeys(_runs_below(fetcher, "", depth))
+        found = _runs_below(fetcher, "", depth)
     return [
-        ListedRun(f"{store.url}/{name}".rstrip("/"), manifests)
-        for name, manifests in sorted(found.items())
+        ListedRun(
+            f"{store.url}/{name}".rstrip("/"),
+            name.manifests,
+            is_of_smdebug=name.is_of_smdebug,
+        )
+        for name in sorted(found)
     ]
 
 
-def _runs_by_pages(fetcher: Fetcher, depth: int) -> dict[str, dict[str, int]] | None:
-    """The folders of runs, and their manifests; None: pages are not worth it."""
+def _runs_by_pages(fetcher: Fetcher, depth: int) -> list[ListedRun] | None:
+    """The runs by their names below the URL; None: pages are not worth it."""
     folders: set[str] = set()
     names: dict[str, list[str]] = {}
+    outputs: dict[str, set[str]] = {}
     after, n_pages, is_last = "", 0, False
     while not is_last:
         if n_pages > PAGES + len(folders) / RUNS_A_PAGE:
@@ -90,13 +104,18 @@ def _runs_by_pages(fetcher: Fetcher, depth: int) -> dict[str, dict[str, int]] | 
             elif f"/{MANIFESTS}/" in f"/{name}":
                 run = f"/{name}".rpartition(f"/{MANIFESTS}/")[0].lstrip("/")
                 names.setdefault(run, []).append(name)
+            elif part := part_of_smdebug(name):
+                outputs.setdefault(part[0], set()).add(part[1])
         after = _behind(listed[-1], folders) if listed else ""
         n_pages += 1
-    return {
-        folder: newest_manifests(names.get(folder, []))
-        for folder in folders
-        if not any(above in folders for above in _above(folder))
-    }
+    runs = [ListedRun(each, newest_manifests(names.get(each, []))) for each in folders]
+    runs += [
+        ListedRun(each, is_of_smdebug=True)
+        for each, parts in outputs.items()
+        if each not in folders and each.count("/") < depth and are_of_smdebug(parts)
+    ]
+    known = set(runs)
+    return [each for each in runs if known.isdisjoint(_above(each))]
 
 
 def _behind(name: str, runs: Container[str]) -> str:
@@ -111,9 +130,10 @@ def _above(folder: str) -> list[str]:
     return ["/".join(parts[:n]) for n in range(len(parts))] if folder else []
 
 
-def _runs_below(fetcher: Fetcher, root: str, depth: int) -> list[str]:
-    """The folders of runs at or below *root*, by their names below the URL."""
-    found, level = [], [root]
+def _runs_below(fetcher: Fetcher, root: str, depth: int) -> list[ListedRun]:
+    """The runs at or below *root*, by their names below the URL."""
+    found: list[ListedRun] = []
+    level = [root]
     for left in range(depth, -1, -1):
         entries = fetcher.each(
             lambda folder: fetcher.again(lambda: fetcher.store.entries(folder)), level
@@ -121,7 +141,9 @@ def _runs_below(fetcher: Fetcher, root: str, depth: int) -> list[str]:
         below: list[str] = []
         for folder, (folders, objects) in zip(level, entries, strict=True):
             if RUN_FILE in objects:
-                found.append(folder)
+                found.append(ListedRun(folder))
+            elif are_of_smdebug([*folders, *objects]):
+                found.append(ListedRun(folder, is_of_smdebug=True))
             elif left:
                 below += [f"{folder}/{each}".lstrip("/") for each in folders]
         level = below

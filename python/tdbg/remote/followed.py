@@ -35,7 +35,7 @@ from tdbg.remote.layout import (
 )
 from tdbg.remote.stores import is_url, open_store
 from tdbg.remote.uploads import Uploads
-from tdbg.run.foreign import are_of_smdebug
+from tdbg.run.foreign import are_of_smdebug, only_read
 
 # A hook that is disabled imports this package, and loads no core.
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class FollowedRun:
         self._fetcher = Fetcher(store)
         self._lock = threading.Lock()
         self._next_look = 0.0
-        listed = url.manifests if isinstance(url, ListedRun) else None
-        if not self._look(listed):
+        listed = url if isinstance(url, ListedRun) else ListedRun(url)
+        if listed.is_of_smdebug or not self._look(listed.manifests):
             raise self._no_run()
         first = next(iter(self.writers.values())).manifest
         self.uuid = first.run_uuid
@@ -321,10 +321,10 @@ class FollowedRun:
     def _no_run(self) -> TdbgError:
         folders, objects = self._fetcher.store.entries()
         if are_of_smdebug([*folders, *objects]):
-            hint = f"; 'tdbg import smdebug {self.url} RUN' makes a run of it"
-        else:
-            near = nearest_runs(self._fetcher.store)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            msg = f"{self.url} is not a run: {only_read(self.url)}"
+            return NotARun(msg, file=self.url, kind="smdebug")
+        near = nearest_runs(self._fetcher.store)
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
         msg = f"{self.url} is not a run: it has no manifest{hint}"
         return NotARun(msg, file=self._shown("RUN.json"), kind="missing")
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdbg.errors import ConfigurationError, NotARun, StorageError, UnsupportedFeature
-from tdbg.run.foreign import are_of_smdebug, is_smdebug_output
+from tdbg.run.foreign import are_of_smdebug, is_smdebug_output, only_read
 from tdbg.run.json_values import load_json
 
 __all__ = [
@@ -400,7 +400,7 @@ def _what_is_there(directory: Path) -> str:
     if directory.is_file():
         return "it is a file"
     if is_smdebug_output(directory):
-        return f"smdebug wrote it; 'tdbg import smdebug {directory} RUN' makes a run"
+        return only_read(directory)
     if directory.is_dir():
         below: list[Path] = []
         with contextlib.suppress(StorageError):

@@ -41,6 +41,7 @@ from tdbg.run.directory import (
     write_new_file,
     writer_directories,
 )
+from tdbg.run.foreign import is_imported
 from tdbg.run.json_values import load_json
 
 __all__ = [
@@ -141,6 +142,9 @@ class _Directory:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._run = open_run(path)
+        if is_imported(self._run.path):
+            msg = f"{path} was imported: no training reads what is asked there"
+            raise ConfigurationError(msg)
         self.uuid = self._run.uuid
         self._owner = self._run.path.stat().st_uid
 

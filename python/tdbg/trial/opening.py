@@ -17,7 +17,7 @@ from typing import Any
 
 from tdbg._core import RunReader, look_at_writer
 from tdbg.errors import NotARun
-from tdbg.importers import wait_for_run
+from tdbg.importers import local_run, trouble_of, wait_for_run
 from tdbg.run.directory import (
     WriterDirectory,
     local_path,
@@ -42,10 +42,14 @@ class LocalPlace:
         self.name = name or self.run.path.name
         self.path = str(self.run.path)
         self.uuid, self.created = self.run.uuid, self.run.created
-        self.trouble = ""
         self._folder = str(self.run.path / "w")
         self._listed: tuple[int, int] | None = None
         self._has_writers = False
+
+    @property
+    def trouble(self) -> str:
+        """See ``RunPlace``: of what smdebug wrote to a store that does not answer."""
+        return trouble_of(self.run.path)
 
     def changed(self) -> bool:
         """See ``RunPlace``: by the time of the folder of writers."""
@@ -131,7 +135,7 @@ def open_place(path: str | os.PathLike[str], wait: float = 0.0) -> RunPlace:
     """The run at a path or URL.
 
     Args:
-        path: Of its directory, or of what smdebug wrote, or its URL.
+        path: Of its directory, or of what smdebug wrote, or the URL of either.
         wait: Seconds to wait for the run to come into being.
 
     Raises:
@@ -145,10 +149,13 @@ def open_place(path: str | os.PathLike[str], wait: float = 0.0) -> RunPlace:
         given = local_path(path)
         directory = wait_for_run(given, lambda: time.monotonic() >= deadline)
         return LocalPlace(directory, given.resolve().name)
+    url = os.fspath(path)
     while True:
         try:
-            return RemotePlace(os.fspath(path))
+            return RemotePlace(url)
         except NotARun as error:
+            if error.kind == "smdebug":
+                return LocalPlace(local_run(url), url.rstrip("/").rpartition("/")[2])
             if time.monotonic() >= deadline or error.kind != "missing":
                 raise
             time.sleep(_WAIT_SECONDS)

@@ -559,7 +559,7 @@ def create_trial(
     """Open the run at *path*, finished or not; also what smdebug wrote.
 
     Args:
-        path: Directory of the run, smdebug's output directory, or the URL of a run in
+        path: Directory of the run, smdebug's output directory, or the URL of either in
             an object store, as ``s3://bucket/run`` (docs/reading.md).
         name: What to call the trial; the directory's name by default.
         range_steps: Global steps to look at: first, and the one after the last

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from tdbg import remote
 from tdbg.errors import ConfigurationError, TdbgError
-from tdbg.importers import local_run
+from tdbg.importers import is_converted, local_run
 from tdbg.run.directory import Run, find_runs, fingerprint, local_path, open_run
 from tdbg.run.in_use import state_at_a_glance
 from tdbg.view import ENDED
@@ -59,6 +59,12 @@ class FoundRun(Protocol):
     def folder(self) -> Path | None:
         """The folder of this machine that it lies in; None: it is in a store."""
 
+    def is_read(self) -> bool:
+        """Whether to open it takes no longer than to open a run.
+
+        What smdebug wrote is read when somebody opens it, and not to list it.
+        """
+
     def files(self) -> int:
         """Return a number that is another one when its files may have changed."""
 
@@ -87,6 +93,10 @@ class LocalRun:
         """
         return open_run(local_run(self.path))
 
+    def is_read(self) -> bool:
+        """See ``FoundRun``."""
+        return is_converted(self.path)
+
     def files(self) -> int:
         """See ``FoundRun``."""
         return fingerprint(self.path)
@@ -107,6 +117,10 @@ class FarRun:
     def __init__(self, url: str) -> None:
         self.address = self.home = url
         self.folder = None
+
+    def is_read(self) -> bool:
+        """See ``FoundRun``."""
+        return is_converted(self.address)
 
     def files(self) -> int:
         """See ``FoundRun``: as long as it is believed, so that none is asked."""

@@ -30,7 +30,7 @@ from tdbg.trial import Trial, create_trial
 from tdbg.ui.judging import Judging
 from tdbg.ui.places import Folder, FoundRun, LocalRun, folder_at
 from tdbg.ui.run_cache import RunCache
-from tdbg.view import ENDED
+from tdbg.view import ENDED, not_read
 
 __all__ = ["OpenRun", "Runs"]
 
@@ -41,6 +41,8 @@ STATUS_SECONDS = 0.5
 MAX_OPEN = 256
 # A page counts exactly so far.
 MOST_VERSION = (1 << 48) - 1
+# What the table says of what smdebug wrote, before somebody opens it.
+_NOT_READ = not_read("open it: that reads it").to_json()
 _Value = TypeVar("_Value")
 
 
@@ -228,7 +230,8 @@ class Runs:
             QueryError: If there is no such run.
             TdbgError: If it cannot be read.
         """
-        return self._run(id_).glance()
+        run = self._run(id_)
+        return run.glance() if run.is_read() else _NOT_READ
 
     def is_far(self, id_: str) -> bool:
         """Whether a run is in a store.
@@ -286,6 +289,8 @@ class Runs:
             kept = self._kept(id_, place, files)
             if kept is not None:
                 return kept
+            if not place.is_read():
+                return _NOT_READ
             if place.is_over():
                 found = read(place.address)
                 if found["state"] in ENDED:
@@ -325,7 +330,7 @@ class Runs:
             until, version = self._at_rest.get(id_, (0.0, 0))
             if time.monotonic() < until:
                 return version, -1, 0
-            if place.folder is None or place.is_over():
+            if place.folder is None or not place.is_read() or place.is_over():
                 version = place.files() & MOST_VERSION
                 self._at_rest[id_] = time.monotonic() + LIST_SECONDS, version
                 return version, -1, 0
@@ -368,7 +373,9 @@ class Runs:
             StorageError: If the run, or what is said of it, cannot be read.
         """
         run = self._run(id_)
-        return self._annotations.of(run) if isinstance(run, LocalRun) else NOTHING
+        if not isinstance(run, LocalRun) or not run.is_read():
+            return NOTHING
+        return self._annotations.of(run)
 
     def place(self, id_: str) -> Path:
         """Where a run of this machine lies, which is to be changed.

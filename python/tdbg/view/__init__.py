@@ -31,7 +31,7 @@ from tdbg.view.problems import (
     diagnosis_of_report,
     diagnosis_of_run,
 )
-from tdbg.view.run import UNREADABLE, RunRow, RunView, row_of, view_of
+from tdbg.view.run import UNREADABLE, RunRow, RunView, not_read, row_of, view_of
 from tdbg.view.tensors import are_trees, loss_names, tensors_in
 from tdbg.view.verdict import Verdict, verdict_of, verdict_of_rules
 
@@ -70,6 +70,7 @@ __all__ = [
     "loss_names",
     "loss_series",
     "loss_text",
+    "not_read",
     "row_of",
     "series_of",
     "tensors_in",

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from tdbg.errors import TdbgError
 from tdbg.importers import is_converted
-from tdbg.remote import is_url
 from tdbg.trial import Trial, create_trial
 from tdbg.view.curves import LastLoss, last_loss
 from tdbg.view.head import Head, head_of
 from tdbg.view.problems import Diagnosis, diagnosis_of_run
 from tdbg.view.verdict import Verdict, verdict_of
 
-__all__ = ["UNREADABLE", "RunRow", "RunView", "row_of", "view_of"]
+__all__ = ["UNREADABLE", "RunRow", "RunView", "not_read", "row_of", "view_of"]
 
 
 #: State of a run that cannot be read.
@@ -104,6 +103,15 @@ class RunRow:
         return self.view.to_json()
 
 
+def not_read(how: str) -> RunRow:
+    """Return the row of what smdebug wrote, before somebody opens it.
+
+    Args:
+        how: What reads it.
+    """
+    return RunRow(None, how, NOT_READ)
+
+
 def row_of(path: str | os.PathLike[str]) -> RunRow:
     """Return a run as a row, even if it cannot be read.
 
@@ -111,8 +119,8 @@ def row_of(path: str | os.PathLike[str]) -> RunRow:
     while, and as much disk again.
     """
     try:
-        if not is_url(path) and not is_converted(path):
-            return RunRow(None, f"tdbg show {path} reads it", NOT_READ)
+        if not is_converted(path):
+            return not_read(f"tdbg show {path} reads it")
         return RunRow(view_of(create_trial(path)))
     except TdbgError as error:
         return RunRow(None, str(error))

@@ -5,7 +5,7 @@ docs/smdebug-runs.md says what becomes of what.
 
 from __future__ import annotations
 
-from tdbg.importers.smdebug.files import Files, LocalFiles, StoreFiles
+from tdbg.importers.smdebug.files import Files, LocalFiles, files_at
 from tdbg.importers.smdebug.importer import Changed, Importer, ImportPass, has_state
 
 __all__ = [
@@ -14,6 +14,6 @@ __all__ = [
     "ImportPass",
     "Importer",
     "LocalFiles",
-    "StoreFiles",
+    "files_at",
     "has_state",
 ]

@@ -112,8 +112,7 @@ def read_collections(files: Files, path: str, into: Collections) -> None:
     """Take in a collection file.
 
     Raises:
-        Damage: If it is none.
-        OSError: If it cannot be read.
+        Damage: If it is none, or cannot be read.
     """
     with files.open(path) as file:
         into.add(load(file))

@@ -5,23 +5,27 @@ small classes.
 
 Thread safety: none.
 
-Errors: ``OSError``, as the place raises it, for a file that cannot be read;
-``StorageError`` if the place does not answer, so that the file may be sound.
+Errors: ``Damage`` for a file that cannot be read; ``StorageError`` if the place does
+not answer, so that the file may be sound.
 """
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
-from tdbg.errors import StorageError
-from tdbg.remote import Fetcher, Listed, Store
+from tdbg.errors import NotARun, StorageError
+from tdbg.importers.smdebug.damage import Damage
+from tdbg.remote import Fetcher, Listed, Store, is_url, open_store
+from tdbg.run.directory import local_path
+from tdbg.run.foreign import are_of_smdebug
 
-__all__ = ["Entry", "Files", "LocalFiles", "OpenFile", "StoreFiles"]
+__all__ = ["Entry", "Files", "LocalFiles", "OpenFile", "StoreFiles", "files_at"]
 
 # An object of a store is fetched as a whole up to this size, else by ranges.
 WHOLE_BYTES = 64 << 20
@@ -51,11 +55,16 @@ class OpenFile(Protocol):
     stamp: str
 
     def read(self, start: int, length: int) -> bytes:
-        """Return bytes ``start <= i < start + length``; fewer where the file ends."""
+        """Return bytes ``start <= i < start + length``; fewer where the file ends.
+
+        Raises:
+            Damage: If they cannot be read.
+            StorageError: If the place does not answer.
+        """
 
 
 class Files(Protocol):
-    """An output directory.
+    """An output directory; each question raises StorageError if there is no answer.
 
     Attributes:
         path: How the user names it.
@@ -78,9 +87,8 @@ class Files(Protocol):
         """Open a file.
 
         Raises:
-            FileNotFoundError: If there is none.
+            Damage: If there is none, it cannot be read, or is no regular file.
             StorageError: If the place does not answer.
-            OSError: If it cannot be read, or is no regular file.
         """
 
 
@@ -91,13 +99,14 @@ class LocalFiles:
         path: The directory.
 
     Raises:
-        OSError: If there is no such directory.
+        StorageError: If there is no such directory.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self._root = Path(path).resolve()
-        status = self._root.stat()
+        with self._errors("open"):
+            status = self._root.stat()
         self.identity = f"{self._root} {status.st_dev} {status.st_ino}"
 
     def refresh(self) -> None:
@@ -105,27 +114,36 @@ class LocalFiles:
 
     def entries(self, folder: str) -> list[Entry]:
         """Return what is in a folder, by name; nothing if there is no such folder."""
-        try:
-            with os.scandir(self._root / folder) as found:
-                entries = [
-                    Entry(each.name, each.is_dir(follow_symlinks=False))
-                    for each in found
-                ]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        with self._errors("list"):
+            try:
+                with os.scandir(self._root / folder) as found:
+                    entries = [
+                        Entry(each.name, each.is_dir(follow_symlinks=False))
+                        for each in found
+                    ]
+            except (FileNotFoundError, NotADirectoryError):
+                return []
         return sorted(entries)
 
     def stamp(self, file: str) -> str:
         """Return size and time of a file; "" if there is none."""
-        try:
-            status = (self._root / file).lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return ""
+        with self._errors("look at"):
+            try:
+                status = (self._root / file).lstat()
+            except (FileNotFoundError, NotADirectoryError):
+                return ""
         return _stamp(status)
 
     def open(self, file: str) -> LocalFile:
         """Open a file."""
         return LocalFile(self._root / file)
+
+    @contextlib.contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError.of(error, what, self.path) from error
 
 
 class LocalFile:
@@ -134,11 +152,13 @@ class LocalFile:
     def __init__(self, path: Path) -> None:
         # A FIFO would block the open; O_NONBLOCK makes it return at once.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        self._descriptor = os.open(path, flags)
+        with _damage():
+            self._descriptor = os.open(path, flags)
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._descriptor)
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+            msg = "not a regular file"
+            raise Damage(msg)
         self.size = status.st_size
         self.stamp = _stamp(status)
 
@@ -153,13 +173,23 @@ class LocalFile:
         length = min(length, self.size - start)
         pieces = []
         while length > 0:
-            piece = os.pread(self._descriptor, length, start)
+            with _damage():
+                piece = os.pread(self._descriptor, length, start)
             if not piece:
                 break
             pieces.append(piece)
             start += len(piece)
             length -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+@contextlib.contextmanager
+def _damage() -> Iterator[None]:
+    """Say of a file that the system refuses to read what it says."""
+    try:
+        yield
+    except OSError as error:
+        raise Damage(error.strerror or str(error)) from error
 
 
 def _stamp(status: os.stat_result) -> str:
@@ -206,7 +236,8 @@ class StoreFiles:
         """Open an object."""
         found = self._objects.get(file)
         if found is None:
-            raise FileNotFoundError(errno.ENOENT, "no such object", file)
+            msg = "no such object"
+            raise Damage(msg)
         return StoredFile(self._fetcher, found)
 
 
@@ -239,3 +270,23 @@ class StoredFile:
                 msg = f"{shown} was replaced since it was listed; import it again"
                 raise StorageError(msg, file=shown, kind="io")
         return self._whole[start : start + length]
+
+
+def files_at(path: str | os.PathLike[str]) -> Files:
+    """Return the output directory at a path or URL.
+
+    Raises:
+        NotARun: If smdebug wrote none there.
+        StorageError: If the place does not answer.
+        ConfigurationError: If there can be none.
+    """
+    text = os.fspath(path)
+    files: Files
+    if is_url(text) and not text.startswith("file://"):
+        files = StoreFiles(open_store(text))
+    else:
+        files = LocalFiles(local_path(text))
+    if not are_of_smdebug(entry.name for entry in files.entries("")):
+        msg = f"{text} is not what smdebug's hook wrote: it has no collections"
+        raise NotARun(msg, file=text, kind="missing")
+    return files

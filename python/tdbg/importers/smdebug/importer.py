@@ -38,12 +38,13 @@ from tdbg.importers.smdebug.names import Names, root_of
 from tdbg.importers.smdebug.steps import StepFiles, convert_step
 from tdbg.importers.smdebug.worker import WorkerWriter, put_back
 from tdbg.run.directory import Run, create_run, is_run, read_small_file
+from tdbg.run.foreign import IMPORT_FILE
 from tdbg.run.json_values import is_integer, load_json, mapping_of, texts_of
 
 __all__ = ["END_FILE", "Changed", "ImportPass", "Importer", "has_state"]
 
 END_FILE = "training_job_end.ts"
-STATE_FILE, LOCK_FILE = "import.json", "import.lock"
+LOCK_FILE = "import.lock"
 FORMAT, VERSION = "tdbg-import-smdebug", 1
 _RANK = re.compile(r"worker_(\d{1,5})")
 _STEPS_IN_FOLDER = 1000
@@ -156,9 +157,11 @@ class Importer:
         self._collection_stamps: dict[str, str] = {}
         self._names: Names | None = None
         self._lock = -1
+        # As of now: files are listed when they are made.
+        self._is_listed = True
         is_new = not is_run(run)
         self.run = create_run(run)
-        self._state_file = self.run.path / STATE_FILE
+        self._state_file = self.run.path / IMPORT_FILE
         self._lock = _locked(self.run)
         try:
             self._state = self._opened_state(is_new=is_new)
@@ -196,21 +199,25 @@ class Importer:
         return done
 
     def _pass(self) -> ImportPass:
-        self._files.refresh()
+        if not self._is_listed:
+            self._files.refresh()
+        self._is_listed = False
         # Looked for first: what is there after the end is all that there is.
         has_ended = bool(self._files.stamp(END_FILE))
         if has_ended and not self._state.has_ended:
             self._files.refresh()
-        self._read_collections()
         due = list(self._due())
+        if due or not self._state.has_ended:
+            self._read_collections()
         steps = lost = 0
         early: set[str] = set()
         for step, worker in due:
-            if worker in early or (not has_ended and self._is_early(step, worker)):
+            files = StepFiles(self._files, step, worker)
+            if worker in early or (not has_ended and self._is_early(files)):
                 early.add(worker)
                 continue
             self._told(steps, len(due))
-            lost += self._convert_step(step, worker, self._prepared_names(step, worker))
+            lost += self._convert_step(files, self._prepared_names(files))
             steps += 1
         if has_ended and not self._state.has_ended:
             lost += self._lose_what_has_no_index()
@@ -257,7 +264,8 @@ class Importer:
         for step, worker in self._listed():
             progress = self._state.workers.get(worker)
             if progress is not None and step <= progress.last:
-                found[worker].add(step, self._stamp(step, worker))
+                stamp = StepFiles(self._files, step, worker).stamp
+                found[worker].add(step, stamp)
         for name, progress in self._state.workers.items():
             if found[name].digest != progress.digest:
                 msg = (
@@ -279,14 +287,11 @@ class Importer:
 
     def _listed(self) -> Iterator[tuple[int, str]]:
         """Yield steps and workers that have an index file, by step."""
-        try:
-            for folder in self._files.entries("index"):
-                if not folder.is_folder or not folder.name.isdecimal():
-                    continue
-                if int(folder.name) >= self._first_folder:
-                    yield from self._listed_in(f"index/{folder.name}")
-        except OSError as error:
-            raise StorageError.of(error, "list", self._files.path) from error
+        for folder in self._files.entries("index"):
+            if not folder.is_folder or not folder.name.isdecimal():
+                continue
+            if int(folder.name) >= self._first_folder:
+                yield from self._listed_in(f"index/{folder.name}")
 
     def _listed_in(self, folder: str) -> list[tuple[int, str]]:
         found = []
@@ -303,34 +308,20 @@ class Importer:
             if progress is None or step > progress.last:
                 yield step, worker
 
-    def _stamp(self, step: int, worker: str) -> str:
-        try:
-            of_index = self._files.stamp(index.index_file(step, worker))
-            return f"{of_index} {self._files.stamp(index.event_file(step, worker))}"
-        except OSError as error:
-            raise StorageError.of(error, "look at", self._files.path) from error
-
     def _read_collections(self) -> None:
-        try:
-            for path in collection_files(self._files).values():
-                stamp = self._files.stamp(path)
-                if self._collection_stamps.get(path) != stamp:
-                    self._collection_stamps[path] = stamp
-                    # Roles then go by names alone.
-                    with contextlib.suppress(Damage, FileNotFoundError):
-                        read_collections(self._files, path, self._collections)
-        except StorageError:
-            raise
-        except OSError as error:
-            raise StorageError.of(
-                error, "read the collections of", self._files.path
-            ) from error
+        for path in collection_files(self._files).values():
+            stamp = self._files.stamp(path)
+            if self._collection_stamps.get(path) != stamp:
+                self._collection_stamps[path] = stamp
+                # Roles then go by names alone.
+                with contextlib.suppress(Damage):
+                    read_collections(self._files, path, self._collections)
 
-    def _prepared_names(self, step: int, worker: str) -> Names:
+    def _prepared_names(self, files: StepFiles) -> Names:
         """Return what names stand for; decided once, at the first step."""
         state = self._state
         if state.root is None:
-            names = set(StepFiles(self._files, step, worker).names()).union(
+            names = set(files.names()).union(
                 *(self._collections.names.get(each, ()) for each in _OF_PARAMETERS)
             )
             state.framework = self._collections.framework
@@ -341,22 +332,18 @@ class Importer:
 
     # --- Converting ---------------------------------------------------------
 
-    def _convert_step(self, step: int, worker: str, names: Names) -> int:
-        stamp = self._stamp(step, worker)
-        files = StepFiles(self._files, step, worker)
-        lost = convert_step(files, self._writer(worker), names)
-        self._state.workers[worker].add(step, stamp)
+    def _convert_step(self, files: StepFiles, names: Names) -> int:
+        lost = convert_step(files, self._writer(files.worker), names)
+        self._state.workers[files.worker].add(files.step, files.stamp)
         return lost
 
-    def _is_early(self, step: int, worker: str) -> bool:
+    def _is_early(self, files: StepFiles) -> bool:
         """Whether the tensors of an index are still to come: a copy is under way."""
-        if self._files.stamp(index.event_file(step, worker)):
+        if self._files.stamp(files.event_file):
             return False
         try:
-            return bool(StepFiles(self._files, step, worker).read_index().places)
-        except StorageError:
-            raise
-        except (Damage, OSError):
+            return bool(files.read_index().places)
+        except Damage:
             return False
 
     def _lose_what_has_no_index(self) -> int:
@@ -447,7 +434,7 @@ def has_state(run: Path) -> bool:
 
 
 def _read_state(run: Path) -> _State:
-    return _State.of_json(read_small_file(run / STATE_FILE, limit=1 << 26))
+    return _State.of_json(read_small_file(run / IMPORT_FILE, limit=1 << 26))
 
 
 # The collections whose names begin with the model's class.

@@ -17,7 +17,7 @@ import contextlib
 import numpy as np
 
 from tdbg.config.collections import Role
-from tdbg.errors import ConfigurationError, StorageError
+from tdbg.errors import ConfigurationError
 from tdbg.importers.smdebug import index
 from tdbg.importers.smdebug.damage import Damage
 from tdbg.importers.smdebug.events import (
@@ -43,39 +43,45 @@ class StepFiles:
         files: The output directory.
         step: The global step.
         worker: The worker, as its files name it.
+
+    Attributes:
+        stamp: A text that is another one once one of them was written anew.
     """
 
     def __init__(self, files: Files, step: int, worker: str) -> None:
         self.step = step
         self.index_file = index.index_file(step, worker)
         self.event_file = index.event_file(step, worker)
+        self.worker = worker
+        # Before either is read.
+        self.stamp = f"{files.stamp(self.index_file)} {files.stamp(self.event_file)}"
         self._files = files
+        self._index: Index | None = None
 
     def open_events(self) -> contextlib.AbstractContextManager[OpenFile]:
         """Open the file with the tensors.
 
         Raises:
-            OSError: If it cannot be read.
+            Damage: If it cannot be read.
         """
         return self._files.open(self.event_file)
 
     def read_index(self) -> Index:
-        """Return what the index says.
+        """Return what the index says; it is read once.
 
         Raises:
-            Damage: If it is no index, or one of other files.
-            OSError: If it cannot be read.
+            Damage: If it cannot be read, is no index, or one of other files.
         """
-        with self._files.open(self.index_file) as file:
-            return index.parse(index.load(file), self.event_file)
+        if self._index is None:
+            with self._files.open(self.index_file) as file:
+                self._index = index.parse(index.load(file), self.event_file)
+        return self._index
 
     def names(self) -> list[str]:
         """Return the names of the tensors, as far as the index can be read."""
         try:
             found = self.read_index()
-        except StorageError:
-            raise
-        except (Damage, OSError):
+        except Damage:
             return []
         return [place.name for place in found.places] + [*found.shapes]
 
@@ -98,27 +104,19 @@ def convert_step(files: StepFiles, writer: WorkerWriter, names: Names) -> int:
     step = _Step(files, writer, names)
     try:
         found = files.read_index()
-    except StorageError:
-        raise
-    except (Damage, OSError) as error:
-        step.lose(files.index_file, f"its index cannot be read: {_reason(error)}")
+    except Damage as damage:
+        step.lose(files.index_file, f"its index cannot be read: {damage}")
         found = None
     if found is None or found.places:
         try:
             with files.open_events() as file:
                 step.convert(found, file)
-        except StorageError:
-            raise
-        except OSError as error:
-            step.lose_all(found, f"its event file cannot be read: {_reason(error)}")
+        except Damage as damage:
+            step.lose_all(found, f"its event file cannot be read: {damage}")
     if found is not None:
         step.mention_shapes(found)
     step.end()
     return step.n_lost
-
-
-def _reason(error: Exception) -> str:
-    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 class _Step:
@@ -214,10 +212,6 @@ class _Step:
             self._write(tensor, found.originals.get(place.name, ""))
         except (Damage, ConfigurationError) as error:
             self.lose(self._names.of(place.name).name, str(error))
-        except StorageError:
-            raise
-        except OSError as error:
-            self.lose(self._names.of(place.name).name, _reason(error))
 
     def _checked(
         self, tensor: StoredTensor, place: StoredAt, found: Index

@@ -179,8 +179,7 @@ class Engine:
             from tdbg.trial import create_trial
 
             self._trial = create_trial(run)
-            is_far = is_url(run) and is_url(self._trial.path)
-            self.run = os.fspath(run) if is_far else str(Path(run))
+            self.run = os.fspath(run) if is_url(run) else str(Path(run))
             if record:
                 from tdbg.rules.engine.finding_writer import FindingWriter
 

@@ -216,8 +216,9 @@ def test_steps_can_be_limited_and_trials_compared(finished: Path) -> None:
 def test_a_missing_run_fails_at_once(tmp_path: Path) -> None:
     with pytest.raises(exceptions.MissingCollectionFiles, match="nowhere"):
         create_trial(str(tmp_path / "nowhere"))
-    with pytest.raises(NotImplementedError, match="only local runs"):
-        create_trial("s3://bucket/prefix")
+    bucket = f"memory://{tmp_path.name}"
+    with pytest.raises(exceptions.MissingCollectionFiles, match="is not a run"):
+        create_trial(f"{bucket}/prefix")
     with pytest.raises(exceptions.MissingCollectionFiles, match="no profile"):
         create_trial(str(tmp_path), profiler=True)
     assert not has_training_ended(tmp_path)

@@ -247,13 +247,13 @@ def test_a_directory_that_cannot_be_listed_is_a_typed_error(
     def refuse(*_: object) -> object:
         raise PermissionError(13, "Permission denied")
 
-    files = LocalFiles(out)
-    monkeypatch.setattr(files, "entries", refuse)
     with (
-        Importer(files, tmp_path / "run") as importer,
-        pytest.raises(StorageError, match="Permission denied"),
+        Importer(LocalFiles(out), tmp_path / "run") as importer,
+        monkeypatch.context() as patches,
     ):
-        importer.convert()
+        patches.setattr(os, "scandir", refuse)
+        with pytest.raises(StorageError, match="Permission denied"):
+            importer.convert()
 
 
 @settings(max_examples=150)

@@ -18,7 +18,6 @@ import tdbg
 from fault_proxy import FaultProxy, Request, error, only
 from smdebug_corpus import CASES, CORPUS
 from tdbg.cli import _tdbg
-from tdbg.errors import NotARun
 from tdbg.remote import open_store
 
 URL = "s3://bucket/jobs/debug-output"
@@ -128,13 +127,6 @@ class Later:
         if request.method == "GET" and "/events/" in request.path:
             self.left -= 1
         return self.left < 0
-
-
-@pytest.mark.usefixtures("proxy")
-def test_a_url_of_what_smdebug_wrote_tells_how_to_import_it() -> None:
-    put("pytorch", files_of("pytorch"))
-    with pytest.raises(NotARun, match=f"tdbg import smdebug {URL} RUN"):
-        tdbg.create_trial(URL)
 
 
 @pytest.mark.usefixtures("proxy")

@@ -29,7 +29,6 @@ from tdbg.compat.smdebug.core.tensor import StepState, Tensor
 from tdbg.compat.smdebug.exceptions import (
     MissingCollectionFiles,
     NoMoreData,
-    SMDebugNotImplementedError,
     SMDebugTypeError,
     SMDebugValueError,
     StepUnavailable,
@@ -88,7 +87,8 @@ def create_trial(
     """Open the run at *path*, finished or not.
 
     Args:
-        path: Directory of the run.
+        path: Directory of the run, smdebug's output directory, or the URL of either in
+            a store, as ``s3://bucket/prefix``.
         name: What to call the trial; the directory's name by default.
         profiler: Return a ``ProfilerTrial``, of a run or of a profile of smdebug.
         output_dir: Where a rule of the profiler writes.
@@ -99,7 +99,6 @@ def create_trial(
 
     Raises:
         MissingCollectionFiles: If there is no run, after *wait* seconds.
-        SMDebugNotImplementedError: If the run is on S3.
         StorageError: If the run cannot be read.
         ConfigurationError: If an argument can never work.
     """
@@ -525,19 +524,16 @@ def _index(name: str) -> tuple[int, str]:
     return (int(last) if last.isdigit() else 0, name)
 
 
-class S3Trial(Trial):
-    """A run on S3, which tdbg cannot read yet.
+class S3Trial(LocalTrial):
+    """Reads a run in S3; see ``create_trial`` for the arguments.
 
     Raises:
-        SMDebugNotImplementedError: Always.
+        MissingCollectionFiles: If there is no run.
+        StorageError: If the store does not answer, or refuses.
+        ConfigurationError: If an argument can never work.
     """
 
     def __init__(
-        self, name: str | None, bucket_name: str, prefix_name: str, **_: Any
+        self, name: str | None, bucket_name: str, prefix_name: str, **kwargs: Any
     ) -> None:
-        del name
-        msg = (
-            f"s3://{bucket_name}/{prefix_name}: only local runs can be read; copy it, "
-            "for example with `aws s3 sync`"
-        )
-        raise SMDebugNotImplementedError(msg)
+        super().__init__(name, f"s3://{bucket_name}/{prefix_name}", **kwargs)
