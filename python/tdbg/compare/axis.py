@@ -61,15 +61,14 @@ class Axis(StrEnum):
             found = (table["wall_ns"] - begin) // NS_OF_MS
         return np.maximum.accumulate(np.maximum(found, 0))
 
-    def start(self, table: NDArray[np.void]) -> int:
-        """The place of the first recorded step; 0 without any."""
-        places = self.places(table)
-        return int(places[0]) if len(places) else 0
+    def span(self, table: NDArray[np.void]) -> tuple[int, int]:
+        """The place of the first recorded step and that after the last; 0, 0 of none.
 
-    def end(self, table: NDArray[np.void]) -> int:
-        """The place after the last recorded step; 0 without any."""
+        Args:
+            table: The recorded steps.
+        """
         places = self.places(table)
-        return int(places[-1]) + 1 if len(places) else 0
+        return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
 
     def edges(
         self, table: NDArray[np.void], marks: NDArray[np.int64]

@@ -1,15 +1,10 @@
-"""What the table of runs says of a run, its row; and processes that read many.
-
-How it is, in short: its state, its verdict, and how its loss goes.  And its record:
-settings, and the last and best of each loss and metric, as a row of ``tdbg.query``,
-which says the same to SQL.
+"""The table of runs: those that were found, and their rows as they are read.
 
 To read a run takes milliseconds of Python, which runs in one thread of a process at a
 time.  So the rows of a thousand runs are read by a process for each core.  They have
 the server's low priority, and end when all rows are read, or with the server.
 
-Thread safety: functions, inside which the trial's lock is held; a ``RowReader`` belongs
-to one thread.
+Thread safety: functions; a ``RowReader`` belongs to one thread.
 """
 
 from __future__ import annotations
@@ -27,24 +22,14 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from tdbg.errors import StorageError, TdbgError
-from tdbg.query import record_of
 from tdbg.run.annotations import NOTHING
-from tdbg.trial import Trial, create_trial
 from tdbg.ui.places import FAR_OPENERS
+from tdbg.ui.row import read_row, row_of
 from tdbg.ui.runs import Runs
-from tdbg.ui.series import Curve, curve, curve_names, viewed
-from tdbg.view import RunRow, RunView
+from tdbg.view import RunRow
 
-__all__ = ["RowReader", "list_runs", "read_row", "readers_for", "row_of", "tell_runs"]
+__all__ = ["RowReader", "list_runs", "readers_for", "tell_runs"]
 
-SPARK_COLUMNS = 48
-SPARK_DIGITS = 4
-# What a row shows of what is said of a run.
-SHOWN = (
-    *("state", "steps", "evaluated", "counted_steps", "recorded", "last_step", "rate"),
-    *("cost", "created", "stopped", "wall", "bytes", "damaged_files", "verdict"),
-    *("counts", "last_loss", "starts", "ends", "missing"),
-)
 # A process takes a third of a second to start: longer than it takes to read so many.
 RUNS_EACH = 32
 MOST_READERS = 8
@@ -55,63 +40,10 @@ TOGETHER_SECONDS = 0.05
 MOST_SECONDS = 0.4
 
 
-def row_of(trial: Trial) -> dict[str, Any]:
-    """Return the row of a run.
-
-    Returns:
-        How it is, ``loss``, a curve, and ``record``: its ``settings``, and ``last`` and
-        ``best`` by name, where None is a value that is not finite.
-    """
-    with trial.no_refresh():
-        view, document = viewed(trial)
-        record = record_of(trial, ("last", "best", "settings"), view=view)
-        return {
-            **{each: document[each] for each in SHOWN},
-            "loss": _loss(trial, view),
-            "record": record.to_json(),
-        }
-
-
-def _loss(trial: Trial, view: RunView) -> dict[str, Any] | None:
-    loss = view.loss
-    name = loss.name if loss else next(iter(curve_names(trial)), None)
-    if name is None:
-        return None
-    mode = loss.mode if loss else None
-    return {
-        "name": name,
-        **_spark(curve(trial, name, mode=mode, columns=SPARK_COLUMNS)),
-    }
-
-
-def _spark(found: Curve) -> dict[str, Any]:
-    """A curve with as many digits as a line of text can show."""
-    document = found.to_json()
-    return {
-        "bad": document["bad"],
-        **{
-            name: [
-                None if x is None else float(f"{x:.{SPARK_DIGITS}g}")
-                for x in document[name]
-            ]
-            for name in ("low", "high", "mean")
-        },
-    }
-
-
 def readers_for(n_runs: int) -> int:
     """Return how many processes are worth while for so many runs; it may be none."""
     cores = len(os.sched_getaffinity(0))
     return min(cores, MOST_READERS, max(0, n_runs // RUNS_EACH - 1))
-
-
-def read_row(path: str) -> dict[str, Any]:
-    """Return the row of a run.
-
-    Raises:
-        TdbgError: If it cannot be read.
-    """
-    return row_of(create_trial(path))
 
 
 class RowReader:
@@ -179,7 +111,7 @@ class RowReader:
 
 
 def _started() -> subprocess.Popen[bytes]:
-    code = "from tdbg.ui.rows import main; main()"
+    code = "from tdbg.ui.row import main; main()"
     return subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,  # Open for as long as somebody reads.
@@ -341,19 +273,3 @@ def _unreadable(runs: Runs, id_: str, error: TdbgError) -> dict[str, Any]:
     except TdbgError:
         name = id_
     return {"id": id_, "name": name, **RunRow(None, str(error)).to_json()}
-
-
-# --- A process that reads ------------------------------------------------------
-
-
-def main() -> None:
-    """Read the runs whose paths come line by line; what such a process runs."""
-    says, sys.stdout = sys.stdout, sys.stderr
-    print("ready", file=says, flush=True)
-    for line in sys.stdin:
-        told: dict[str, Any]
-        try:
-            told = {"row": read_row(json.loads(line))}
-        except TdbgError as error:
-            told = {"error": str(error)}
-        print(json.dumps(told), file=says, flush=True)

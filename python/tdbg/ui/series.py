@@ -10,6 +10,7 @@ where what is asked for can never be answered.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -89,7 +90,7 @@ class Curve:
             "edges": self.edges.tolist(),
             "bad": self.bad.tolist(),
             **{
-                name: [float(x) if np.isfinite(x) else None for x in values]
+                name: [x if math.isfinite(x) else None for x in values.tolist()]
                 for name, values in (
                     ("low", self.low),
                     ("high", self.high),
@@ -521,6 +522,7 @@ def viewed(trial: Trial) -> tuple[RunView, dict[str, Any]]:
     table = trial.step_table()
     view = view_of(trial, table=table)
     # Where its steps begin and end, on the axes that runs are compared on.
-    starts = {axis.value: axis.start(table) for axis in Axis}
-    ends = {axis.value: axis.end(table) for axis in Axis}
+    spans = {axis.value: axis.span(table) for axis in Axis}
+    starts = {axis: start for axis, (start, _) in spans.items()}
+    ends = {axis: end for axis, (_, end) in spans.items()}
     return view, {**view.to_json(), "starts": starts, "ends": ends}

@@ -82,7 +82,7 @@ def test_a_place_in_time_is_that_since_the_first_step_and_never_goes_back() -> N
     table["step"] = [0, 1, 2, 3, 8]
     table["wall_ns"] = 10**18 + np.array([0, 10, 25, 20, 40]) * 10**6
     assert Axis.TIME.places(table).tolist() == [0, 10, 25, 25, 40]
-    assert Axis.TIME.end(table) == 41
+    assert Axis.TIME.span(table) == (0, 41)
     edges = Axis.TIME.edges(table, np.array([0, 10, 11, 30, 99]))
     assert edges.tolist() == [0, 1, 2, 8, 9]
 
@@ -91,7 +91,7 @@ def test_a_run_without_steps_has_no_place_on_any_axis(tmp_path: Path) -> None:
     RunBuilder(tmp_path / "empty").close()
     table = create_trial(tmp_path / "empty").step_table()
     for axis in Axis:
-        assert axis.end(table) == 0
+        assert axis.span(table) == (0, 0)
         assert len(axis.edges(table, np.array([0, 5]))) == 2
 
 

@@ -173,7 +173,7 @@ def test_another_server_opens_no_run_that_has_ended(
         raise AssertionError
 
     second = Runs([str(folder)], file)
-    for module in ("runs", "rows"):
+    for module in ("runs", "row"):
         monkeypatch.setattr(f"tdbg.ui.{module}.create_trial", never)
     assert listed(second) == told(second) == first
 

@@ -7,16 +7,17 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from browser import axe_violations, new_page
 from dashboard import Dashboard, dashboard
 from dashboard import page_address as at
 from planted import add_findings, finding
-from run_builder import RunBuilder
+from run_builder import RunBuilder, simple_run
 from tdbg.config import Role
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Severity
@@ -105,6 +106,41 @@ def test_columns_are_the_settings_that_differ_and_the_best_of_each_metric(
         expect(row).to_contain_text("0.04")
         expect(row).to_contain_text("finished")
         expect(page.locator(".run-row", has_text="run8")).to_contain_text("NaN")
+
+
+def icon(served: Dashboard) -> str:
+    """A page that asks for no run."""
+    return served.address.partition("#")[0] + "icon.svg"
+
+
+def test_runs_that_come_into_view_do_not_wait_for_all_others(
+    browser: Browser, tmp_path: Path
+) -> None:
+    number = 90
+    for i in range(number):
+        simple_run(tmp_path / f"run{i:02}", steps=range(1))
+    with dashboard(tmp_path) as served, new_page(browser, icon(served)) as watched:
+        page = watched.page
+        asked: list[list[str]] = []
+
+        def answer(route: Route) -> None:
+            asked.append(parse_qs(urlsplit(route.request.url).query)["run"])
+            if len(asked) > 1:  # The first question stays without an answer.
+                route.continue_()
+
+        page.route("**/api/rows_of_runs*", answer)
+        page.goto(at(served))
+        expect(page.locator(".run-row")).to_have_count(number)
+        last = page.locator(".run-row").last
+        expect(last).to_contain_class("unread")
+        last.scroll_into_view_if_needed()
+        expect(last).not_to_contain_class("unread")
+        # Those of the first question whose turn comes soon are not asked for again.
+        everything, *more = asked
+        assert len(everything) == number
+        for some in more:
+            assert set(some) <= set(everything[64:])
+        assert everything[-1] in more[0]
 
 
 def test_a_click_sorts_another_one_turns_it_around_and_the_address_has_it(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,7 +17,9 @@ from run_rows import listed, told
 from tdbg.errors import StorageError, TdbgError
 from tdbg.run.findings import Severity
 from tdbg.trial import Trial, create_trial
-from tdbg.ui.rows import RowReader, list_runs, read_row, readers_for, tell_runs
+from tdbg.ui import rows
+from tdbg.ui.row import read_row
+from tdbg.ui.rows import RowReader, list_runs, readers_for, tell_runs
 from tdbg.ui.runs import Runs
 
 
@@ -28,7 +32,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(Path(path).name)
         return create_trial(path)
 
-    for module in ("runs", "rows"):
+    for module in ("runs", "row"):
         monkeypatch.setattr(f"tdbg.ui.{module}.create_trial", counted)
     return found
 
@@ -130,6 +134,31 @@ def test_a_process_that_reads_runs_answers_and_is_another_one_when_it_was_killed
         reader.close()
     with pytest.raises(ProcessLookupError):
         os.kill(reader.process, 0)
+
+
+def test_a_process_that_reads_runs_loads_no_server() -> None:
+    code = "import sys, tdbg.ui.row; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True)
+    names = {each.split(".")[0] for each in loaded.stdout.split()}
+    assert not names & {"starlette", "uvicorn", "asyncio", "duckdb", "torch"}
+    assert "tdbg.ui.app" not in loaded.stdout.split()
+
+
+def test_rows_are_read_in_the_order_in_which_they_are_asked_for(
+    tmp_path: Path, opened: list[str]
+) -> None:
+    for i in range(20):
+        simple_run(tmp_path / f"run{i}", steps=range(2))
+    runs = Runs([str(tmp_path)])
+    ids = list(runs.found())[::-1]
+    asked = [runs.name(each) for each in ids]
+    parts = list(tell_runs(runs, ids))
+    assert sorted(row["id"] for part in parts for row in part["runs"]) == sorted(ids)
+    # Each once; threads may overtake each other by as many as there are.
+    assert sorted(opened) == sorted(asked)
+    places = [asked.index(name) for name in opened]
+    assert all(at <= i + rows.OPENERS for i, at in enumerate(places))
 
 
 def test_whoever_has_gone_waits_for_no_run(tmp_path: Path, opened: list[str]) -> None:

@@ -8,14 +8,21 @@ import type { ListedRun, RunList, RunRows } from "./types";
 /** Of so many runs is asked at a time. */
 const AT_ONCE = 2000;
 
+/** What is on the screen waits for so many runs, and not for all. */
+const SOON = 64;
+
 export interface AllRuns extends RunList {
   /** Asks for the list again: somebody has said something about a run, or deleted one. */
   renew: () => void;
+  /** Somebody looks at these runs, of which nothing was said yet. */
+  prefer: (ids: string[]) => void;
 }
 
 /** Runs that are due are asked for by one question after the other. */
 class Queue {
   private readonly due = new Set<string>();
+  /** Those of the question that is being answered, in its order. */
+  private readonly waiting = new Set<string>();
   private asking: AbortController | null = null;
 
   constructor(private readonly tell: (some: ListedRun[]) => void) {}
@@ -23,6 +30,14 @@ class Queue {
   add(ids: Iterable<string>): void {
     for (const id of ids) this.due.add(id);
     void this.go();
+  }
+
+  /** What somebody looks at is asked for besides, unless its turn comes soon. */
+  async prefer(ids: string[]): Promise<void> {
+    const soon = [...this.waiting].slice(0, SOON);
+    const late = ids.filter((id) => this.waiting.has(id) && !soon.includes(id));
+    for (const id of late) this.waiting.delete(id);
+    if (late.length && this.asking) await this.ask(late, this.asking.signal).catch(() => {});
   }
 
   end(): void {
@@ -37,14 +52,24 @@ class Queue {
       while (this.due.size) {
         const run = [...this.due].slice(0, AT_ONCE);
         // Whatever changes from now on is due again.
-        for (const id of run) this.due.delete(id);
-        for await (const part of getLines<RunRows>("rows_of_runs", { run }, this.asking.signal))
-          this.tell(whole(part));
+        for (const id of run) {
+          this.due.delete(id);
+          this.waiting.add(id);
+        }
+        await this.ask(run, this.asking.signal);
       }
     } catch {
       // The server is gone: the list comes again when it rings.
     }
+    this.waiting.clear();
     this.asking = null;
+  }
+
+  private async ask(run: string[], signal: AbortSignal): Promise<void> {
+    for await (const part of getLines<RunRows>("rows_of_runs", { run }, signal)) {
+      for (const { id } of part.runs) this.waiting.delete(id);
+      this.tell(whole(part));
+    }
   }
 }
 
@@ -104,7 +129,8 @@ export function useRunList(): Answer<AllRuns> {
     // Those in training first, then the newest, as they come.
     const isRunning = (run: ListedRun) => Number(run.state === "running");
     runs.sort((a, b) => isRunning(b) - isRunning(a) || byAge(a, b));
-    return { ...answer.data, runs, renew: () => setVersion((before) => before + 1) };
+    const renew = () => setVersion((before) => before + 1);
+    return { ...answer.data, runs, renew, prefer: (ids: string[]) => void due.prefer(ids) };
   }, [answer.data, told]);
   return { ...answer, data };
 }

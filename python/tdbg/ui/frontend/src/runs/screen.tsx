@@ -64,7 +64,9 @@ export function Runs({ list }: { list: AllRuns }) {
           {drawn.length < readable.length && ` · the first ${MOST_DRAWN} are drawn: choose others`}
         </p>
       )}
-      {view === "table" && shown.length > 0 && <RunTable selection={selection} />}
+      {view === "table" && shown.length > 0 && (
+        <RunTable selection={selection} prefer={list.prefer} />
+      )}
       {view === "charts" && <RunCharts runs={drawn} selection={selection} route={route} />}
       {view === "parallel" && <Parallel runs={drawn} selection={selection} route={route} />}
       {view === "herd" && <HerdView runs={drawn} route={route} />}

@@ -12,7 +12,17 @@ const MORE = 100;
 /** Columns of words of any length. */
 const WIDE = new Set(["name", "verdict", "note", "tags"]);
 
-export function RunTable({ selection }: { selection: Selection }) {
+/** What comes into view while somebody scrolls is looked for once it stands still. */
+const STILL_MS = 100;
+
+export function RunTable({
+  selection,
+  prefer,
+}: {
+  selection: Selection;
+  /** Takes the runs in view of which nothing was said yet. */
+  prefer: (ids: string[]) => void;
+}) {
   const { shown, groups, shownColumns, sort, chosen } = selection;
   const [most, setMost] = useState(MORE);
   const end = useRef<HTMLTableRowElement>(null);
@@ -25,6 +35,7 @@ export function RunTable({ selection }: { selection: Selection }) {
     observer.observe(end.current);
     return () => observer.disconnect();
   }, [most, shown.length]);
+  useReading(shown.some(isUnread), prefer);
   const isAll = chosen.length > 0 && chosen.length === shown.length;
   let left = most;
   return (
@@ -68,6 +79,36 @@ export function RunTable({ selection }: { selection: Selection }) {
       </table>
     </Scroll>
   );
+}
+
+function isUnread(run: ListedRun): boolean {
+  return !run.verdict && !run.error;
+}
+
+/** While some runs are not read yet, tells of those in view. */
+function useReading(isReading: boolean, prefer: (ids: string[]) => void): void {
+  useEffect(() => {
+    if (!isReading) return;
+    const look = () => {
+      const rows = [...document.querySelectorAll<HTMLElement>(".run-row.unread")];
+      const isInView = (row: HTMLElement) => {
+        const { top, bottom } = row.getBoundingClientRect();
+        return bottom > 0 && top < innerHeight;
+      };
+      prefer(rows.filter(isInView).map((row) => row.dataset.run!));
+    };
+    let due = 0;
+    const soon = () => {
+      clearTimeout(due);
+      due = window.setTimeout(look, STILL_MS);
+    };
+    soon();
+    addEventListener("scroll", soon, { passive: true });
+    return () => {
+      clearTimeout(due);
+      removeEventListener("scroll", soon);
+    };
+  });
 }
 
 /** The arrow keys go from the name of a run to the next one. */
@@ -151,7 +192,10 @@ function Row({ run, selection }: { run: ListedRun; selection: Selection }) {
   const isOn = isChosen(run);
   const tone = run.verdict?.tone ?? (run.error ? "error" : "unread");
   return (
-    <tr class={`run-row ${tone} ${run.archived ? "archived" : ""} ${isOn ? "chosen" : ""}`}>
+    <tr
+      class={`run-row ${tone} ${run.archived ? "archived" : ""} ${isOn ? "chosen" : ""}`}
+      data-run={run.id}
+    >
       <td class="choice">
         <input
           type="checkbox"
