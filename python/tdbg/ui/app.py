@@ -560,7 +560,7 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
     State, not history: whoever is slow skips, and nothing queues.
     """
     known: dict[str, tuple[int, int, int]] = {}
-    listed: object = None
+    listed = ""
     clock = asyncio.get_running_loop().time
     next_list = spoke = changed_at = clock()
     yield "retry: 1000\n\n"
@@ -569,10 +569,9 @@ async def _rings(runs: Runs, watched: list[str]) -> AsyncIterator[str]:
         said: dict[str, Any] = {}
         if now >= next_list:
             next_list = now + LIST_SECONDS
-            found = list(await run_in_threadpool(runs.found))
-            now_listed = found, await run_in_threadpool(runs.annotated)
+            now_listed = await run_in_threadpool(runs.listing)
             if now_listed != listed:
-                listed, said["runs"] = now_listed, found
+                listed = said["listing"] = now_listed
         versions = await run_in_threadpool(_versions, runs, watched)
         changed = {id_: v for id_, v in versions.items() if known.get(id_) != v}
         if changed:

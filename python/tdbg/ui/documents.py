@@ -9,8 +9,9 @@ import time
 from typing import Any
 
 from tdbg.trial import Trial
+from tdbg.ui.row import viewed
 from tdbg.ui.runs import OpenRun, Runs
-from tdbg.ui.series import curve_names, viewed
+from tdbg.ui.series import curve_names
 from tdbg.view import file_problems, in_forward_order, tensors_in
 
 __all__ = [

@@ -13,13 +13,14 @@ import json
 import sys
 from typing import Any
 
+from tdbg.compare import Axis
 from tdbg.errors import TdbgError
 from tdbg.query import record_of
 from tdbg.trial import Trial, create_trial
-from tdbg.ui.series import Curve, curve, curve_names, viewed
-from tdbg.view import RunView
+from tdbg.ui.series import Curve, curve, curve_names
+from tdbg.view import RunView, view_of
 
-__all__ = ["main", "read_row", "row_of"]
+__all__ = ["main", "read_row", "row_of", "viewed"]
 
 SPARK_COLUMNS = 48
 SPARK_DIGITS = 4
@@ -29,6 +30,17 @@ SHOWN = (
     *("cost", "created", "stopped", "wall", "bytes", "damaged_files", "verdict"),
     *("counts", "last_loss", "starts", "ends", "missing"),
 )
+
+
+def viewed(trial: Trial) -> tuple[RunView, dict[str, Any]]:
+    """How a run is, and the same for JSON."""
+    table = trial.step_table()
+    view = view_of(trial, table=table)
+    # Where its steps begin and end, on the axes that runs are compared on.
+    spans = {axis.value: axis.span(table) for axis in Axis}
+    starts = {axis: start for axis, (start, _) in spans.items()}
+    ends = {axis: end for axis, (_, end) in spans.items()}
+    return view, {**view.to_json(), "starts": starts, "ends": ends}
 
 
 def row_of(trial: Trial) -> dict[str, Any]:

@@ -131,14 +131,15 @@ def list_runs(runs: Runs) -> dict[str, Any]:
     alone, without a ``verdict``: ``tell_runs`` reads it.
 
     Returns:
-        ``places``, their ``troubles``, ``runs``, and under ``common`` the settings that
-        all of them share, which are not in their records.
+        ``listing``, as ``Runs`` has it, ``places``, their ``troubles``, ``runs``, and
+        under ``common`` the settings that all share, which are not in their records.
     """
+    listing = runs.listing()
     listed = [_listed(runs, id_) for id_ in runs.found()]
     listed.sort(key=lambda each: str(each.get("created", "")), reverse=True)
     listed.sort(key=lambda each: each.get("state") != "running")
     places = {"places": runs.places, "troubles": runs.troubles}
-    return {**places, **_with_common(listed)}
+    return {"listing": listing, **places, **_with_common(listed)}
 
 
 def tell_runs(runs: Runs, ids: Sequence[str]) -> Generator[dict[str, Any]]:

@@ -396,11 +396,12 @@ class Runs:
             self._open.pop(id_, None)
             self._listed = -LIST_SECONDS
 
-    def annotated(self) -> object:
-        """Return something that is another one when somebody has annotated a run."""
+    def listing(self) -> str:
+        """A text, another one when runs have come or gone, or one was annotated."""
         with self._lock:
-            folders = {run.folder for run in self._look().values()}
-        return self._annotations.stamp(each for each in folders if each is not None)
+            found = dict(self._look())
+        folders = {run.folder for run in found.values() if run.folder is not None}
+        return f"{hash((*found, self._annotations.stamp(folders))):x}"
 
     def _run(self, id_: str) -> FoundRun:
         with self._lock:

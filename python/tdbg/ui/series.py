@@ -26,7 +26,7 @@ from tdbg.stats.histogram import Histogram
 from tdbg.stats.row_fields import EXTREMES, MOMENTS
 from tdbg.trial import Envelope, Trial
 from tdbg.ui.packing import pack
-from tdbg.view import QUANTILES, Histograms, RunView, tensors_in, view_of
+from tdbg.view import QUANTILES, Histograms, tensors_in
 
 __all__ = [
     "MAX_COLUMNS",
@@ -515,14 +515,3 @@ def names_asked(trial: Trial, names: Sequence[str], role: str | None) -> list[st
             msg = "there is no tensor of that name"
             raise TensorUnavailable(msg)
     return list(names)
-
-
-def viewed(trial: Trial) -> tuple[RunView, dict[str, Any]]:
-    """How a run is, and the same for JSON."""
-    table = trial.step_table()
-    view = view_of(trial, table=table)
-    # Where its steps begin and end, on the axes that runs are compared on.
-    spans = {axis.value: axis.span(table) for axis in Axis}
-    starts = {axis: start for axis, (start, _) in spans.items()}
-    ends = {axis: end for axis, (_, end) in spans.items()}
-    return view, {**view.to_json(), "starts": starts, "ends": ends}

@@ -303,14 +303,19 @@ def test_tags_and_a_note_are_saved_found_and_shown_by_another_server(
     ]
 
 
-def test_what_another_server_saves_appears_by_itself(
+def test_what_another_server_saves_appears_by_itself_and_the_list_comes_once_a_change(
     browser: Browser, few: Dashboard, tmp_path: Path
 ) -> None:
-    with dashboard(tmp_path / "few") as other, new_page(browser, at(few)) as watched:
-        ready(watched.page, 3)
+    with dashboard(tmp_path / "few") as other, new_page(browser, icon(few)) as watched:
+        page, asked = watched.page, []
+        page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+        page.goto(at(few))
+        ready(page, 3)
         body = {"runs": [other.run_id("run2")], "add_tags": ["news"]}
         assert other.ask("/api/annotate", method="POST", body=body).status == 200
-        expect(watched.page.locator(".tag")).to_have_text(["news"])
+        expect(page.locator(".tag")).to_have_text(["news"])
+        # What rang before that has been heard.
+        assert asked.count("/api/runs") == 2
 
 
 def test_an_archived_run_is_out_of_the_list_until_it_is_asked_for(

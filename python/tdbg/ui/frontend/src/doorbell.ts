@@ -7,7 +7,8 @@
 import { ask, Refused, TAB } from "./api";
 
 export interface Ring {
-  runs?: string[];
+  /** Another one when runs have come or gone, or somebody has said something about one. */
+  listing?: string;
   /** Versions of runs that have changed, and the steps up to which they are complete. */
   changed?: Record<string, number>;
   last?: Record<string, number>;

@@ -25,7 +25,10 @@ class Queue {
   private readonly waiting = new Set<string>();
   private asking: AbortController | null = null;
 
-  constructor(private readonly tell: (some: ListedRun[]) => void) {}
+  constructor(
+    private readonly tell: (some: ListedRun[]) => void,
+    private readonly failed: () => void,
+  ) {}
 
   add(ids: Iterable<string>): void {
     for (const id of ids) this.due.add(id);
@@ -60,6 +63,7 @@ class Queue {
       }
     } catch {
       // The server is gone: the list comes again when it rings.
+      this.failed();
     }
     this.waiting.clear();
     this.asking = null;
@@ -89,10 +93,20 @@ function byAge(a: ListedRun, b: ListedRun): number {
 export function useRunList(): Answer<AllRuns> {
   const [version, setVersion] = useState(0);
   const [told, setTold] = useState(new Map<string, ListedRun>());
+  /** Which list is held or comes; none whose states may be old. */
+  const listing = useRef(Promise.resolve(""));
   const answer = useAnswer<RunList>("runs", version, async (signal) => {
-    const found = await getJson<RunList>("runs", {}, signal);
+    const asked = getJson<RunList>("runs", {}, signal);
+    listing.current = asked.then(
+      (found) => found.listing,
+      () => "",
+    );
+    const found = await asked;
     return { ...found, runs: whole(found) };
   });
+  const forget = () => {
+    listing.current = Promise.resolve("");
+  };
   const tell = (some: ListedRun[]) =>
     setTold((before) => {
       const after = new Map(before);
@@ -100,16 +114,19 @@ export function useRunList(): Answer<AllRuns> {
       return after;
     });
   const queue = useRef<Queue | null>(null);
-  queue.current ??= new Queue(tell);
+  queue.current ??= new Queue(tell, forget);
   const due = queue.current;
   useEffect(() => {
-    const leave = onRing(({ runs, changed }) => {
-      if (runs) setVersion((before) => before + 1);
+    const leave = onRing(async ({ listing: now, changed }) => {
       if (changed) due.add(Object.keys(changed));
+      if (now && now !== (await listing.current)) setVersion((before) => before + 1);
     });
+    // Nobody has told a hidden page of changes.
+    document.addEventListener("visibilitychange", forget);
     return () => {
       leave();
       due.end();
+      document.removeEventListener("visibilitychange", forget);
     };
   }, []);
   useEffect(() => {

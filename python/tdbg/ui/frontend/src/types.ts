@@ -101,6 +101,8 @@ export interface RunRows {
 }
 
 export interface RunList extends RunRows {
+  /** As rings have it. */
+  listing: string;
   places: string[];
   /** Why some of these cannot be listed now. */
   troubles: string[];
