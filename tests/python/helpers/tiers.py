@@ -56,6 +56,7 @@ SECOND = {
     "remote/test_faults.py": "libraries of object stores",
     "remote/test_large_runs.py": "libraries of object stores",
     "remote/test_outages.py": "libraries of object stores",
+    "importers/smdebug/test_questions.py": "DuckDB and stores",
     "importers/smdebug/test_stores.py": "libraries of object stores",
     "importers/smdebug/test_urls.py": "libraries of object stores",
     "remote/test_s3_reading.py": "libraries of object stores",

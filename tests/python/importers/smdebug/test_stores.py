@@ -16,23 +16,11 @@ from click.testing import CliRunner
 
 import tdbg
 from fault_proxy import FaultProxy, Request, error, only
-from smdebug_corpus import CASES, CORPUS
+from smdebug_corpus import CASES, CORPUS, END, files_of, put
 from tdbg.cli import _tdbg
 from tdbg.remote import open_store
 
 URL = "s3://bucket/jobs/debug-output"
-END = "training_job_end.ts"
-
-
-def files_of(case: str) -> list[Path]:
-    return sorted(each for each in (CORPUS / case / "out").rglob("*") if each.is_file())
-
-
-def put(case: str, files: list[Path]) -> None:
-    store = open_store(URL)
-    for file in files:
-        name = file.relative_to(CORPUS / case / "out").as_posix()
-        store.write(name, file.read_bytes())
 
 
 def imported(run: Path) -> dict[str, Any]:
@@ -45,7 +33,7 @@ def imported(run: Path) -> dict[str, Any]:
 @pytest.mark.usefixtures("proxy")
 @pytest.mark.parametrize("case", CASES)
 def test_a_bucket_holds_what_a_copy_of_it_holds(case: str, tmp_path: Path) -> None:
-    put(case, files_of(case))
+    put(case, URL, files_of(case))
     assert imported(tmp_path / "run")["lost"] == 0
     here = tdbg.create_trial(CORPUS / case / "out")
     there = tdbg.create_trial(tmp_path / "run")
@@ -65,7 +53,7 @@ def test_a_bucket_holds_what_a_copy_of_it_holds(case: str, tmp_path: Path) -> No
 
 
 def test_each_object_is_fetched_once(proxy: FaultProxy, tmp_path: Path) -> None:
-    put("pytorch", files_of("pytorch"))
+    put("pytorch", URL, files_of("pytorch"))
     proxy.requests.clear()
     imported(tmp_path / "run")
     objects = [each.path for each in proxy.requests if "list-type" not in each.path]
@@ -85,10 +73,10 @@ def test_what_came_since_is_taken_in_by_the_next_import(tmp_path: Path) -> None:
         for each in files
         if each.name != END and (each.name < step or each.name.startswith("worker"))
     ]
-    put("pytorch", early)
+    put("pytorch", URL, early)
     first = imported(tmp_path / "run")
     assert not first["ended"]
-    put("pytorch", files)
+    put("pytorch", URL, files)
     second = imported(tmp_path / "run")
     assert second["ended"]
     assert first["steps"] > 0
@@ -101,7 +89,7 @@ def test_what_came_since_is_taken_in_by_the_next_import(tmp_path: Path) -> None:
 def test_a_store_that_does_not_answer_costs_no_tensor(
     proxy: FaultProxy, tmp_path: Path
 ) -> None:
-    put("pytorch", files_of("pytorch"))
+    put("pytorch", URL, files_of("pytorch"))
     is_late = Later(3)
     proxy.faults = only(is_late, error(503, "SlowDown"))
     arguments = ["import", "smdebug", URL, str(tmp_path / "run")]

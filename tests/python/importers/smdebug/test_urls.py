@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -17,36 +17,16 @@ from click.testing import CliRunner
 
 import tdbg
 from fault_proxy import FaultProxy, error
-from smdebug_corpus import CASES, CORPUS
+from smdebug_corpus import CASES, CORPUS, END, files_of, put
 from tdbg.cli import _tdbg
 from tdbg.errors import StorageError
 from tdbg.importers import opening
-from tdbg.remote import open_store
+from tdbg.remote import ListedRun, find_runs, stores
 
-FOLDER = "s3://bucket/jobs"
-URL = f"{FOLDER}/debug-output"
-END = "training_job_end.ts"
+pytestmark = pytest.mark.usefixtures("own_cache")
 
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of its own: what one test converts is not there for the next."""
-    monkeypatch.setenv("TDBG_CACHE", str(tmp_path / "cache"))
-    yield tmp_path / "cache" / "smdebug"
-    for each in list(opening._followers.values()):
-        each.close()
-    opening._followers.clear()
-
-
-def files_of(case: str) -> list[Path]:
-    return sorted(each for each in (CORPUS / case / "out").rglob("*") if each.is_file())
-
-
-def put(case: str, files: list[Path] | None = None, url: str = URL) -> None:
-    store = open_store(url)
-    for file in files_of(case) if files is None else files:
-        name = file.relative_to(CORPUS / case / "out").as_posix()
-        store.write(name, file.read_bytes())
+PREFIX = "jobs/debug-output"
+URL = f"s3://bucket/{PREFIX}"
 
 
 def verb(*arguments: object) -> tuple[int, str]:
@@ -58,7 +38,7 @@ def verb(*arguments: object) -> tuple[int, str]:
 @pytest.mark.usefixtures("proxy")
 @pytest.mark.parametrize("case", CASES)
 def test_a_url_opens_as_the_directory_does(case: str) -> None:
-    put(case)
+    put(case, URL)
     here, there = tdbg.create_trial(CORPUS / case / "out"), tdbg.create_trial(URL)
     assert there.name == "debug-output"
     assert there.status == here.status
@@ -73,16 +53,40 @@ def test_a_url_opens_as_the_directory_does(case: str) -> None:
             )
 
 
-def test_what_was_converted_is_not_fetched_again(proxy: FaultProxy) -> None:
-    put("pytorch")
+def test_each_object_is_fetched_once_and_each_opening_lists_little(
+    proxy: FaultProxy,
+) -> None:
+    put("pytorch", URL)
     proxy.requests.clear()
     tdbg.create_trial(URL)
-    listings = [each for each in proxy.requests if "list-type" in each.path]
-    objects = [each.path for each in proxy.requests if each not in listings]
-    assert len(objects) == len(set(objects))
+    objects, listings = asked(proxy)
+    assert len(objects) == len(set(objects)) == len(files_of("pytorch")) - 1
+    # What came before the end is listed once more.
+    assert listings == 2
     proxy.requests.clear()
     tdbg.create_trial(URL)
-    assert not [each for each in proxy.requests if "list-type" not in each.path]
+    assert asked(proxy) == ([], 1)
+
+
+def asked(proxy: FaultProxy) -> tuple[list[str], int]:
+    """The objects that were fetched, and how often all of them were listed."""
+    paths = [unquote(each.path) for each in proxy.requests]
+    listings = [each for each in paths if f"prefix={PREFIX}/&delimiter=&" in each]
+    return [each for each in paths if "list-type" not in each], len(listings)
+
+
+@pytest.mark.usefixtures("proxy")
+@pytest.mark.parametrize("keys", [1000, 5])
+def test_it_is_found_by_pages_and_level_by_level(
+    keys: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "PAGE_KEYS", keys)
+    put("pytorch", URL)
+    put("xgboost", "s3://bucket/jobs/other")
+    found = find_runs("s3://bucket")
+    assert found == [URL, "s3://bucket/jobs/other"]
+    assert all(isinstance(each, ListedRun) and each.is_of_smdebug for each in found)
+    assert tdbg.create_trial(found[0]).steps("GLOBAL") == [0, 2, 4, 6, 8, 10]
 
 
 def early_and_late() -> tuple[list[Path], list[Path]]:
@@ -112,12 +116,12 @@ def test_a_trial_of_a_growing_url_sees_what_comes(
     monkeypatch.setattr(opening, "FOLLOW_SECONDS", 0.05)
     monkeypatch.setattr(opening, "_PATIENCE", 1)
     early, late = early_and_late()
-    put("pytorch", early)
+    put("pytorch", URL, early)
     trial = tdbg.create_trial(URL)
     first = trial.steps("GLOBAL", "any")
     assert first
     assert not trial.loaded_all_steps
-    put("pytorch", late)
+    put("pytorch", URL, late)
     wait_until_whole(trial)
     whole = tdbg.create_trial(CORPUS / "pytorch" / "out").steps("GLOBAL", "any")
     assert first < trial.steps("GLOBAL", "any") == whole
@@ -129,7 +133,7 @@ def test_a_store_that_is_silent_for_a_while_is_trouble_and_no_end(
     monkeypatch.setattr(opening, "FOLLOW_SECONDS", 0.05)
     monkeypatch.setattr(opening, "_PATIENCE", 1)
     early, late = early_and_late()
-    put("pytorch", early)
+    put("pytorch", URL, early)
     trial = tdbg.create_trial(URL)
     with proxy.broken(error(503, "SlowDown")):
         deadline = time.monotonic() + 60
@@ -139,7 +143,7 @@ def test_a_store_that_is_silent_for_a_while_is_trouble_and_no_end(
         assert "SlowDown" in str(trial.problems()[0])
         with pytest.raises(StorageError, match="SlowDown"):
             tdbg.create_trial(URL)
-    put("pytorch", late)
+    put("pytorch", URL, late)
     wait_until_whole(trial)
     assert trial.problems() == []
     assert trial.lost_records().records == 0
@@ -148,7 +152,7 @@ def test_a_store_that_is_silent_for_a_while_is_trouble_and_no_end(
 def test_a_conversion_that_was_cut_short_is_gone_on_with(
     proxy: FaultProxy,
 ) -> None:
-    put("pytorch")
+    put("pytorch", URL)
     fetched: set[str] = set()
     with proxy.broken(
         lambda request: (
@@ -186,7 +190,7 @@ LINES = [
 @pytest.mark.usefixtures("proxy")
 @pytest.mark.parametrize("line", LINES)
 def test_verbs_take_a_url(tmp_path: Path, line: str) -> None:
-    put("pytorch")
+    put("pytorch", URL)
     words = shlex.split(line.format(url=URL, here=tmp_path))
     code, text = verb(*words)
     assert code in (0, 1), text
@@ -201,7 +205,7 @@ def test_verbs_that_ask_a_training_refuse_what_nobody_reads(
     line: str, tmp_path: Path
 ) -> None:
     early, _ = early_and_late()
-    put("pytorch", early)
+    put("pytorch", URL, early)
     code, text = verb(*line.format(url=URL).split())
     assert code == 3
     assert "smdebug wrote it, so tdbg only reads it" in text
