@@ -59,6 +59,11 @@ class Dashboard:
         token = self.access.control or self.access.view
         return f"http://127.0.0.1:{self.port}/#t={token}"
 
+    @property
+    def icon(self) -> str:
+        """The address of a picture: whoever opens it has asked for no run."""
+        return f"http://127.0.0.1:{self.port}/icon.svg"
+
     def ask(
         self,
         path: str,

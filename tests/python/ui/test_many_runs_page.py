@@ -108,18 +108,13 @@ def test_columns_are_the_settings_that_differ_and_the_best_of_each_metric(
         expect(page.locator(".run-row", has_text="run8")).to_contain_text("NaN")
 
 
-def icon(served: Dashboard) -> str:
-    """A page that asks for no run."""
-    return served.address.partition("#")[0] + "icon.svg"
-
-
 def test_runs_that_come_into_view_do_not_wait_for_all_others(
     browser: Browser, tmp_path: Path
 ) -> None:
     number = 90
     for i in range(number):
         simple_run(tmp_path / f"run{i:02}", steps=range(1))
-    with dashboard(tmp_path) as served, new_page(browser, icon(served)) as watched:
+    with dashboard(tmp_path) as served, new_page(browser, served.icon) as watched:
         page = watched.page
         asked: list[list[str]] = []
 
@@ -167,6 +162,15 @@ def test_a_run_without_a_number_comes_last_in_both_directions(
         assert names(ready(watched.page, 9))[-1] == "run8"
         watched.page.goto(at(served, sort="-loss"))
         assert names(ready(watched.page, 9))[-1] == "run8"
+
+
+def test_the_columns_of_a_sweep_fit_into_a_small_window(
+    browser: Browser, served: Dashboard
+) -> None:
+    size = {"width": 1280, "height": 800}
+    with new_page(browser, at(served), viewport=size) as watched:
+        table = ready(watched.page, 9).locator(".run-table")
+        assert table.evaluate("it => it.scrollWidth <= it.parentElement.clientWidth")
 
 
 @pytest.mark.parametrize(
@@ -306,7 +310,7 @@ def test_tags_and_a_note_are_saved_found_and_shown_by_another_server(
 def test_what_another_server_saves_appears_by_itself_and_the_list_comes_once_a_change(
     browser: Browser, few: Dashboard, tmp_path: Path
 ) -> None:
-    with dashboard(tmp_path / "few") as other, new_page(browser, icon(few)) as watched:
+    with dashboard(tmp_path / "few") as other, new_page(browser, few.icon) as watched:
         page, asked = watched.page, []
         page.on("request", lambda request: asked.append(urlsplit(request.url).path))
         page.goto(at(few))
@@ -457,6 +461,17 @@ def test_curves_are_drawn_on_each_axis(
         expect(page.locator(".reading").first).to_contain_text("9 of 9 runs")
 
 
+def saved_as(page: Page, name: str) -> dict[str, bytes]:
+    """What the dialog that is open saves, by format."""
+    saved = {}
+    for kind in ("CSV", "PNG", "SVG"):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=kind, exact=True).click()
+        saved[kind] = download.value.path().read_bytes()
+        assert download.value.suggested_filename == f"{name}.{kind.lower()}"
+    return saved
+
+
 def test_a_chart_is_saved_as_numbers_pixels_and_lines(
     browser: Browser, served: Dashboard
 ) -> None:
@@ -465,12 +480,7 @@ def test_a_chart_is_saved_as_numbers_pixels_and_lines(
         drawn(page, LOSS)
         page.locator(f'.chart-host:has([data-chart="{LOSS}"])').hover()
         page.get_by_label(f"Save {LOSS} as").click()
-        saved = {}
-        for kind in ("CSV", "PNG", "SVG"):
-            with page.expect_download() as download:
-                page.get_by_role("button", name=kind, exact=True).click()
-            saved[kind] = download.value.path().read_bytes()
-            assert download.value.suggested_filename == f"{LOSS}.{kind.lower()}"
+        saved = saved_as(page, LOSS)
         rows = list(csv.DictReader(saved["CSV"].decode().splitlines()))
         assert len(rows) == STEPS
         assert rows[0]["line"] == "run1"
@@ -479,6 +489,23 @@ def test_a_chart_is_saved_as_numbers_pixels_and_lines(
         assert saved["SVG"].startswith(b"<svg")
         assert b"<polyline" in saved["SVG"]
         assert b"<script" not in saved["SVG"]
+
+
+def test_the_table_is_saved_as_its_rows_and_as_a_picture_of_their_losses(
+    browser: Browser, served: Dashboard
+) -> None:
+    with new_page(browser, at(served, sort="name", cols="name,loss,lr")) as watched:
+        page = ready(watched.page, 9)
+        page.get_by_role("button", name="Export").click()
+        saved = saved_as(page, "losses-of-the-runs")
+        rows = list(csv.DictReader(saved["CSV"].decode().splitlines()))
+        assert [row["run"] for row in rows] == [f"run{i}" for i in range(9)]
+        assert float(rows[3]["lr"]) == pytest.approx(0.04)
+        assert float(rows[3]["loss"]) == pytest.approx(2 / (1 + 0.04 * (STEPS - 1)))
+        assert rows[8]["loss"] == "NaN"
+        assert saved["PNG"].startswith(b"\x89PNG")
+        assert saved["SVG"].count(b"<polyline") == 9
+        assert b">run8</text>" in saved["SVG"]
 
 
 # --- What differs, and the herd ---------------------------------------------------

@@ -78,7 +78,7 @@ function field(cell: Cell): string {
 
 /** The numbers of a chart: of each line and column the least, the mean, the greatest. */
 function tableOf(drawing: Drawing): Cell[][] {
-  if (drawing.kind !== "lines") return drawing.table();
+  if (drawing.kind !== "lines" || drawing.table) return drawing.table!();
   const head = ["line", "from", "to", "low", "mean", "high", "rows", "not_finite"];
   const rows = drawing.lines.flatMap(({ label, grid }) =>
     Array.from({ length: grid.columns }, (_, j) => j)

@@ -11,6 +11,8 @@ export type Drawing = { title: string } & (
       log: boolean;
       /** How a place on the axis is called. */
       place: (place: number) => string;
+      /** Other numbers than those of the lines. */
+      table?: () => Cell[][];
     }
   | { kind: "canvas"; canvas: HTMLCanvasElement; table: () => Cell[][] }
   | { kind: "svg"; svg: SVGSVGElement; table: () => Cell[][] }

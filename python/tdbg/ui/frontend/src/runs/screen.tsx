@@ -10,6 +10,7 @@ import type { Columns } from "./columns";
 import { HerdView } from "./herd";
 import { ArchiveButton, DeleteButton, TagButton } from "./keep";
 import { Parallel } from "./parallel";
+import { SaveRuns } from "./save_runs";
 import { choose, type Selection, useSelection } from "./selection";
 import { RunTable } from "./table";
 
@@ -55,7 +56,7 @@ export function Runs({ list }: { list: AllRuns }) {
       ))}
       <div class="run-tools">
         <Filter selection={selection} route={route} />
-        {view === "table" && <TableTools columns={selection.columns} route={route} />}
+        {view === "table" && <TableTools selection={selection} route={route} />}
         <Actions list={list} selection={selection} />
       </div>
       {view !== "table" && (
@@ -131,7 +132,8 @@ function Filter({ selection, route }: { selection: Selection; route: Route }) {
   );
 }
 
-function TableTools({ columns, route }: { columns: Columns; route: Route }) {
+function TableTools({ selection, route }: { selection: Selection; route: Route }) {
+  const { columns } = selection;
   const groups = ["", ...["state", "tags"], ...columns.differing.map((each) => each.id)];
   const names = Object.fromEntries(
     groups.map((id) => [id, id ? `group by ${columns.find(id)?.label ?? id}` : "no groups"]),
@@ -146,6 +148,7 @@ function TableTools({ columns, route }: { columns: Columns; route: Route }) {
         onChange={(value) => adjust({ group: value || undefined })}
       />
       <ColumnPicker columns={columns} route={route} />
+      <SaveRuns selection={selection} />
     </>
   );
 }

@@ -1,4 +1,5 @@
 /** The table of runs: a row each, of columns that the reader chooses. */
+import { Fragment } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { count, number, plain, shorten } from "../format";
 import { Link, Mark, Scroll, Sparkline, State } from "../parts";
@@ -137,10 +138,25 @@ function Head({ column, sort }: { column: Column; sort: Selection["sort"] }) {
   return (
     <th scope="col" class={alignment(column)} aria-sort={order} title={column.title}>
       <button type="button" class="sorter" onClick={() => sortBy(column, sort)}>
-        {plain(column.label)}
+        <Breakable text={plain(column.label)} />
         <span aria-hidden="true">{arrow}</span>
       </button>
     </th>
+  );
+}
+
+/** A name that may go on in the next line where a word of it ends. */
+function Breakable({ text }: { text: string }) {
+  const words = text.split(/(?<=[a-z0-9][_/.])|(?<=[a-z0-9])(?=[A-Z])/);
+  return (
+    <>
+      {words.map((word, i) => (
+        <Fragment key={word + i}>
+          {i > 0 && <wbr />}
+          {word}
+        </Fragment>
+      ))}
+    </>
   );
 }
 
