@@ -1,4 +1,4 @@
-"""A proxy that counts the bytes that pass: any protocol, headers and streams too."""
+"""A proxy that counts what passes, and may be far away: any protocol, streams too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from functools import partial
 
 __all__ = ["Proxy", "counted"]
 
+# Parts of 256 KiB that wait for their time.
+MOST_UNDER_WAY = 256
+
 
 class Proxy:
     """Passes connections on to a port of this machine.
@@ -20,8 +23,9 @@ class Proxy:
         asked: Bytes that the page has sent so far.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, delay: float = 0.0) -> None:
         self._target = target
+        self._delay = delay
         self.port = 0
         self.sent = 0
         self.asked = 0
@@ -47,9 +51,27 @@ class Proxy:
     async def _pass(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, what: str
     ) -> None:
+        """Pass on what comes, each part as late as the delay says."""
+        clock = asyncio.get_running_loop().time
+        parts: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(MOST_UNDER_WAY)
+        delivering = asyncio.create_task(self._deliver(parts, writer))
         with suppress(OSError):
             while data := await reader.read(1 << 18):
                 setattr(self, what, getattr(self, what) + len(data))
+                await parts.put((clock() + self._delay, data))
+        await parts.put((clock() + self._delay, b""))
+        await delivering
+
+    async def _deliver(
+        self, parts: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
+    ) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            due, data = await parts.get()
+            await asyncio.sleep(max(0.0, due - clock()))
+            if not data:
+                break
+            with suppress(OSError):  # Who has gone takes no more.
                 writer.write(data)
                 await writer.drain()
         with suppress(OSError):
@@ -57,9 +79,9 @@ class Proxy:
 
 
 @contextmanager
-def counted(target: int) -> Iterator[Proxy]:
-    """A proxy before a port, in a thread."""
-    proxy, is_ready = Proxy(target), threading.Event()
+def counted(target: int, delay: float = 0.0) -> Iterator[Proxy]:
+    """A proxy before a port, in a thread; each way takes *delay* seconds."""
+    proxy, is_ready = Proxy(target, delay), threading.Event()
     ends: list[Callable[[], object]] = []
 
     async def listen() -> None:

@@ -29,6 +29,7 @@ from playwright.sync_api import Browser, Page
 from benchmarks._harness import Ratio, Report, Table, check, check_equal, options
 from benchmarks._harness.machine import ROOT
 from benchmarks.ui.__main__ import address, first_screen, place
+from benchmarks.ui._many_runs import many_runs
 from benchmarks.ui._pages import Visit, browser, opened, renderers
 from benchmarks.ui._series import Series
 from benchmarks.ui._server import Server, served
@@ -40,8 +41,6 @@ from tdbg.run.directory import create_run
 
 ENVIRONMENT = "ui"
 WHAT = ("screen", "zoom", "hover", "scrub", "runs", "heap", "cost", "report")
-# A list and the verdict; a chart; the picture of all layers.
-ROWS = "document.querySelectorAll('.run-list .run-row').length"
 # Steps of a training that is watched, and how long it is watched at a time.
 PERIOD_SECONDS = 1.5
 WATCHED, ALONE, SPUN = KINDS = ("watched", "alone", "beside a program that spins")
@@ -74,7 +73,7 @@ def main() -> None:
             "zoom": lambda: zoom(found, written(folder, long), rounds, data),
             "hover": lambda: hover(found, written(folder, long), rounds, data),
             "scrub": lambda: scrub(found, written(folder, wide), 10 * rounds, data),
-            "runs": lambda: runs(found, folder / "runs", 1000 // less, data),
+            "runs": lambda: many_runs(found, folder / "runs", 1000 // less, data),
             "heap": lambda: heap(found, folder / "heap", 6000 // less, data),
             "cost": lambda: cost(found, folder / "cost", rounds, data),
             "report": lambda: report(found, written(folder, long), data),
@@ -319,72 +318,6 @@ def scrub(
         ("frames while scrubbing", text(frames, "ms")),
         ("processor time of the page, a frame", f"{work:.3g} ms"),
     ]
-
-
-def runs(
-    found: Browser, folder: Path, n: int, data: dict[str, Any]
-) -> list[tuple[str, str]]:
-    """A list of so many short runs with a loss."""
-    if len(list(folder.glob("*"))) != n:
-        shutil.rmtree(folder, ignore_errors=True)
-        for i in range(n):
-            short_run(folder / f"run{i:04}")
-    with (
-        served(tdbg_ui, folder) as server,
-        opened(found, address("tdbg", folder, server), f"{ROWS} > 0") as visit,
-    ):
-        paints = visit.await_chart(120)
-        check(paints, "no list")
-        head = visit.page.locator(".runs-head h1")
-        check(f"{n:,} runs" in head.inner_text(), "not all runs are listed")
-        first = paints.chart - visit.opened if paints else 0.0
-        while "reading" in head.inner_text():
-            visit.page.wait_for_timeout(20)
-        told = time.time() - visit.opened
-        cpu = server.cpu_seconds()
-        memory = server.memory()
-        before = server.cpu_seconds()
-        visit.drawn.clear()
-        visit.page.reload()
-        visit.await_chart(120)
-        again = server.cpu_seconds() - before
-    data["runs"] = {
-        "first": first,
-        "told": told,
-        "cpu": cpu,
-        "again": again,
-        "pss": memory.pss,
-    }
-    return [
-        (f"{n:,} runs listed, after opening the address", f"{first:.3g} s"),
-        ("what is wrong with each of them, likewise", f"{told:.3g} s"),
-        ("processor time of the server with its start", f"{cpu:.3g} s"),
-        ("processor time of the server, again", f"{again:.3g} s"),
-        ("server after that", f"{memory.pss:.0f} MB (RSS {memory.rss:.0f})"),
-    ]
-
-
-def short_run(path: Path) -> None:
-    """Three tensors and a loss, of fifty steps."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    run = create_run(path)
-    capture = _core.Capture(
-        str(run.path), run_uuid=run.uuid, attempt_uuid=bytes(16), min_free_bytes=0
-    )
-    roles = [Role.LOSS, Role.WEIGHT, Role.GRADIENT, Role.GRADIENT]
-    names = ["loss_output_0", "fc.weight", "gradient/fc.weight", "gradient/fc.bias"]
-    ids = [
-        capture.define(name, int(role), "float32", (2,))
-        for name, role in zip(names, roles, strict=True)
-    ]
-    values = np.ones((4, 2), np.float32)
-    pointers = [row.ctypes.data for row in values]
-    for step in range(50):
-        values[0] = 1 / (1 + step)
-        capture.statistics(step, ids, pointers)
-        capture.end_step(step, ModeKeys.TRAIN.value, step)
-    capture.flush()
-    check(capture.close(), "the run was not written")
 
 
 def heap(
