@@ -5,6 +5,7 @@ python -m benchmarks.detection --jobs 2                 record, judge, print tab
 python -m benchmarks.detection --only raw,dead --json   some cases, as JSON
 python -m benchmarks.detection --origin third fourth    of the later collections
 python -m benchmarks.detection advice --seeds 1        follow the first advice
+python -m benchmarks.detection told --origin sixth      what is read first
 python -m benchmarks.detection --set DeadRelu.threshold_layer=80
 python -m benchmarks.detection --corpus mine.py         other cases
 """
@@ -30,6 +31,7 @@ from benchmarks.detection.judge import Judged, judge
 from benchmarks.detection.kit.case import HALVES, ORIGINS, Case, cases, load
 from benchmarks.detection.record import Recording, record
 from benchmarks.detection.sweep import sweep
+from benchmarks.detection.told import told, told_table
 from benchmarks.detection.verify import verify
 
 T = TypeVar("T")
@@ -53,6 +55,9 @@ def main() -> None:
         return
     recordings = recorded(given, chosen)
     if given.verb == "record":
+        return
+    if given.verb == "told":
+        read_first(given, recordings)
         return
     if given.verb == "sweep":
         swept = sweep(recordings, given.rules, jobs=given.jobs, paths=given.corpus)
@@ -82,7 +87,7 @@ def options() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = ["judge", "record", "sweep", "verify", "list", "advice"]
+    verbs = ["judge", "record", "sweep", "verify", "list", "advice", "told"]
     parser.add_argument("verb", nargs="?", default="judge", choices=verbs)
     parser.add_argument("--only", default="", help="beginnings of names, with commas")
     parser.add_argument("--half", choices=HALVES)
@@ -143,6 +148,18 @@ def try_advice(given: argparse.Namespace, chosen: list[Case]) -> None:
         print(shown.text(), end="\n\n")
     if given.write is not None:
         table.write(given.write, [advice_table(tried)], "advice")
+
+
+def read_first(given: argparse.Namespace, recordings: list[Recording]) -> None:
+    """Print how often the cause is on the first line, and on which line of which."""
+    work = told(recordings, jobs=given.jobs, paths=given.corpus)
+    read = list(progress(work, len(recordings), "reading"))
+    if given.json:
+        print(json.dumps([asdict(one) for one in read]))
+    else:
+        print(told_table(read).text())
+    if given.write is not None:
+        table.write(given.write, [told_table(read)], "told")
 
 
 def recorded(given: argparse.Namespace, chosen: list[Case]) -> list[Recording]:

@@ -392,7 +392,7 @@ def _tried(case: Case, seed: int, folder: Path) -> Tried:
         case=case.name,
         rule=first.rule,
         advice=first.advice,
-        names_cause=first.rule in case.named_by,
+        names_cause=case.names(first.rule, first.message),
         trained_before=learned,
         trains=trains,
     )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.detection.kit.case import case_named, load
+from benchmarks.detection.kit.causes import Cause
 from benchmarks.detection.kit.training import Outcome
 from benchmarks.detection.record import Recording, asked
 from tdbg.modes import ModeKeys
@@ -60,6 +61,7 @@ class Judged:
         half: Of that collection.
         is_sick: Whether the training is.
         named_by: Rules that may name the fault.
+        cause: Words that name it, where no rule's name does.
         visible_at: Training step at which the fault is visible.
         n_steps: How many there were.
         findings: The first of each rule and severity, by step.
@@ -74,23 +76,22 @@ class Judged:
     named_by: frozenset[str]
     visible_at: int | None
     n_steps: int
+    cause: Cause | None = None
     findings: tuple[Named, ...] = ()
     errors: tuple[str, ...] = field(default=())
 
     def first_of(self, rules: Iterable[str]) -> Named | None:
         """The first finding, of a warning or worse, of one of these rules."""
         chosen = frozenset(rules)
-        found = [
-            one
-            for one in self.findings
-            if one.rule in chosen and one.severity >= Severity.WARNING
-        ]
-        return min(found, key=lambda one: one.step, default=None)
+        return _first(one for one in self.findings if one.rule in chosen)
 
     @property
     def found(self) -> Named | None:
         """The first finding that names the fault."""
-        return self.first_of(self.named_by)
+        if self.cause is None:
+            return self.first_of(self.named_by)
+        cause = self.cause
+        return _first(f for f in self.findings if cause.is_named(f.rule, f.message))
 
     @property
     def delay(self) -> int | None:
@@ -107,6 +108,12 @@ class Judged:
     def alarms(self, severity: Severity) -> list[Named]:
         """Findings of this severity: false ones, if the training is healthy."""
         return [one for one in self.findings if one.severity is severity]
+
+
+def _first(findings: Iterable[Named]) -> Named | None:
+    """The first of a warning or worse."""
+    found = [one for one in findings if one.severity >= Severity.WARNING]
+    return min(found, key=lambda one: one.step, default=None)
 
 
 def judge(
@@ -159,6 +166,7 @@ def judged_by(recording: Recording, rules: Sequence[Rule]) -> Judged:
         half=case.half,
         is_sick=case.is_sick,
         named_by=case.named_by,
+        cause=case.cause,
         visible_at=outcome.visible_at,
         n_steps=outcome.n_steps,
         findings=_first_of_each((one for one in told if not one.is_over), outcome),

@@ -10,6 +10,7 @@ records again.  A change of tdbg's capture does not: ``--fresh`` is for that.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -117,7 +118,7 @@ def _record(work: Work) -> Recording:
     for old in folder.parent.glob(f"{seed}-*"):
         shutil.rmtree(old)
     folder.mkdir(parents=True)
-    hooks: list[td.Hook] = []
+    hooks: list[Any] = []
 
     def observe(
         which: str,
@@ -141,8 +142,19 @@ def _record(work: Work) -> Recording:
             hook.register_loss(loss)
         hooks.append(hook)
 
+    def hooked(framework: str) -> Any:
+        face = importlib.import_module(f"tdbg.{framework}")
+        hook = face.Hook(
+            folder / RUN,
+            rules=[*default_rules(), *asked(case, folder)],
+            save_config=td.SaveConfig(statistics_interval=interval),
+            budget="off",
+        )
+        hooks.append(hook)
+        return hook
+
     try:
-        outcome = run(case, seed, observe)
+        outcome = run(case, seed, observe, hooked)
     except Exception as error:  # The others are to be recorded all the same.
         shutil.rmtree(folder)
         wrong = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.detection.kit.case import Case, case_named, load
-from benchmarks.detection.kit.training import Observer, Outcome, Training
+from benchmarks.detection.kit.training import Hooks, Observer, Outcome, Training
 
 __all__ = ["Verdict", "run", "verify"]
 
@@ -42,10 +42,15 @@ class Verdict:
         )
 
 
-def run(case: Case, seed: int, observer: Observer | None = None) -> Outcome:
+def run(
+    case: Case,
+    seed: int,
+    observer: Observer | None = None,
+    hooks: Hooks | None = None,
+) -> Outcome:
     """Run a case in this process."""
     torch.set_num_threads(1)
-    training = Training(sick=case.is_sick, seed=seed, observer=observer)
+    training = Training(sick=case.is_sick, seed=seed, observer=observer, hooks=hooks)
     began = time.perf_counter()
     case.program(training)
     training.outcome.seconds = time.perf_counter() - began

@@ -10,8 +10,10 @@ is its healthy twin.  So the difference between the two is what depends on the s
 and nothing else.
 
 Cases stand by the kind of problem and are reported by collection, ``first`` to
-``fourth``: only the first was at hand when the rules were written, and each of the
+``sixth``: only the first was at hand when the rules were written, and each of the
 others was written by somebody who knew no rule, and judged before any was changed.
+The sixth has faults for which there was no rule: ``silent`` registers those, by the
+words that name the cause (``causes``) instead of a rule's name.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.detection.kit.causes import CAUSES, Cause
 from benchmarks.detection.kit.training import Training
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "load",
     "own",
     "second",
+    "sixth",
     "third",
 ]
 
@@ -62,6 +66,7 @@ class Case:
         half: Of the collection: thresholds are set on one half, checked on both.
         is_sick: Whether the mistake is made.
         named_by: Rules that name the cause; one of them must find it.
+        cause: Words that name it, where no rule's name does.
         diagnosis: What is wrong, in a few words.
         asks: Rules with parameters that a user would ask for here beside the default
             ones, by name. "{other}" in a value is the directory of the other run.
@@ -74,6 +79,7 @@ class Case:
     half: str
     is_sick: bool = False
     named_by: frozenset[str] = frozenset()
+    cause: Cause | None = None
     diagnosis: str = ""
     asks: Asks = field(default_factory=dict)
     source: str = ""
@@ -82,6 +88,11 @@ class Case:
     def story(self) -> str:
         """What its author says about it."""
         return inspect.cleandoc(self.program.__doc__ or "")
+
+    def names(self, rule: str, message: str) -> bool:
+        """Whether a finding that says this names the fault."""
+        by_words = self.cause is not None and self.cause.is_named(rule, message)
+        return by_words or rule in self.named_by
 
     @property
     def twin_of(self) -> str:
@@ -129,6 +140,21 @@ class Collection:
 
         return register
 
+    def silent(self, cause: str, diagnosis: str) -> Callable[[Program], Program]:
+        """Register a fault that no rule's name stands for, and its healthy twin.
+
+        Args:
+            cause: Of ``CAUSES``: what a finding must say.
+            diagnosis: What is wrong, in a few words.
+        """
+
+        def register(program: Program) -> Program:
+            self._add(program, is_sick=True, cause=CAUSES[cause], diagnosis=diagnosis)
+            self._add(program, TWIN)
+            return program
+
+        return register
+
     def healthy(self, program: Program) -> Program:
         """Register a training without fault."""
         self._add(program)
@@ -169,9 +195,10 @@ second = Collection(
 )
 third = Collection("third")
 fourth = Collection("fourth")
+sixth = Collection("sixth")
 #: For cases in a file of a user's.
 own = Collection("own")
-ORIGINS = ("first", "second", "third", "fourth", "own")
+ORIGINS = ("first", "second", "third", "fourth", "sixth", "own")
 
 
 def cases(only: str = "", origins: Iterable[str] = ORIGINS) -> tuple[Case, ...]:

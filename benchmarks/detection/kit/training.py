@@ -14,12 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Observer", "Outcome", "Shadow", "Training"]
+__all__ = ["Hooks", "Observer", "Outcome", "Shadow", "Training"]
 
+#: Given a framework's name, returns what is passed to its callbacks; None: nothing.
+Hooks = Callable[[str], Any]
 #: Given the name of the run, the model, its losses, and the optimizer that steps.
 Observer = Callable[
     [str, nn.Module, list[nn.Module], torch.optim.Optimizer | None], None
@@ -63,12 +66,18 @@ class Training:
     """
 
     def __init__(
-        self, *, sick: bool, seed: int, observer: Observer | None = None
+        self,
+        *,
+        sick: bool,
+        seed: int,
+        observer: Observer | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self.sick = sick
         self.seed = seed
         self.outcome = Outcome()
         self._observer = observer
+        self._hooks = hooks
         self._next_global = 0
         self._run = "run"
         self._began = time.perf_counter()
@@ -85,6 +94,24 @@ class Training:
         """Have the model watched, if anybody wants to."""
         if self._observer is not None:
             self._observer(self._run, model, list(losses), optimizer)
+
+    def callbacks(self, framework: str) -> list[Any]:
+        """What to pass to the callbacks of Keras, XGBoost or LightGBM, if anything."""
+        return [] if self._hooks is None else [self._hooks(framework)]
+
+    def jit(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """Compile a step of JAX, watched if anybody wants to."""
+        import jax
+
+        if self._hooks is None:
+            return jax.jit(step)
+        compiled: Callable[..., Any] = self._hooks("jax").jit(step)
+        return compiled
+
+    def counted(self, n: int) -> None:
+        """Count so many training steps, which a framework's own loop does."""
+        for _ in self.steps(n):
+            pass
 
     def steps(self, n: int) -> Iterator[int]:
         """Count *n* training steps; the body must step the optimizer once."""

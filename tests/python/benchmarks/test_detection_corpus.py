@@ -35,7 +35,13 @@ def named(name: str) -> Case:
 
 @pytest.mark.parametrize(
     ("origin", "n_sick", "n_healthy"),
-    [("first", 75, 39), ("second", 57, 73), ("third", 45, 13), ("fourth", 52, 20)],
+    [
+        ("first", 75, 39),
+        ("second", 57, 73),
+        ("third", 45, 13),
+        ("fourth", 52, 20),
+        ("sixth", 80, 0),
+    ],
 )
 def test_each_collection_is_complete(origin: str, n_sick: int, n_healthy: int) -> None:
     load()
@@ -51,7 +57,7 @@ def test_every_sick_case_says_all_that_it_must() -> None:
     load()
     for one in cases():
         if one.is_sick:
-            assert one.named_by, one.name
+            assert one.named_by or one.cause, one.name
             assert one.named_by <= set(names()), one.name
             assert one.diagnosis, one.name
             assert "Source:" in one.story, one.name
