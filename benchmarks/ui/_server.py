@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks._harness import WrongAnswer
 from benchmarks._harness.environments import python_of
-from benchmarks.ui.contenders import Contender
+from benchmarks.ui.contenders import Served
 
 __all__ = ["Memory", "Server", "free_port", "memory_of", "python_for", "served"]
 
@@ -94,14 +94,14 @@ def free_port() -> int:
     return port
 
 
-def python_for(contender: Contender) -> Path:
+def python_for(contender: Served) -> Path:
     """The interpreter that has the contender's packages."""
     name = contender.ENVIRONMENT
     return python_of(name) if name else Path(sys.executable)
 
 
 @contextmanager
-def served(contender: Contender, folder: Path) -> Iterator[Server]:
+def served(contender: Served, folder: Path) -> Iterator[Server]:
     """Start a contender's server on a run, and end it.
 
     Raises:

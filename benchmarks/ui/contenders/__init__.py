@@ -16,7 +16,7 @@ from typing import Protocol, cast
 from benchmarks.ui._series import Series
 from benchmarks.ui._shown import Shown
 
-__all__ = ["CONTENDERS", "Contender", "load"]
+__all__ = ["CONTENDERS", "Contender", "Served", "load"]
 
 #: By name: the module.
 CONTENDERS = {
@@ -27,8 +27,8 @@ CONTENDERS = {
 }
 
 
-class Contender(Protocol):
-    """What a module of this folder has.
+class Served(Protocol):
+    """What starts a server.
 
     Attributes:
         ENVIRONMENT: Of ``benchmarks/environments``; empty: the benchmark's own.
@@ -36,6 +36,18 @@ class Contender(Protocol):
         COMMAND: What a user types to start the server; ``{python}``, ``{bin}`` (the
             folder of programs), ``{folder}`` and ``{port}`` are put in.
         VARIABLES: Environment variables that it needs, likewise.
+    """
+
+    ENVIRONMENT: str
+    PACKAGES: tuple[str, ...]
+    COMMAND: tuple[str, ...]
+    VARIABLES: Mapping[str, str]
+
+
+class Contender(Served, Protocol):
+    """What a module of this folder has.
+
+    Attributes:
         DRAWN: JavaScript, true once a chart shows numbers; ``hasInk(element)`` says
             whether a canvas has a pixel that is not transparent.
         RELOAD_SECONDS: After so long without a chart a user loads the page again, since
@@ -43,10 +55,6 @@ class Contender(Protocol):
         ANSWER: A part of the addresses of answers that hold numbers of charts.
     """
 
-    ENVIRONMENT: str
-    PACKAGES: tuple[str, ...]
-    COMMAND: tuple[str, ...]
-    VARIABLES: Mapping[str, str]
     DRAWN: str
     RELOAD_SECONDS: float
     ANSWER: str
