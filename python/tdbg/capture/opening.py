@@ -34,7 +34,7 @@ from tdbg.run.in_use import refuse_if_in_use
 from tdbg.run.requests import RequestListener
 from tdbg.run.schema import EventKind
 
-__all__ = ["SessionSpec", "open_session", "program_start_ns"]
+__all__ = ["SessionSpec", "open_session", "program_start_ns", "refuse_unfit"]
 
 # How long a hook waits, while it is made, for a file system that does not answer; the
 # core's writer waits as long.
@@ -99,25 +99,34 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
         )
         session.place = RankPlace(_place(out_dir), options.rank)
         return session
+    refuse_unfit(out_dir, options.retention, options.spool_bytes)
     if isinstance(out_dir, str) and is_url(out_dir):
         return _open_shipped_session(spec, out_dir, adapter)
-    if options.spool_bytes is not None:
+    return _open_writing_session(spec, Path(out_dir).expanduser(), adapter)
+
+
+def refuse_unfit(
+    out_dir: str | os.PathLike[str] | None, retention: Any, spool_bytes: int | None
+) -> None:
+    """Refuse settings that cannot be obeyed where the run is to be.
+
+    Raises:
+        ConfigurationError: If old values are not to be kept in a store, where what was
+            sent stays, or if what waits to be sent has a bound, and nothing is sent.
+    """
+    is_shipped = is_url(out_dir)
+    if is_shipped and retention is not None:
+        msg = f"retention is for runs in a directory, not for {scrub(out_dir)}"
+        raise ConfigurationError(msg)
+    if not is_shipped and spool_bytes is not None:
         msg = f"spool_bytes is for a run at a URL, not in a directory: {out_dir}"
         raise ConfigurationError(msg)
-    return _open_writing_session(spec, Path(out_dir).expanduser(), adapter)
 
 
 def _open_shipped_session(
     spec: SessionSpec, url: str, adapter: FrameworkAdapter
 ) -> Session:
-    """Open a session that writes to the spool of a URL.
-
-    Raises:
-        ConfigurationError: If old values are not to be kept: what was sent stays.
-    """
-    if spec.options.retention is not None:
-        msg = f"retention is for runs in a directory, not for {scrub(url)}"
-        raise ConfigurationError(msg)
+    """Open a session that writes to the spool of a URL."""
     shipping = Shipping(url)
     try:
         bounds = shipping.bounds(spec.options.spool_bytes)

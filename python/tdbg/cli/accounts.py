@@ -10,8 +10,16 @@ from collections.abc import Iterable
 import click
 from rich.console import Console
 
-from tdbg.cli.output import EXIT_FAILED, EXIT_FOUND, EXIT_UNREADABLE, plain
+from tdbg.cli.output import (
+    EXIT_FAILED,
+    EXIT_FOUND,
+    EXIT_UNREADABLE,
+    n_bytes,
+    plain,
+)
+from tdbg.config.quantities import plural
 from tdbg.modes import TRAINING
+from tdbg.remote import Uploads
 from tdbg.trial import FileProblem, LostRecords
 from tdbg.view import Coverage, Diagnosis, RunView
 
@@ -22,6 +30,7 @@ __all__ = [
     "print_coverage",
     "print_lost_records",
     "state_text",
+    "uploads_text",
 ]
 
 # So many problems are told; the rest is counted.
@@ -62,6 +71,15 @@ def state_text(state: str, in_order: bool) -> str:
         in_order: Whether nothing was lost but what was left out on purpose.
     """
     return state if in_order else f"{state}, with lost records"
+
+
+def uploads_text(uploads: Uploads) -> str:
+    """Return how much of a run is in a store, and what it took, in words."""
+    return (
+        f"{plural(uploads.files, 'file')}, {n_bytes(uploads.bytes)}, "
+        f"by {plural(uploads.requests, 'request')} ({uploads.failures:,} failed, "
+        f"{uploads.retries:,} were repeated)"
+    )
 
 
 def exit_code(diagnosis: Diagnosis) -> int:

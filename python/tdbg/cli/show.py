@@ -15,7 +15,6 @@ from tdbg.cli import accounts, options, output, summaries
 from tdbg.config.quantities import plural
 from tdbg.errors import TensorUnavailableForStep
 from tdbg.modes import EVALUATION, ModeKeys
-from tdbg.remote import FollowedRun, is_url
 from tdbg.trial import TensorHandle, Trial, create_trial
 from tdbg.view import view_of
 from tdbg.view.time import time_of
@@ -96,21 +95,15 @@ def command(
 
 def _uploads_json(trial: Trial) -> dict[str, Any]:
     """How the upload of a run at a URL is; nothing for one in a directory."""
-    if not is_url(trial.path):
-        return {}
-    return {"uploads": FollowedRun(trial.path).uploads().to_json()}
+    found = trial.uploads()
+    return {} if found is None else {"uploads": found.to_json()}
 
 
 def _print_uploads(trial: Trial) -> None:
-    if not is_url(trial.path):
+    found, out = trial.uploads(), output.console()
+    if found is None:
         return
-    found, out = FollowedRun(trial.path).uploads(), output.console()
-    text = (
-        f"in the store: {plural(found.files, 'file')}, {output.n_bytes(found.bytes)}, "
-        f"by {plural(found.requests, 'request')} ({found.failures:,} failed, "
-        f"{found.retries:,} were repeated)"
-    )
-    out.print(output.plain(text))
+    out.print(output.plain(f"in the store: {accounts.uploads_text(found)}"))
     if found.waiting_files:
         text = (
             f"on this machine: {plural(found.waiting_files, 'file')}, "

@@ -22,12 +22,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from tdbg.capture.process import at_exit
 from tdbg.config.quantities import plural
-from tdbg.launch import LAUNCH_VARIABLE, family, summary
+from tdbg.launch import LAUNCH_VARIABLE, summary
+from tdbg.launch.family import Place, family_of
 from tdbg.launch.settings import open_hook
 
 __all__ = ["FRAMEWORKS", "MOST_TRAININGS", "BoostingSearch", "begin", "data_of"]
@@ -147,9 +147,8 @@ class BoostingSearch:
             for line in summary.why_of_boosting(self._framework, entries[::-1]):
                 sys.stderr.write(f"tdbg: {line}\n")
 
-    def _appeared(self) -> list[Path]:
-        existing = self._settings.get("existing", {})
-        return family.appeared(Path(self._settings["out_dir"]), existing)
+    def _appeared(self) -> list[Place]:
+        return family_of(self._settings).appeared()
 
     # ---- a training ------------------------------------------------------------
 

@@ -24,11 +24,10 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tdbg.capture.process import at_exit
-from tdbg.launch import LAUNCH_VARIABLE, family, summary
+from tdbg.launch import LAUNCH_VARIABLE, summary
 from tdbg.launch.differentiation import (
     Differentiation,
     Watch,
@@ -36,6 +35,7 @@ from tdbg.launch.differentiation import (
     is_outside,
     present_watch,
 )
+from tdbg.launch.family import Place, family_of
 from tdbg.launch.settings import open_hook
 from tdbg.launch.taken import is_taken
 
@@ -173,9 +173,8 @@ class StepSearch:
             return []  # JAX was imported by the way; another search says why.
         return summary.why_of_jax(self._facts)
 
-    def _appeared(self) -> list[Path]:
-        existing = self._settings.get("existing", {})
-        return family.appeared(Path(self._settings["out_dir"]), existing)
+    def _appeared(self) -> list[Place]:
+        return family_of(self._settings).appeared()
 
     def _close(self) -> None:
         for each in self._trainings:
@@ -347,7 +346,7 @@ class _Training(NamedTuple):
     """A training: its hook, the directory of its run, and what it goes on from."""
 
     hook: Any
-    path: Path
+    path: Place
     lineage: Lineage
 
 

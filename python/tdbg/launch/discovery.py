@@ -32,7 +32,6 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,7 +60,8 @@ from tdbg.hooks.pytorch.functions.gradient_calls import (
 from tdbg.hooks.pytorch.model.call_context import is_in_transform, outside_transforms
 from tdbg.hooks.pytorch.model.module_tree import unwrapped
 from tdbg.hooks.pytorch.model.process_objects import held_ids
-from tdbg.launch import LAUNCH_VARIABLE, family, summary
+from tdbg.launch import LAUNCH_VARIABLE, summary
+from tdbg.launch.family import Place, family_of
 from tdbg.launch.settings import is_profiled
 from tdbg.launch.taken import is_taken
 from tdbg.launch.training import (
@@ -502,18 +502,16 @@ class Discovery:
             training.hook.begin_call(inside, args)
 
     def _begin_training(self, module: nn.Module) -> None:
-        out = Path(self._settings["out_dir"])
+        family = family_of(self._settings)
         if rank_and_size()[1] > 1:  # All ranks find the same ones, in the same order.
-            path = family.member(out, len(self._trainings) + 1)
+            path = family.share(len(self._trainings) + 1)
         else:
-            before = self._settings.get("existing", {})
-            path = family.claim(out, before, may_join=self._is_first)
+            path = family.claim(may_join=self._is_first)
         try:
             hook = make_hook(self._settings, module, path, self._new)
             training = FoundTraining(hook, path)
         except BaseException:
-            with contextlib.suppress(OSError):  # It is not empty.
-                path.rmdir()
+            family.release(path)
             raise
         self._trainings.append(training)
         self._n_steps.clear()
@@ -526,10 +524,9 @@ class Discovery:
             current.hook.register_loss(module)
             current.hook.begin_call(module, args)
 
-    def _appeared(self) -> list[Path]:
+    def _appeared(self) -> list[Place]:
         """Return the runs of all processes of this launch."""
-        existing = self._settings.get("existing", {})
-        return family.appeared(Path(self._settings["out_dir"]), existing)
+        return family_of(self._settings).appeared()
 
     def _see_forwards_of(self, module: nn.Module) -> bool:
         """Make direct calls of a module's ``forward()`` visible, if possible."""

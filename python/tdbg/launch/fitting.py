@@ -22,11 +22,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdbg.capture.process import at_exit
-from tdbg.launch import LAUNCH_VARIABLE, family, summary
+from tdbg.launch import LAUNCH_VARIABLE, summary
+from tdbg.launch.family import Place, family_of
 from tdbg.launch.settings import open_hook
 from tdbg.launch.taken import is_taken, taken
 
@@ -126,10 +126,9 @@ class FitSearch:
             for line in summary.why_of_keras():
                 sys.stderr.write(f"tdbg: {line}\n")
 
-    def _appeared(self) -> list[Path]:
+    def _appeared(self) -> list[Place]:
         """Return the runs of all searches and processes of this launch."""
-        existing = self._settings.get("existing", {})
-        return family.appeared(Path(self._settings["out_dir"]), existing)
+        return family_of(self._settings).appeared()
 
     # ---- a call ----------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, Protocol
 
 from tdbg.capture.hook_base import HookBase
@@ -18,7 +17,7 @@ from tdbg.config import Collection, HookConfig, ReductionConfig, SaveConfig, res
 from tdbg.config.options import AUTO
 from tdbg.config.profiler import VARIABLE, ProfilerConfig
 from tdbg.errors import ConfigurationError
-from tdbg.launch.family import claim
+from tdbg.launch.family import Place, family_of
 
 __all__ = ["arguments_of", "include", "is_profiled", "open_hook"]
 
@@ -79,7 +78,7 @@ def open_hook(
     collections: Iterable[str],
     *,
     is_first: bool,
-) -> tuple[Any, Path]:
+) -> tuple[Any, Place]:
     """Open the hook of the next training of this launch, for a framework's callbacks.
 
     Args:
@@ -89,14 +88,13 @@ def open_hook(
         is_first: Whether this is the program that was launched.
 
     Returns:
-        The hook, and the directory of its run.
+        The hook, and where its run is.
 
     Raises:
         ConfigurationError: If the settings can never work.
         OSError: If the directory cannot be made.
     """
-    out, before = Path(settings["out_dir"]), settings.get("existing", {})
-    path = claim(out, before, may_join=is_first)
+    path = family_of(settings).claim(may_join=is_first)
     given = {"out_dir": path, **arguments_of(settings)}
 
     def make_config() -> HookConfig:

@@ -19,7 +19,9 @@ from typing import Any
 from tdbg.capture.process import after_close
 from tdbg.config.quantities import plural
 from tdbg.errors import TrainingStopped
-from tdbg.launch import LAUNCH_VARIABLE, family
+from tdbg.launch import LAUNCH_VARIABLE
+from tdbg.launch.family import Place, family_of
+from tdbg.remote import is_url
 
 __all__ = [
     "HAS_A_HOOK",
@@ -77,12 +79,12 @@ class CapturedRun:
     """A training that was captured.
 
     Attributes:
-        path: The directory of the run.
+        path: Where the run is.
         n_steps: How many training steps it has.
         n_left_out: How many further models of the training were not captured.
     """
 
-    path: Path
+    path: Place
     n_steps: int
     n_left_out: int = 0
 
@@ -121,13 +123,14 @@ def captured(runs: Sequence[CapturedRun], facts: Facts) -> list[str]:
     if len(paths) > _MOST_NAMED:
         paths = [paths[0], shlex.quote(f"{_shown(runs[0].path)}-*")]
     lines[-1] += f"; next: tdbg check {' '.join(paths)}"
-    if len(runs) == 1:
-        # Its last steps are on disk when it is closed.
+    if len(runs) == 1 and not is_url(runs[0].path):
+        # Its last steps are on disk when it is closed.  In a store they are later: the
+        # launcher waits for that, and says the same.
         after_close(partial(_print_time, runs[0].path))
     return lines
 
 
-def _print_time(path: Path) -> None:
+def _print_time(path: Place) -> None:
     """Print where the time of a run went, and what to change; nothing if unreadable.
 
     Whoever judges the run says at the end of that what to change.
@@ -246,8 +249,7 @@ def explain_no_framework() -> None:
 
     It prints nothing if processes of the program have trained.
     """
-    settings = _launch()
-    if family.appeared(Path(settings["out_dir"]), settings["existing"]):
+    if family_of(_launch()).appeared():
         return
     error = _error()
     if error:
@@ -290,9 +292,11 @@ def _were(number: int) -> str:
     return "was" if number == 1 else "were"
 
 
-def _shown(path: Path) -> str:
+def _shown(path: Place) -> str:
     """Return the path in its shortest form, to be typed."""
+    if is_url(path):
+        return str(path)
     try:
-        return str(path.relative_to(Path.cwd()))
+        return str(Path(path).relative_to(Path.cwd()))
     except (OSError, ValueError):
         return str(path)

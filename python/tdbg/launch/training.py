@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from tdbg.hooks.pytorch.device.distributed import process_group_rank
 from tdbg.hooks.pytorch.functions.direct_calls import name_in_model
 from tdbg.hooks.pytorch.model.module_tree import class_name, unwrapped
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living
+from tdbg.launch.family import Place
 from tdbg.launch.settings import arguments_of, include
 
 __all__ = [
@@ -40,7 +40,7 @@ class FoundTraining:
 
     Attributes:
         hook: What captures it.
-        path: The directory of its run.
+        path: Where its run is.
         roots: The roots of the training.
         optimizers: The optimizers whose parameters the roots own.
         held: The ids of the parameters that they hold, or held.
@@ -52,7 +52,7 @@ class FoundTraining:
         n_forwards: The number of forwards when the last backward pass began.
     """
 
-    def __init__(self, hook: Any, path: Path) -> None:
+    def __init__(self, hook: Any, path: Place) -> None:
         self.hook = hook
         self.path = path
         self.roots: list[weakref.ref[nn.Module]] = []
@@ -95,7 +95,7 @@ class FoundTraining:
 def make_hook(
     settings: Mapping[str, Any],
     module: nn.Module,
-    path: Path,
+    path: Place,
     optimizers: Iterable[Optimizer],
 ) -> Any:
     """Make the hook of a training.
@@ -103,7 +103,7 @@ def make_hook(
     Args:
         settings: As in ``Discovery``.
         module: The first root.
-        path: The directory of the run.
+        path: Where the run is to be.
         optimizers: The optimizers that may train it.
     """
     from tdbg import pytorch

@@ -11,13 +11,13 @@ from collections.abc import Container, Mapping
 from functools import partial
 from typing import Self
 
-from tdbg.errors import StorageError
+from tdbg.errors import ConfigurationError, StorageError
 from tdbg.remote.fetching import Fetcher
 from tdbg.remote.layout import MANIFESTS, newest_manifests
-from tdbg.remote.stores import Store, open_store
+from tdbg.remote.stores import Store, check_url, open_store
 from tdbg.run.foreign import are_of_smdebug, part_of_smdebug
 
-__all__ = ["ListedRun", "find_runs", "nearest_runs"]
+__all__ = ["ListedRun", "beside", "find_runs", "nearest_runs"]
 
 RUN_FILE = "RUN.json"
 # Pages that may be listed in vain, and how many runs each must have on average.
@@ -148,6 +148,23 @@ def _runs_below(fetcher: Fetcher, root: str, depth: int) -> list[ListedRun]:
                 below += [f"{folder}/{each}".lstrip("/") for each in folders]
         level = below
     return sorted(found)
+
+
+def beside(url: str) -> list[str]:
+    """The URLs of the folders that are where *url* is, itself among them if it is.
+
+    Raises:
+        ConfigurationError: If the URL is bad, that of a whole bucket, or what reads it
+            is missing.
+        StorageError: If the store does not answer, or refuses.
+    """
+    parent = check_url(url).rpartition("/")[0]
+    if parent.endswith("/") and not parent.startswith("file:"):
+        msg = f"{url} is a whole bucket: name a folder in it, as in {url}/run"
+        raise ConfigurationError(msg)
+    fetcher = Fetcher(open_store(parent))
+    folders, _ = fetcher.again(fetcher.store.entries)
+    return [f"{parent}/{each}" for each in folders]
 
 
 def nearest_runs(store: Store) -> list[str]:

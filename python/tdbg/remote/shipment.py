@@ -12,7 +12,7 @@ import contextlib
 import datetime as dt
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +35,7 @@ from tdbg.remote.layout import (
     ShippedFile,
     blocks_name,
     manifest_name,
+    manifest_number,
     newest_manifests,
 )
 from tdbg.remote.stores import Store
@@ -289,16 +290,30 @@ class Shipment:
             gone.update(self._stale)
             self._stale = []
         kept = {name for names in self._objects.values() for name in names}
-        for name in sorted(gone - kept) if self._may_delete else ():
-            self._remove(self._path(name))
+        self._remove_all(gone - kept)
 
-    def _remove(self, path: str) -> None:
-        """Remove an object; one that stays does no harm."""
+    def _remove_all(self, names: Iterable[str]) -> None:
+        """Remove manifests, then blocks; an object that stays does no harm.
+
+        Blocks wait while a manifest stays: none names what is absent.
+        """
+        if not self._may_delete:
+            return
+        left: list[str] = []
+        for name in sorted(names, key=lambda name: (not _is_manifest(name), name)):
+            is_needed = bool(left) and _is_manifest(left[0]) and not _is_manifest(name)
+            if is_needed or not self._remove(self._path(name)):
+                left.append(name)
+        self._stale += left
+
+    def _remove(self, path: str) -> bool:
+        """Ask the store once to remove an object; return whether it did."""
         try:
             self._attempts.once(lambda store: store.remove(path))
         except StorageError as error:
             self._may_delete = error.kind != "denied"
-            self._stale.append(path.rpartition("/")[2])
+            return False
+        return True
 
     def _path(self, name: str) -> str:
         return f"{MANIFESTS}/{self.name}/{name}"
@@ -352,6 +367,10 @@ class Shipment:
     def _files_of(self, path: str) -> tuple[ShippedFile, ...]:
         content = self._attempts.until_done(lambda store: store.read(path))
         return BlockObject.decode(content, path).files
+
+
+def _is_manifest(name: str) -> bool:
+    return manifest_number(name) is not None
 
 
 def _check_size(store: Store, name: str, size: int) -> None:

@@ -18,10 +18,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from tdbg.config.quantities import plural
 from tdbg.errors import ConfigurationError, StorageError, TdbgError
 from tdbg.remote.spool import (
     READY,
@@ -29,12 +30,18 @@ from tdbg.remote.spool import (
     join_spool,
     leave_spool,
     read_note,
+    spool_of,
     try_to_lead,
 )
 from tdbg.remote.stores import check_url
 from tdbg.run.json_values import load_json, mapping_of
 
-__all__ = ["Shipping", "ship_seconds"]
+__all__ = [
+    "Shipping",
+    "leave_waiting_to_launcher",
+    "ship_seconds",
+    "wait_until_sent",
+]
 
 _log = logging.getLogger("tdbg")
 
@@ -48,6 +55,13 @@ OPENING_SECONDS = 40.0
 # A process that dies is started again after these pauses.
 RESTART_SECONDS = (1.0, 10.0, 60.0)
 _LOOK_SECONDS = 0.05
+# URLs for which the process that has launched this one waits at its end.
+_awaited: set[str] = set()
+
+
+def leave_waiting_to_launcher(url: str) -> None:
+    """At its exit, this process does not wait until what it wrote to a URL is sent."""
+    _awaited.add(check_url(url))
 
 
 def ship_seconds() -> float:
@@ -141,29 +155,54 @@ class Shipping:
             Whether everything is there.
         """
         self.leave()
-        deadline = time.monotonic() + (ship_seconds() if seconds is None else seconds)
-        while self.path.exists() and time.monotonic() < deadline:
-            _revive(self.path, self.url, deadline)
-            time.sleep(_LOOK_SECONDS)
-        if not self.path.exists():
-            return True
-        self._tell_of_the_rest()
-        return False
+        rest = wait_until_sent(self.url, seconds)
+        if rest:
+            _log.warning("%s", rest)
+        return not rest
 
     def end(self) -> None:
         """``finish``, at the exit of the process; raises nothing."""
         with contextlib.suppress(Exception):
-            self.finish()
+            if self.url in _awaited:
+                self.leave()
+            else:
+                self.finish()
 
-    def _tell_of_the_rest(self) -> None:
-        left = [each for each in self.path.glob("w/*/*.td?") if each.is_file()]
-        n_bytes = sum(each.stat().st_size for each in left)
-        why = read_note(self.path, STATUS_NOTE).get("error") or "there was no time"
-        _log.warning(
-            "%d files (%.1f MB) are not at %s yet (%s). A process of this machine goes "
-            "on sending them; if it ends before, `tdbg ship %s` resumes",
-            *(len(left), n_bytes / 1e6, self.url, why, self.path),
-        )
+
+def wait_until_sent(
+    url: str, seconds: float | None = None, *, until: Callable[[], bool] = bool
+) -> str:
+    """Wait until everything that this machine has written to a URL is there.
+
+    REQUIRES: this process does not write there any more.
+
+    Args:
+        url: Of the run.
+        seconds: How long to wait; None: ``$TDBG_SHIP_SECONDS``, or a minute.
+        until: Returns True if it is to wait no longer.
+
+    Returns:
+        What is not there, and the command that resumes; "" if everything is.
+    """
+    path = spool_of(url)
+    deadline = time.monotonic() + (ship_seconds() if seconds is None else seconds)
+    while path.exists() and time.monotonic() < deadline and not until():
+        _revive(path, url, deadline)
+        time.sleep(_LOOK_SECONDS)
+    return _rest_in(path, url) if path.exists() else ""
+
+
+def _rest_in(path: Path, url: str) -> str:
+    left = []
+    for each in path.glob("w/*/*.td?"):
+        with contextlib.suppress(FileNotFoundError):  # It is there by now.
+            left.append(each.stat().st_size)
+    why = read_note(path, STATUS_NOTE).get("error") or "there was no time"
+    return (
+        f"{plural(len(left), 'file')} ({sum(left) / 1e6:.1f} MB) "
+        f"{'is' if len(left) == 1 else 'are'} not at {url} yet ({why}). A process of "
+        f"this machine goes on sending; if it ends before, `tdbg ship {path}` resumes"
+    )
 
 
 def _start(path: Path, url: str, lock: int, deadline: float) -> subprocess.Popen[bytes]:

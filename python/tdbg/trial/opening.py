@@ -13,10 +13,10 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdbg._core import RunReader, look_at_writer
-from tdbg.errors import NotARun
+from tdbg.errors import ConfigurationError, NotARun
 from tdbg.importers import local_run, trouble_of, wait_for_run
 from tdbg.run.directory import (
     WriterDirectory,
@@ -26,7 +26,10 @@ from tdbg.run.directory import (
 )
 from tdbg.trial.places import RunPlace
 
-__all__ = ["LocalPlace", "RemotePlace", "open_place"]
+if TYPE_CHECKING:
+    from tdbg.remote import Uploads
+
+__all__ = ["LocalPlace", "RemotePlace", "open_place", "reader_options"]
 
 # A directory that has not changed for so long is not listed again; clocks of file
 # systems are coarse.
@@ -86,6 +89,9 @@ class LocalPlace:
         """See ``RunPlace``."""
         return look_at_writer(str(writer.path))
 
+    def uploads(self) -> None:
+        """See ``RunPlace``."""
+
 
 class RemotePlace:
     """A run in an object store: see ``RunPlace``."""
@@ -130,6 +136,10 @@ class RemotePlace:
         """See ``RunPlace``."""
         return self._run.writers[writer.path.name].page()
 
+    def uploads(self) -> Uploads:
+        """See ``RunPlace``."""
+        return self._run.uploads()
+
 
 def open_place(path: str | os.PathLike[str], wait: float = 0.0) -> RunPlace:
     """The run at a path or URL.
@@ -159,6 +169,22 @@ def open_place(path: str | os.PathLike[str], wait: float = 0.0) -> RunPlace:
             if time.monotonic() >= deadline or error.kind != "missing":
                 raise
             time.sleep(_WAIT_SECONDS)
+
+
+def reader_options(map_files: bool, max_tensor_bytes: int | None) -> dict[str, Any]:
+    """What every reader of a run is opened with.
+
+    Raises:
+        ConfigurationError: If an argument can never work.
+    """
+    options: dict[str, Any] = {"map_files": bool(map_files)}
+    if max_tensor_bytes is not None:
+        given: object = max_tensor_bytes
+        if not isinstance(given, int) or not 0 <= given < 1 << 63:
+            msg = f"max_tensor_bytes must be a number of bytes, not {given!r}"
+            raise ConfigurationError(msg)
+        options["max_tensor_bytes"] = given
+    return options
 
 
 def _is_remote(path: str | os.PathLike[str]) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tdbg._core import RunReader
 from tdbg.run.directory import WriterDirectory
+
+if TYPE_CHECKING:
+    from tdbg.remote import Uploads
 
 __all__ = ["RunPlace"]
 
@@ -44,3 +47,6 @@ class RunPlace(Protocol):
 
     def page(self, writer: WriterDirectory) -> dict[str, Any] | None:
         """Read the commit page of a writer, as ``look_at_writer`` does."""
+
+    def uploads(self) -> Uploads | None:
+        """How its upload to a store is; None: it is in a directory."""

@@ -14,14 +14,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.collections import Collection, CollectionKeys
 from tdbg.config.messages import nearest_recorded, short
-from tdbg.errors import ConfigurationError, QueryError, TensorUnavailable
+from tdbg.errors import QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
@@ -29,7 +29,7 @@ from tdbg.shown import Shown, drawn_by
 from tdbg.trial import reports, selection, told_reductions
 from tdbg.trial.losses import LossSeries, losses_of
 from tdbg.trial.lost_records import LostRecords, lost_records
-from tdbg.trial.opening import open_place
+from tdbg.trial.opening import open_place, reader_options
 from tdbg.trial.profile import Profile
 from tdbg.trial.removed import Removed, removed
 from tdbg.trial.reports import RunOverhead, ScalarSeries
@@ -39,6 +39,9 @@ from tdbg.trial.table_queries import TableQueries
 from tdbg.trial.tables.conversions import Conversions
 from tdbg.trial.tensor import TensorHandle
 from tdbg.trial.writers import Attempt, EventRecord, FileProblem
+
+if TYPE_CHECKING:
+    from tdbg.remote import Uploads
 
 __all__ = ["Trial", "create_trial"]
 
@@ -123,6 +126,10 @@ class Trial(TableQueries, Conversions, Shown):
         """Size of the writers' files."""
         with self._run.fresh() as run:
             return sum(writer.reader.n_bytes for writer in run.everyone)
+
+    def uploads(self) -> Uploads | None:
+        """How its upload to a store is; None: it is in a directory."""
+        return self._run.place.uploads()
 
     def refresh(self) -> bool:
         """Take in what was written since; True if anything was."""
@@ -583,18 +590,7 @@ def create_trial(
         ConfigurationError: If an argument can never work.
     """
     steps = selection.step_range(range_steps)
-    options = _options(map_files, max_tensor_bytes)
+    options = reader_options(map_files, max_tensor_bytes)
     place = open_place(path, wait)
     run = RunState(place, steps, attempt, options)
     return Trial(run, place.name if name is None else name)
-
-
-def _options(map_files: bool, max_tensor_bytes: int | None) -> dict[str, Any]:
-    options: dict[str, Any] = {"map_files": bool(map_files)}
-    if max_tensor_bytes is not None:
-        given: object = max_tensor_bytes
-        if not isinstance(given, int) or not 0 <= given < 1 << 63:
-            msg = f"max_tensor_bytes must be a number of bytes, not {given!r}"
-            raise ConfigurationError(msg)
-        options["max_tensor_bytes"] = given
-    return options

@@ -21,7 +21,7 @@ from run_builder import RunBuilder, new_attempt
 from tdbg import _core
 from tdbg.cli import _tdbg
 from tdbg.errors import RunInUse
-from tdbg.launch import family
+from tdbg.launch.family import DirectoryFamily, existing
 from tdbg.modes import ModeKeys
 from tdbg.run.directory import open_run, writer_directories
 from tdbg.run.in_use import living_writer, refuse_if_in_use
@@ -111,7 +111,7 @@ def test_a_run_that_a_living_process_writes_is_refused(
         hook(run_dir)
     os.kill(training.pid, signal.SIGCONT)
     assert [each.path.name for each in writer_directories(run_dir)] == ["train-0-1"]
-    assert family.claim(run_dir, family.existing(run_dir), may_join=True) == (
+    assert DirectoryFamily(run_dir, existing(run_dir)).claim(may_join=True) == (
         run_dir.with_name(f"{run_dir.name}-2")
     )
     launched = CliRunner().invoke(_tdbg, ["run", "--out", str(run_dir), "--", "true"])

@@ -54,6 +54,7 @@ SECOND = {
     "export/test_files.py": "the libraries of other tools",
     "actions": "services that are told of findings",
     "remote/test_faults.py": "libraries of object stores",
+    "remote/test_launched.py": "libraries of object stores",
     "remote/test_large_runs.py": "libraries of object stores",
     "remote/test_outages.py": "libraries of object stores",
     "importers/smdebug/test_questions.py": "DuckDB and stores",

@@ -18,6 +18,7 @@ from run_builder import RunBuilder
 from tdbg.actions import Action
 from tdbg.cli import run
 from tdbg.cli.run import BackgroundJudge, FamilyJudge
+from tdbg.launch.family import DirectoryFamily
 from tdbg.launch.supervise import holding_signals
 from tdbg.rules import Engine, Evaluation, ExplodingTensor, Window
 from tdbg.rules.sandbox.sandbox import Process
@@ -122,7 +123,9 @@ def test_every_training_of_a_launch_is_judged_with_actions_of_its_own(
         asked.append(path)
         return []
 
-    judge = FamilyJudge(str(healthy_then_sick), {}, [ExplodingTensor()], make_actions)
+    judge = FamilyJudge(
+        DirectoryFamily(healthy_then_sick, {}), [ExplodingTensor()], make_actions
+    )
     with holding_signals():
         judge.start()
         with RunBuilder(second) as builder:
@@ -140,7 +143,9 @@ def test_every_training_of_a_launch_is_judged_with_actions_of_its_own(
 def test_a_program_that_trained_nothing_is_told_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    judge = FamilyJudge(str(tmp_path / "run"), {}, [ExplodingTensor()], lambda _: [])
+    judge = FamilyJudge(
+        DirectoryFamily(tmp_path / "run", {}), [ExplodingTensor()], lambda _: []
+    )
     with holding_signals():
         judge.start()
         judge.finish()

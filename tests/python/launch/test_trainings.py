@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from tdbg.capture import process
 from tdbg.launch import discovery as launch
 from tdbg.launch.discovery import Discovery
+from tdbg.launch.family import existing
 from tdbg.modes import TRAIN
 from tdbg.pytorch import create_trial
 from tdbg.run.directory import is_run
@@ -309,7 +310,7 @@ def test_a_restart_joins_the_runs_of_the_launch_before(run_dir: Path) -> None:
         found = Discovery(
             {
                 "out_dir": str(run_dir),
-                "existing": launch.family.existing(run_dir),
+                "existing": existing(run_dir),
                 "statistics_interval": 1,
             }
         )
