@@ -38,6 +38,7 @@ __all__ = [
     "Collection",
     "case_named",
     "cases",
+    "fifth",
     "first",
     "fourth",
     "load",
@@ -195,10 +196,11 @@ second = Collection(
 )
 third = Collection("third")
 fourth = Collection("fourth")
+fifth = Collection("fifth")
 sixth = Collection("sixth")
 #: For cases in a file of a user's.
 own = Collection("own")
-ORIGINS = ("first", "second", "third", "fourth", "sixth", "own")
+ORIGINS = ("first", "second", "third", "fourth", "fifth", "sixth", "own")
 
 
 def cases(only: str = "", origins: Iterable[str] = ORIGINS) -> tuple[Case, ...]:

@@ -40,6 +40,7 @@ def named(name: str) -> Case:
         ("second", 57, 73),
         ("third", 45, 13),
         ("fourth", 52, 20),
+        ("fifth", 0, 62),
         ("sixth", 80, 0),
     ],
 )
