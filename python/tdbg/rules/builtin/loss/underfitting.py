@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.kinds import CLASSIFICATIONS, Kind
 from tdbg.config.quantities import number, percent
 from tdbg.modes import TRAINING, ModeKeys
 from tdbg.rules.builtin.loss.loss_series import (
@@ -20,24 +22,37 @@ from tdbg.rules.builtin.loss.loss_series import (
     trend_of,
 )
 from tdbg.rules.builtin.loss.moving_goals import need_not_fall
-from tdbg.rules.columns import median
+from tdbg.rules.columns import kind_of, median
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
+    Bools,
     Description,
     Evaluation,
+    Floats,
     Table,
     TensorInfo,
     Window,
 )
 from tdbg.run.findings import Severity, Stage
 
+if TYPE_CHECKING:
+    from tdbg.run.model_info import ModelInfo
+
 __all__ = ["Underfitting"]
 
 # Significance, in standard errors.
 CERTAINTY = 2.0
+# A regression is no better than a constant answer if its loss is above the first share
+# of the targets' variance; above the second, the loss may be a sum, not a mean.
+OF_VARIANCE, OF_SUM = 0.95, 2.0
+MAYBE = (
+    "That may be as low as this loss can get. Compare the model with a simple "
+    "baseline, by a measure whose best value you know. If it is no better, it "
+    "underfits."
+)
 # Largest distance of the mean and deviation of normal numbers from 0 and 1, in standard
 # errors.
 NORMAL = 5.0
@@ -48,7 +63,11 @@ NORMAL = 5.0
 class Underfitting(LossRule):
     """Report models whose training and validation losses stay high and flat.
 
-    The rule skips denoisers: the data limit how much noise a model can recognize.
+    The finding is a warning where the rule knows what a better model could reach: the
+    loss of a classifier, which starts at that of guessing, or a squared error that is
+    no better than that of a constant answer.  Otherwise it is an info, since nobody
+    knows how low such a loss can be.  The rule skips denoisers: the data limit how much
+    noise a model can recognize.
 
     Args:
         num_steps: Recorded steps in each of the two stretches of training to compare.
@@ -61,6 +80,7 @@ class Underfitting(LossRule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.LEARNING
 
     num_steps: int = 100
@@ -101,7 +121,11 @@ class Underfitting(LossRule):
                 if trend is not None:
                     steps = table.steps[trend.columns]
                     held = self._validation(window, evaluated, name, steps)
-                    judged = self._judge(name, table.mode, steps, trend, held)
+                    info = window.model_info_at(int(steps[-1]))
+                    reference = _reference_of(table, i, info)
+                    judged = self._judge(
+                        name, table.mode, steps, trend, held, reference
+                    )
                     severities = judged.severities[0]
                     found = np.flatnonzero(severities > OK)
                     free = need_not_fall(
@@ -118,7 +142,7 @@ class Underfitting(LossRule):
         table: Table | None,
         name: str,
         steps: NDArray[np.int64],
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         """Return the median of the last evaluation losses before each step, or NaN."""
         result = np.full(len(steps), np.nan)
         if table is None or not len(table.steps):
@@ -146,7 +170,8 @@ class Underfitting(LossRule):
         mode: ModeKeys,
         steps: NDArray[np.int64],
         trend: Trend,
-        held: NDArray[np.float64],
+        held: Floats,
+        reference: _Reference,
     ) -> Evaluation:
         before, now, start = trend.before, trend.now, trend.start
         limit = start - self.learned_percent / 100.0 * abs(start)
@@ -158,7 +183,9 @@ class Underfitting(LossRule):
         sound = (before - now > flat) | (now <= limit) | (held <= limit)
         severities[sound & ~np.isnan(now)] = OK
         high = (now > limit) & ~(held <= limit)
-        severities[surely_flat & high] = Severity.WARNING
+        severities[surely_flat & high] = Severity.INFO
+        no_better = reference.is_no_better(now)
+        severities[surely_flat & high & no_better] = Severity.WARNING
 
         def describe(j: int) -> Description:
             learned = 100.0 * (start - now[j]) / abs(start) if start else 0.0
@@ -166,17 +193,62 @@ class Underfitting(LossRule):
             if not np.isnan(held[j]):
                 held_out = f" ({number(float(held[j]), 4)} in validation)"
             below = f"only {percent(learned)} below" if learned > 0 else "not below"
+            flat = (
+                f"loss is flat at {number(now[j], 4)}{held_out}, {below} its start of "
+                f"{number(start, 4)}{reference}."
+            )
+            is_sure = bool(no_better[j])
             return Description(
-                message=(
-                    f"The model underfits: its loss is flat at {number(now[j], 4)}"
-                    f"{held_out}, {below} its start of {number(start, 4)}."
-                ),
+                message=f"The model underfits: its {flat}"
+                if is_sure
+                else f"The {flat}",
                 value=float(learned),
                 threshold=self.learned_percent,
-                advice=lambda words: words.underfitting,
+                advice=lambda words: (
+                    words.underfitting if is_sure else f"{MAYBE} {words.underfitting}"
+                ),
             )
 
         return Evaluation.of_one(name, steps, mode, severities, describe)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """The loss of a model that ignores its inputs.
+
+    Attributes:
+        is_start: Whether it is where the loss starts: a classifier guesses at first,
+            and boosted trees answer with the mean.
+        constant: The mean squared error of answering with the mean of the targets, by
+            their first batches; NaN: the loss is another one, or nobody captured them.
+    """
+
+    is_start: bool
+    constant: float
+
+    def is_no_better(self, loss: Floats) -> Bools:
+        """Return where a loss that is near its start is sure to be no better."""
+        is_near = (loss > OF_VARIANCE * self.constant) & (loss < OF_SUM * self.constant)
+        result: Bools = is_near | self.is_start
+        return result
+
+    def __str__(self) -> str:
+        if np.isnan(self.constant):
+            return ""
+        constant = number(self.constant, 4)
+        return f"; to answer with the mean of the targets would give {constant}"
+
+
+def _reference_of(table: Table, loss: int, info: ModelInfo | None) -> _Reference:
+    kind = kind_of(info, table.names[loss])
+    is_start = kind in CLASSIFICATIONS or (info is not None and info.trees is not None)
+    label = table.names[loss].removesuffix("_output_0") + "_input_1"
+    if kind != Kind.MSE or label not in table.names:
+        return _Reference(is_start, math.nan)
+    i = table.names.index(label)
+    first = table.known[i] & (table["count"][i] > 0) & (table.ordinal[i] <= FIRST)
+    variances = table["m2"][i, first] / table["count"][i, first]
+    return _Reference(is_start, float(median(variances)))
 
 
 def _are_of_noise(table: Table, loss: int) -> bool:
