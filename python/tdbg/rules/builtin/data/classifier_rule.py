@@ -63,7 +63,8 @@ SHOWN = 5
 class ClassifierRule(Rule):
     """Base class of rules about the labels and predictions of a classifier.
 
-    Skips detectors, which propose their own places, most of them empty.
+    Skips detectors, which propose their own places, most of them empty, and labels of
+    tokens and pixels, whose frequencies are those of the language or the scene.
 
     Args:
         learned: The model has learned the other classes, and the rule compares a class
@@ -142,7 +143,9 @@ class ClassifierRule(Rule):
         found: dict[int, RecentBatches] = {}
         name = table.names[pair.label]
         info = window.model_info_at(int(table.steps[-1]))
-        if self.labels_regex is None and _are_of_proposals(table, pair.label, info):
+        if self.labels_regex is None and (
+            _are_of_proposals(table, pair.label, info) or _are_dense(table, pair.label)
+        ):
             return table.judge_one(name, severities, nothing_to_describe)
         for recent in recent_batches(
             table,
@@ -197,21 +200,45 @@ def _are_of_proposals(table: Table, label: int, model_info: ModelInfo | None) ->
         role == "label" and kind_of(model_info, name) in REGRESSIONS
         for name, role in zip(table.names, table.roles, strict=True)
     )
+    places = _places(table)
+    if not detects or not places:
+        return False
+    shape = table.shapes[label]
+    return not ({math.prod(shape), *shape[:1]} & {n for each in places for n in each})
+
+
+def _are_dense(table: Table, label: int) -> bool:
+    """Return whether a sample has several labels, one for each token or pixel.
+
+    The program has joined samples and tokens into one dimension, as a loss wants it.
+    How often each class occurs is then a matter of the language or the scene.
+    """
+    # The other dimension of two, if any, is that of classes.
+    n_labels = set(table.shapes[label][:1])
+    places = _places(table)
+    samples = {min(each) for each in places}
+    return bool(n_labels & set().union(*places) - samples)
+
+
+def _places(table: Table) -> list[set[int]]:
+    """Return how many places each input of the model may have labels for.
+
+    Places are samples, of which there are the fewest, and tokens, pixels, or whatever
+    else the other dimensions stand for.
+    """
     shapes = [
         shape[:MOST_AXES]
         for shape, role in zip(table.shapes, table.roles, strict=True)
         if role == "model_input" and shape
     ]
-    if not detects or not shapes:
-        return False
-    n_labels, first = math.prod(table.shapes[label]), table.shapes[label][:1]
-    sizes = {
-        math.prod((shape[0], *others))
+    return [
+        {
+            math.prod((shape[0], *others))
+            for n in range(len(shape))
+            for others in itertools.combinations(shape[1:], n)
+        }
         for shape in shapes
-        for n in range(len(shape))
-        for others in itertools.combinations(shape[1:], n)
-    }
-    return not ({n_labels, *first} & sizes)
+    ]
 
 
 def lasting(recent: RecentBatches, bad: Callable[[Ints], Bools]) -> Bools:

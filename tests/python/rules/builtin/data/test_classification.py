@@ -65,7 +65,7 @@ def test_numbers_that_are_all_one_are_no_class_of_a_regression():
         ((2, 3, 9, 9), "huber_loss", 0),
         ((2, 3, 9, 9), "cross_entropy", 1),  # no places are learned
         ((BATCH, 3, 9, 9), "smooth_l1_loss", 1),  # one label for each sample
-        ((2, BATCH // 2), "smooth_l1_loss", 1),  # or for each token
+        ((2, BATCH // 2), "smooth_l1_loss", 0),  # or for each token
         (None, "smooth_l1_loss", 1),
     ],
 )
@@ -77,6 +77,24 @@ def test_places_that_a_detector_proposes_are_mostly_empty(
     run.tensor_of(f"{regression}_input_1").role = "label"
     if images is not None:
         run.step(0, {"Model_input_0": np.zeros(images)})
+    assert len(judge(run, ClassImbalance())) == n_findings
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_findings"),
+    [
+        ((4, BATCH // 4), 0),  # tokens
+        ((2, 3, 4, BATCH // 8), 0),  # pixels
+        ((BATCH, 3, 9, 9), 1),
+        ((BATCH, BATCH), 1),
+        ((4, 3), 1),
+    ],
+)
+def test_labels_of_tokens_and_pixels_are_as_frequent_as_these(
+    shape: tuple[int, ...], n_findings: int
+):
+    run = run_of(RARE)
+    run.step(0, {"Model_input_0": np.zeros(shape)})
     assert len(judge(run, ClassImbalance())) == n_findings
 
 
