@@ -19,7 +19,7 @@ from tdbg.rules.builtin.loss.loss_series import FIRST
 from tdbg.rules.builtin.loss.moving_goals import has_moved_to
 from tdbg.rules.builtin.weights.first_step import WEIGHTED
 from tdbg.rules.builtin.weights.update_sizes import UpdateSizes
-from tdbg.rules.columns import kind_of
+from tdbg.rules.columns import is_matrix, kind_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number, check_regex, finds
 from tdbg.rules.window import (
@@ -78,7 +78,8 @@ class NotNormalizedData(Rule):
     one.  It judges floating-point numbers only and skips inputs
 
     - of a model that begins with a normalization;
-    - that reach no layer unchanged, because the model normalizes or forwards them;
+    - that reach no layer unchanged, because the model normalizes or forwards them, or
+      has no layer that multiplies;
     - that another model has produced;
     - with one whole number for each sample, such as a time or a length;
     - of ones only, which graph nodes without features have;
@@ -428,11 +429,19 @@ def _are_counts(table: Table, i: int) -> bool:
 def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:
     """Return whether no layer got an input of the model unchanged at the first step.
 
-    Then the model normalizes it by operations of its own, or passes it to a loss.
+    Then the model normalizes it by operations of its own, or passes it to a loss.  Nor
+    can a layer get it if the model has no matrix to multiply it by: the kernel of a
+    Gaussian process compares inputs with each other, whatever their mean.
     """
     first = np.flatnonzero(table.known[i] & (table.ordinal[i] == 1))
     if model_info is None or not len(first):
         return False
+    parameters = model_info.parameters.values()
+    if parameters and not any(
+        is_matrix(each) or model_info.kind_of_leaf(each.module) in SCALED
+        for each in parameters
+    ):
+        return True
     layers = [
         k
         for k, (name, role) in enumerate(zip(table.names, table.roles, strict=True))

@@ -85,6 +85,26 @@ def test_data_that_a_model_normalizes_itself_are_silent(
     assert len(judge(run, NotNormalizedData())) == (of_layer < 2)
 
 
+@pytest.mark.parametrize(
+    ("shape", "module", "n_findings"),
+    [
+        ((), "GP", 0),  # a kernel that compares inputs with each other
+        ((1, 3), "ARDKernel", 0),
+        ((1, 3), "Linear", 1),
+        ((8, 3), "GP", 1),
+    ],
+)
+def test_only_a_matrix_minds_the_scale_of_what_it_multiplies(
+    shape: tuple[int, ...], module: str, n_findings: int
+):
+    run = fed(lambda random: random.normal(20, 1, (32, 64)))
+    own = ParameterFacts(
+        shape=shape, dtype="float32", requires_grad=True, module=module
+    )
+    run.known_facts = [ModelInfo(step=0, parameters={"length": own})]
+    assert len(judge(run, NotNormalizedData())) == n_findings
+
+
 def test_zeros_beside_data_are_a_state_and_what_a_model_made_is_no_data():
     run = fed(lambda random: random.normal(0, 1, (32, 64)))
     for step in range(6):
