@@ -30,6 +30,7 @@ from tdbg.rules.window import (
 __all__ = [
     "FIRST",
     "LOOKBACK",
+    "TOTAL",
     "LossRule",
     "Passes",
     "PassesRule",
@@ -67,6 +68,8 @@ def losses_of(table: Table, i: int) -> Floats:
     return np.where(known, table["mean"][i], np.nan)
 
 
+# The name of the number at which a backward pass begins, if no loss returned it.
+TOTAL = "loss_output_0"
 # Number of losses that define the start: few, so that early progress counts as
 # learning.
 FIRST = 10
@@ -256,6 +259,7 @@ class Passes:
         latest: The last loss of training before each pass.
         start: Loss at which training began.
         column: Column of the last step in the table of evaluation.
+        is_term: Whether the program adds this loss to others, and trains for the sum.
     """
 
     validation: Floats
@@ -263,6 +267,7 @@ class Passes:
     latest: Floats
     start: float
     column: int
+    is_term: bool
 
 
 def judge_passes(
@@ -350,6 +355,7 @@ def _passes(
                 latest[known],
                 start,
                 int(rows[at]),
+                is_term=TOTAL in trained.names and counterpart != TOTAL,
             )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.rules.builtin.loss.loss_series import FIRST, losses_of
+from tdbg.rules.builtin.loss.loss_series import FIRST, TOTAL, losses_of
 from tdbg.rules.columns import (
     MAD_TO_DEVIATION,
     median_and_deviation,
@@ -18,8 +18,6 @@ from tdbg.rules.window import Bools, Floats, Table, Window
 
 __all__ = ["has_moved_to", "need_not_fall"]
 
-# The name of the number at which a backward pass begins, if no loss returned it.
-TOTAL = "loss_output_0"
 # A loss has both signs if at least this share of its values has the rarer sign.
 OTHER_SIGN = 0.1
 # Targets have moved if their mean has, by this many standard errors and by this share

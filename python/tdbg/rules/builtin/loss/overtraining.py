@@ -23,7 +23,8 @@ class Overtraining(PassesRule):
     """Report trainings that go on long after validation has stopped improving.
 
     The finding is an info once ``passes_validation`` passes had no new best, and a
-    warning if validation is then worse than its best by ``worse``.
+    warning if validation is then worse than its best by ``worse``.  A loss that the
+    program adds to others, and that rises in training too, gives way to them.
 
     Args:
         passes_validation: Passes without a new best of the validation loss.
@@ -67,7 +68,10 @@ class Overtraining(PassesRule):
             return OK
         if self._since_best(passes.training) < self.passes_train:
             return OK
-        low = float(passes.validation.min())
+        best = int(np.argmin(passes.validation))
+        if passes.is_term and passes.training[-1] > passes.training[best]:
+            return OK
+        low = float(passes.validation[best])
         recent = float(np.median(passes.validation[-self.passes_validation :]))
         worse = recent - low > self.worse * abs(low)
         return int(Severity.WARNING if worse else Severity.INFO)

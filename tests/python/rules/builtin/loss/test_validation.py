@@ -122,6 +122,24 @@ def test_losses_that_stay_high_and_flat_are_underfitting():
     assert "in validation" in finding.message
 
 
+def test_a_term_that_rises_in_training_too_gives_way_to_the_others():
+    """The commitment of a VQ-VAE, which grows as its codes spread."""
+    grows = 0.01 + 0.001 * EPOCHS
+    run = trained(grows, grows)
+    (finding,) = judge(run, Overtraining())
+    assert finding.severity is Severity.WARNING
+    for step, (mode, *_) in run.steps.items():
+        if mode is ModeKeys.TRAIN:
+            run.step(step, {"loss_output_0": [1.0 / (1 + step)]})
+    assert judge(run, Overtraining()) == []
+    # One that falls in training, and rises in validation, does not.
+    run = trained(GOOD, grows)
+    for step, (mode, *_) in run.steps.items():
+        if mode is ModeKeys.TRAIN:
+            run.step(step, {"loss_output_0": [1.0 / (1 + step)]})
+    assert judge(run, Overtraining()) != []
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_a_loss_that_fell_or_falls_is_not_underfitting(seed: int):
     assert judge(trained(GOOD, GOOD_HELD, seed=seed, start=2.3), Underfitting()) == []
@@ -162,6 +180,35 @@ def test_a_denoiser_cannot_tell_all_noise(
                 rows[name] = random.standard_normal(shape)
         run.step(step, rows)
     assert bool(judge(run, Underfitting())) is not is_denoiser
+
+
+@pytest.mark.parametrize(
+    ("loss", "flat", "severity"),
+    [
+        ("MSELoss", 3.9, Severity.WARNING),  # The targets vary by 4.
+        ("MSELoss", 3.1, Severity.INFO),
+        ("MSELoss", 40 * 3.9, Severity.INFO),  # A sum over the batch.
+        ("L1Loss", 3.9, Severity.INFO),
+        ("loss", 3.9, Severity.INFO),  # Computed by hand: its floor is unknown.
+    ],
+)
+def test_a_flat_regression_underfits_where_a_constant_would_do(
+    loss: str, flat: float, severity: Severity
+):
+    random = np.random.default_rng(0)
+    run = FakeRun()
+    for step in range(300):
+        rows = {f"{loss}_output_0": [flat * (1.05 if step < 12 else 1.0)]}
+        if loss != "loss":
+            rows[f"{loss}_input_1"] = 3 + 2 * random.standard_normal((400, 2))
+        run.step(step, rows)
+    (finding,) = judge(run, Underfitting())
+    assert finding.severity is severity
+    assert finding.message.startswith("The model underfits") is (severity > 1)
+    told = "to answer with the mean of the targets would give" in finding.message
+    assert told is (loss == "MSELoss")
+    assert ("as low as this loss can get" in finding.advice) is (severity == 1)
+    assert judge_in_parts(run, range(0, 300, 7), Underfitting()) == [finding]
 
 
 def test_a_loss_above_its_start_is_not_said_to_be_below_it():
