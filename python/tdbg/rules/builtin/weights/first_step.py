@@ -142,17 +142,31 @@ class FirstStep:
         _, first, kind = np.unique(kinds, return_index=True, return_inverse=True)
         return bool((values == values[:, first[kind]]).all())
 
+    def part_at_once(self, name: str) -> bool:
+        """Return whether the units of a layer get different gradients, as captured."""
+        gradients = self._values(GRADIENT + name)
+        if gradients is None or not np.isfinite(gradients).all():
+            return False
+        apart = np.abs(gradients - gradients[:1]).max(initial=0.0)
+        return bool(apart > APART * np.abs(gradients).max(initial=0.0))
+
     def _values(self, name: str) -> NDArray[np.generic] | None:
-        """Return the values of a matrix, units and inputs first; None: not captured."""
-        if self.table.roles[self._index[name]] != "weight":
-            return None  # The hook captures values of weights only.
+        """Return the values of a matrix or its gradient, units and inputs first.
+
+        None: not captured.
+        """
+        i = self._index.get(name)
+        if i is None or self.table.roles[i] not in {"weight", "gradient"}:
+            return None  # The hook captures values of these only.
         values = self.table.value(name, int(self.table.steps[self.j]))
-        parameter = self.model_info.parameters.get(name)
+        parameter = self.model_info.parameters.get(name.removeprefix(GRADIENT))
         if values is None or values.ndim < 2:
             return None
         return values if parameter is None else by_unit(values, parameter.unit_axis)
 
 
+# Gradients of units differ if they do by this share of the largest: more than rounding.
+APART = 1e-3
 # Units of these modules sum over all dimensions of their weights but the first.
 SUMMING = frozenset({Kind.LINEAR, Kind.CONV})
 # The gain of He's initialization for ReLU, the largest common one.
@@ -162,11 +176,17 @@ MIN_INPUTS = 16
 
 
 def units_alike(step: FirstStep) -> Found | None:
-    """Check for layers whose units all have equal weights and learn the same."""
+    """Check for layers whose units all have equal weights and learn the same.
+
+    They do not if they get different gradients: the layers after them, or inputs of
+    their own as the channels of a state-space model have, tell them apart.
+    """
     alike = [
         name
         for name in step.matrices
-        if step.has_equal_units(name) and not _is_scale(step, name)
+        if step.has_equal_units(name)
+        and not _is_scale(step, name)
+        and not step.part_at_once(name)
     ]
     nonzero = [name for name in alike if step.field(name, "l2") > 0]
     if not nonzero:

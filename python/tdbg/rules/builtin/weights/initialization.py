@@ -39,8 +39,9 @@ from tdbg.run.findings import Severity, Stage
 __all__ = ["PoorWeightInitialization"]
 
 ROLES = {"weight", "gradient", "input", "output", "loss", "prediction", "label"}
-# Values only show whether units are alike, so the hook captures them up to this size.
-RAW_LIMIT = 1 << 18
+# Values only show whether units are alike, so the hook captures them up to this size:
+# those of weights, and of the gradients that tell alike units apart.
+RAW_LIMIT, RAW_LIMIT_OF_GRADIENTS = 1 << 18, 1 << 16
 
 
 @register
@@ -113,6 +114,12 @@ class PoorWeightInitialization(Rule):
                 raw=True,
                 first_steps=1,
                 raw_limit=RAW_LIMIT,
+            ),
+            Needs(
+                collections=frozenset({"gradients"}),
+                raw=True,
+                first_steps=1,
+                raw_limit=RAW_LIMIT_OF_GRADIENTS,
             ),
         )
 

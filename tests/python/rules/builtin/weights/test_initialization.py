@@ -326,6 +326,21 @@ def test_units_are_alike_only_if_all_are() -> None:
         assert found(run) == []
 
 
+@pytest.mark.parametrize(
+    ("apart", "n_findings"), [(0.0, 1), (1e-6, 1), (0.1, 0), (np.nan, 1)]
+)
+def test_units_that_get_different_gradients_do_not_stay_alike(
+    apart: float, n_findings: int
+) -> None:
+    """As the channels of a state-space model, which have inputs of their own."""
+    run = begun(model_info(1), sound(1))
+    run.value(0, "0.weight", np.tile(np.arange(9.0), (9, 1)))
+    gradient = np.full((9, 9), 0.5)
+    gradient[4] += apart
+    run.value(0, "gradient/0.weight", gradient)
+    assert len(found(run)) == n_findings
+
+
 def widened(n_kinds: int, *, told_apart: bool = False) -> FakeRun:
     """Two layers of nine units, of which the first has so many kinds."""
     random = np.random.default_rng(1)
