@@ -23,6 +23,7 @@ from tdbg.errors import ConfigurationError, StorageError
 from tdbg.export.event_files import ExportFolder, require_tensorboard
 from tdbg.export.selection import ExportPlan, ExportReport, Selection
 from tdbg.export.steps import Writing
+from tdbg.importers import is_cached
 from tdbg.remote import is_url
 from tdbg.trial import Trial, create_trial
 
@@ -139,8 +140,9 @@ def _folder(
     beside: bool = False,
     wait: float = 0.0,
 ) -> ExportFolder:
-    if out is None and is_url(trial.path):
-        msg = f"{trial.path} is in a store: say in which folder to write the export"
+    if out is None and (is_url(trial.path) or is_cached(trial.path)):
+        where = "in a store" if is_url(trial.path) else "what smdebug wrote"
+        msg = f"{trial.name} is {where}: say in which folder to write the export"
         raise ConfigurationError(msg)
     if out is None:
         path = Path(trial.path) / FOLDER

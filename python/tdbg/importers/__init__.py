@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from tdbg.importers.cache import is_cached
 from tdbg.importers.opening import is_converted, local_run, trouble_of, wait_for_run
 
-__all__ = ["is_converted", "local_run", "trouble_of", "wait_for_run"]
+__all__ = ["is_cached", "is_converted", "local_run", "trouble_of", "wait_for_run"]

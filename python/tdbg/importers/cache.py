@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tdbg.errors import ConfigurationError, StorageError
 
-__all__ = ["evict", "folder", "newest", "next_after", "use"]
+__all__ = ["evict", "folder", "is_cached", "newest", "next_after", "use"]
 
 # Variables of the environment: where the folder is, and how many bytes it may have.
 FOLDER, LIMIT = "TDBG_CACHE", "TDBG_CACHE_BYTES"
@@ -37,6 +37,11 @@ def folder() -> Path:
         return Path(given).expanduser() / "smdebug"
     home = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
     return Path(home).expanduser() / "tdbg" / "smdebug"
+
+
+def is_cached(run: str | os.PathLike[str]) -> bool:
+    """Whether a run lies in the folder, where it may go at any time."""
+    return folder().absolute() in Path(run).parents
 
 
 def newest(identity: str) -> Path:

@@ -205,6 +205,15 @@ def test_the_dashboard_lists_what_smdebug_wrote_and_reads_what_is_opened(
     assert listed(runs)["pytorch"]["state"] == "closed"
 
 
+def test_no_export_is_written_into_the_cache(url: str, own_cache: Path) -> None:
+    put("pytorch", f"{url}/job")
+    for place in (str(out("pytorch")), f"{url}/job"):
+        code, text = verb("export", "tensorboard", place)
+        assert code == 2
+        assert "say in which folder" in text
+    assert not list(own_cache.glob("*/tensorboard"))
+
+
 def test_a_run_in_the_cache_is_asked_for_nothing(url: str) -> None:
     early = [each for each in files_of("pytorch") if each.name != END]
     put("pytorch", f"{url}/job", early)
