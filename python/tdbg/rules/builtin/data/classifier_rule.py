@@ -210,7 +210,7 @@ def _are_of_proposals(table: Table, label: int, model_info: ModelInfo | None) ->
 def _are_dense(table: Table, label: int) -> bool:
     """Return whether a sample has several labels, one for each token or pixel.
 
-    The program has joined samples and tokens into one dimension, as a loss wants it.
+    The program has joined samples and tokens into one dimension, as a loss takes them.
     How often each class occurs is then a matter of the language or the scene.
     """
     # The other dimension of two, if any, is that of classes.
