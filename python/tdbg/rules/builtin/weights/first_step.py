@@ -144,8 +144,9 @@ class FirstStep:
 
     def part_at_once(self, name: str) -> bool:
         """Return whether the units of a layer get different gradients, as captured."""
-        gradients = self._values(GRADIENT + name)
-        if gradients is None or not np.isfinite(gradients).all():
+        values = self._values(GRADIENT + name)
+        gradients = np.zeros((1, 1)) if values is None else values.astype(np.float64)
+        if not np.isfinite(gradients).all():
             return False
         apart = np.abs(gradients - gradients[:1]).max(initial=0.0)
         return bool(apart > APART * np.abs(gradients).max(initial=0.0))
