@@ -141,8 +141,9 @@ def _folder(
     wait: float = 0.0,
 ) -> ExportFolder:
     if out is None and (is_url(trial.path) or is_cached(trial.path)):
-        where = "in a store" if is_url(trial.path) else "what smdebug wrote"
-        msg = f"{trial.name} is {where}: say in which folder to write the export"
+        is_far = is_url(trial.path)
+        what = f"{trial.path} is in a store" if is_far else "this is smdebug's output"
+        msg = f"{what}: say in which folder to write the export"
         raise ConfigurationError(msg)
     if out is None:
         path = Path(trial.path) / FOLDER

@@ -281,10 +281,12 @@ def test_watch_takes_statistics_and_values_only_of_what_rules_need(
     raw = {name for name in recorded.names if recorded.values(name)}
     units, loss = "unit/relu_output_0", "CrossEntropyLoss_output_0"
     given = {"Net_input_0", "CrossEntropyLoss_input_0", "CrossEntropyLoss_input_1"}
-    # Of weights those of the first step, by which an initialization is judged.
+    # Of weights and gradients those of the first step, by which an initialization is
+    # judged.
     weights = {"fc1.weight", "fc2.weight"}
-    assert {units, loss} <= raw <= {units, loss, *given, *weights}
-    assert all(sorted(recorded.values(name)) == [0] for name in weights & raw)
+    first = {f"gradient/{name}" for name in dict(model.named_parameters())} | weights
+    assert {units, loss} <= raw <= {units, loss, *given, *first}
+    assert all(sorted(recorded.values(name)) == [0] for name in first & raw)
 
 
 def test_unit_summaries_count_what_is_active(run_dir: Path) -> None:

@@ -81,7 +81,8 @@ def test_a_follower_holds_less_than_100_bytes_of_each_step(
     writing: RunBuilder, run_dir: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen to fail when shards keep their tables, or records of steps are held."""
-    monkeypatch.setattr(trial_module, "_options", lambda *_: {"cached_bytes": 1 << 19})
+    options = {"cached_bytes": 1 << 19}
+    monkeypatch.setattr(trial_module, "reader_options", lambda *_: options)
     trial = create_trial(run_dir)
     engine = Engine(trial, record=False)
     sizes = []
