@@ -84,8 +84,9 @@ def in_quick(name: str) -> bool:
         return what in kept and interval == "1" and not slow
     if kind == "growth":
         return rest[0].startswith("tdbg-statistics")
-    # The profiler takes turns with four others, for minutes.  Pictures are for docs.
-    left_out = ("profiler/always_on", "ui/pictures", "ui/report_pictures")
+    # The profiler and the page take turns with four others, for minutes.  Pictures are
+    # for docs.
+    left_out = ("profiler/always_on", "ui/clicks", "ui/pictures", "ui/report_pictures")
     return kind != "save_interval" and name not in left_out
 
 

@@ -70,8 +70,10 @@ def new_page(
         forgiven: Parts of faults that the test brings about.
         options: Of Playwright's contexts.
     """
-    from playwright.sync_api import BrowserContext
+    from playwright.sync_api import BrowserContext, expect
 
+    # A busy machine needs longer than the five seconds that are the default.
+    expect.set_options(timeout=30_000)
     if isinstance(browser, BrowserContext):
         context, is_own = browser, False
     else:

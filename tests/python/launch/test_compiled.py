@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import tdbg
-from tdbg.launch.family import member
+from tdbg.launch.family import DirectoryFamily
 from tdbg.modes import TRAIN
 from tdbg.trial import Trial
 
@@ -162,7 +162,7 @@ def by_libraries(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Pa
 
 
 def trial(out: Path, number: int) -> Trial:
-    return tdbg.create_trial(member(out, number))
+    return tdbg.create_trial(DirectoryFamily(out, {}).member(number))
 
 
 def n_steps(run: Trial, name: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tdbg
-from tdbg.launch.family import member
+from tdbg.launch.family import DirectoryFamily
 from tdbg.modes import EVAL, TRAIN
 from tdbg.trial import Trial
 
@@ -105,7 +105,7 @@ def test_each_model_that_is_fitted_has_a_run(launched: tuple[str, str, Path]):
     assert "tdbg: captured 2 trainings, each in its own run:" in told
 
     def steps(number: int) -> tuple[int, int]:
-        trial: Trial = tdbg.create_trial(member(out, number))
+        trial: Trial = tdbg.create_trial(DirectoryFamily(out, {}).member(number))
         return len(trial.steps(mode=TRAIN)), len(trial.steps(mode=EVAL))
 
     # 9 batches in each of two epochs, 10 in the third; a validation batch after each of
@@ -167,7 +167,8 @@ def test_a_model_with_a_step_of_its_own_on_jax_has_one_run(tmp_path: Path):
     assert told.count("(8 steps)") == 2
     assert "internal error" not in told
     own, closed = (
-        set(tdbg.create_trial(member(out, number)).tensor_names()) for number in (1, 2)
+        set(tdbg.create_trial(DirectoryFamily(out, {}).member(number)).tensor_names())
+        for number in (1, 2)
     )
     assert {"last_output_0", "gradient/last/kernel"} <= own
     # What stays inside of a closure is left out, and that is said once.

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tdbg
-from tdbg.launch.family import member
+from tdbg.launch.family import DirectoryFamily
 from tdbg.modes import EVAL, TRAIN
 from tdbg.trial import Trial
 
@@ -98,7 +98,7 @@ def test_a_loop_is_captured_and_prints_what_it_prints_by_itself(
     assert {f"SparseCategoricalCrossentropy_{each}" for each in (
         "input_0", "input_1", "output_0")} <= names  # fmt: skip
     assert any(name.startswith("unit/hidden_relu") for name in names)
-    assert not member(tmp_path / "run", 2).exists()
+    assert not DirectoryFamily(tmp_path / "run", {}).member(2).exists()
 
 
 AGAIN = """
@@ -139,7 +139,7 @@ def test_each_training_of_a_sweep_has_a_run(tmp_path: Path) -> None:
         capture_output=True,
     )
     for number in (1, 2, 3):
-        trial = tdbg.create_trial(member(out, number))
+        trial = tdbg.create_trial(DirectoryFamily(out, {}).member(number))
         (loss,) = trial.tensor_names(collection="losses")
         assert trial.tensor(loss).steps(mode=TRAIN) == list(range(7))
 
@@ -196,7 +196,7 @@ def test_micro_batches_before_the_first_update_belong_to_its_step(
     )
     sums = np.load(given)
     for number in (1, 2):
-        trial = tdbg.create_trial(member(out, number))
+        trial = tdbg.create_trial(DirectoryFamily(out, {}).member(number))
         assert trial.steps(mode=TRAIN) == [0, 1, 2]
         (name,) = trial.tensor_names(collection="losses")
         gradient = trial.tensor("gradient/d1/kernel")
@@ -205,7 +205,7 @@ def test_micro_batches_before_the_first_update_belong_to_its_step(
             expected = sums[3 * (number - 1) + step]
             assert gradient.value(step) == pytest.approx(expected, abs=1e-6)
     # An optimizer that never steps is not awaited for ever.
-    by_hand = tdbg.create_trial(member(out, 3))
+    by_hand = tdbg.create_trial(DirectoryFamily(out, {}).member(3))
     (name,) = by_hand.tensor_names(collection="losses")
     counts = [by_hand.tensor(name).stats(step).count for step in range(7)]
     assert counts == [64, 1, 1, 1, 1, 1, 1]
