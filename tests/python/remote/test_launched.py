@@ -38,7 +38,13 @@ def train(n_steps, rate=0.1):
 """
 PLAIN = "list(train(20)); print('trained'); sys.exit(7)"
 TWICE = "list(train(20)); list(train(30))"
-KILLED = "list(train(20)); print('trained', flush=True); os.kill(os.getpid(), 9)"
+# Killed when the thread that writes has had the time for it.
+KILLED = """
+list(train(20))
+print('trained', flush=True)
+time.sleep(5)
+os.kill(os.getpid(), 9)
+"""
 # Goes on when the test says so.
 WAITING = """
 for step, _ in enumerate(train(40)):
@@ -179,8 +185,7 @@ def test_what_was_not_sent_is_said_last_and_tdbg_ship_sends_it(
         timeout=300,
     )
     assert shipped.returncode == 0, shipped.stderr
-    # It was killed at once: what was still in its memory is gone.
-    assert 1 <= len(create_trial(URL).step_table()) <= 20
+    assert len(create_trial(URL).step_table()) >= 19  # The last one never ended.
     assert has_left_nothing(folder)
 
 
