@@ -40,10 +40,12 @@ class Proxy:
             writer.close()
             return
         try:
-            await asyncio.gather(
-                self._pass(reader, upstream[1], "asked"),
-                self._pass(upstream[0], writer, "sent"),
-            )
+            # Cancelled at the end of the benchmark.
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(
+                    self._pass(reader, upstream[1], "asked"),
+                    self._pass(upstream[0], writer, "sent"),
+                )
         finally:
             upstream[1].close()
             writer.close()
