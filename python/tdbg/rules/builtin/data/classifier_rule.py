@@ -200,11 +200,11 @@ def _are_of_proposals(table: Table, label: int, model_info: ModelInfo | None) ->
         role == "label" and kind_of(model_info, name) in REGRESSIONS
         for name, role in zip(table.names, table.roles, strict=True)
     )
-    places = _places(table)
+    places = set().union(*_places(table))
     if not detects or not places:
         return False
     shape = table.shapes[label]
-    return not ({math.prod(shape), *shape[:1]} & {n for each in places for n in each})
+    return places.isdisjoint({math.prod(shape), *shape[:1]})
 
 
 def _are_dense(table: Table, label: int) -> bool:

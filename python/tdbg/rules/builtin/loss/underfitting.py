@@ -184,8 +184,8 @@ class Underfitting(LossRule):
         severities[sound & ~np.isnan(now)] = OK
         high = (now > limit) & ~(held <= limit)
         severities[surely_flat & high] = Severity.INFO
-        no_better = reference.is_no_better(now)
-        severities[surely_flat & high & no_better] = Severity.WARNING
+        is_too_high = reference.shows_too_high(now)
+        severities[surely_flat & high & is_too_high] = Severity.WARNING
 
         def describe(j: int) -> Description:
             learned = 100.0 * (start - now[j]) / abs(start) if start else 0.0
@@ -197,7 +197,7 @@ class Underfitting(LossRule):
                 f"loss is flat at {number(now[j], 4)}{held_out}, {below} its start of "
                 f"{number(start, 4)}{reference}."
             )
-            is_sure = bool(no_better[j])
+            is_sure = bool(is_too_high[j])
             return Description(
                 message=f"The model underfits: its {flat}"
                 if is_sure
@@ -226,8 +226,11 @@ class _Reference:
     is_start: bool
     constant: float
 
-    def is_no_better(self, loss: Floats) -> Bools:
-        """Return where a loss that is near its start is sure to be no better."""
+    def shows_too_high(self, loss: Floats) -> Bools:
+        """Return where a loss that is flat, and not far below its start, is too high.
+
+        Anywhere, if it starts at the reference; else where it is near the constant's.
+        """
         is_near = (loss > OF_VARIANCE * self.constant) & (loss < OF_SUM * self.constant)
         result: Bools = is_near | self.is_start
         return result
@@ -236,7 +239,10 @@ class _Reference:
         if np.isnan(self.constant):
             return ""
         constant = number(self.constant, 4)
-        return f"; to answer with the mean of the targets would give {constant}"
+        return (
+            "; to answer with the mean of the targets would give a mean squared error "
+            f"of {constant}"
+        )
 
 
 def _reference_of(table: Table, loss: int, info: ModelInfo | None) -> _Reference:

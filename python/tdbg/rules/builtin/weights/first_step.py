@@ -145,7 +145,9 @@ class FirstStep:
     def part_at_once(self, name: str) -> bool:
         """Return whether the units of a layer get different gradients, as captured."""
         values = self._values(GRADIENT + name)
-        gradients = np.zeros((1, 1)) if values is None else values.astype(np.float64)
+        if values is None:
+            return False
+        gradients = values.astype(np.float64)
         if not np.isfinite(gradients).all():
             return False
         apart = np.abs(gradients - gradients[:1]).max(initial=0.0)
