@@ -11,6 +11,16 @@
 
 namespace tdbg {
 
+namespace {
+
+// The clock of steady_clock is the monotonic one.
+std::chrono::steady_clock::time_point TimePoint(std::int64_t monotonic_ns) {
+  return std::chrono::steady_clock::time_point(
+      std::chrono::nanoseconds(monotonic_ns));
+}
+
+}  // namespace
+
 struct SamplingThreads::Job {
   std::shared_ptr<SamplingThreads> threads;
   std::unique_ptr<Source> source;
@@ -82,7 +92,7 @@ void SamplingThreads::Run(Source* source) {
     cpu_ns_ += cpu - cpu_before;
     cpu_before = cpu;
     if (is_last) return;
-    is_last = WaitUntil(pacer.due_ns());
+    is_last = WaitForSample(pacer.due_ns(), interval_ns);
     if (interval_ns != interval_ns_) {
       interval_ns = interval_ns_;
       pacer = Pacer(MonotonicNs(), interval_ns);
@@ -113,13 +123,24 @@ void SamplingThreads::SetInterval(std::int64_t interval_ns) {
 }
 
 bool SamplingThreads::WaitUntil(std::int64_t monotonic_ns) {
-  // The clock of steady_clock is the monotonic one.
-  const std::chrono::steady_clock::time_point until{
-      std::chrono::nanoseconds(monotonic_ns)};
   MutexLock lock(mutex_);
-  const std::int64_t interval_ns = interval_ns_;
+  while (!stops_) {
+    if (changed_.wait_until(lock, TimePoint(monotonic_ns)) ==
+        std::cv_status::timeout) {
+      break;
+    }
+  }
+  return stops_;
+}
+
+bool SamplingThreads::WaitForSample(std::int64_t due_ns,
+                                    std::int64_t interval_ns) {
+  MutexLock lock(mutex_);
   while (!stops_ && interval_ns == interval_ns_) {
-    if (changed_.wait_until(lock, until) == std::cv_status::timeout) break;
+    if (changed_.wait_until(lock, TimePoint(due_ns)) ==
+        std::cv_status::timeout) {
+      break;
+    }
   }
   return stops_;
 }

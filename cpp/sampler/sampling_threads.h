@@ -58,8 +58,7 @@ class SamplingThreads : public std::enable_shared_from_this<SamplingThreads> {
   // Samples at another interval from now on.  REQUIRES: interval_ns > 0.
   void SetInterval(std::int64_t interval_ns);
 
-  // Waits until then, or for Stop: whether that was called.  Returns sooner
-  // when the interval changes.
+  // Waits until then, or for Stop: whether that was called.
   bool WaitUntil(std::int64_t monotonic_ns);
 
   // Processor time of the threads so far, and samples that they took.
@@ -71,6 +70,9 @@ class SamplingThreads : public std::enable_shared_from_this<SamplingThreads> {
   static void* Main(void* job);
   void Run(Source* source);
   bool SampleOnce(Source* source, const Moment& moment, RowBuffer* rows);
+  // As WaitUntil, but returns at once when the interval is not the one that the
+  // caller last saw: it may have changed while the caller took its sample.
+  bool WaitForSample(std::int64_t due_ns, std::int64_t interval_ns);
 
   std::atomic<std::int64_t> interval_ns_;
   const std::shared_ptr<RowGate> gate_;

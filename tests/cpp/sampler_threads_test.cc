@@ -8,7 +8,6 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "collected_rows.h"
@@ -19,6 +18,7 @@
 #include "sampler/sampling_threads.h"
 #include "temporary_directory.h"
 #include "testing.h"
+#include "waiting.h"
 
 namespace tdbg {
 namespace {
@@ -135,6 +135,25 @@ class Counter : public Source {
   const bool throws_;
 };
 
+// Shortens the interval of its threads while it takes its first sample.
+class Hastener : public Source {
+ public:
+  bool Prepare(SamplingThreads& threads) override {
+    threads_ = &threads;
+    return true;
+  }
+  void Sample(const Moment& /*moment*/, RowBuffer* /*rows*/) override {
+    threads_->SetInterval(1'000'000);
+  }
+
+ private:
+  SamplingThreads* threads_ = nullptr;
+};
+
+bool Take(const SamplingThreads& threads, std::int64_t n) {
+  return testing::Until([&] { return threads.n_samples() >= n; });
+}
+
 std::shared_ptr<SamplingThreads> Threads(CollectedRows* rows,
                                          std::int64_t interval_ns) {
   return std::make_shared<SamplingThreads>(
@@ -145,7 +164,7 @@ TDBG_TEST(TheLastSampleIsTakenAtTheEnd) {
   CollectedRows rows;
   const auto threads = Threads(&rows, 3'600'000'000'000);  // An hour.
   EXPECT_TRUE(threads->Start("test", std::make_unique<Counter>()));
-  while (threads->n_samples() < 1) std::this_thread::yield();
+  EXPECT_TRUE(Take(*threads, 1));
   EXPECT_TRUE(threads->Stop(std::chrono::seconds(30)));
   const std::vector<SystemRow> taken = rows.Of<SystemRow>();
   EXPECT_EQ(taken.size(), 2U);
@@ -158,9 +177,17 @@ TDBG_TEST(AnIntervalThatChangesHoldsAtOnce) {
   CollectedRows rows;
   const auto threads = Threads(&rows, 3'600'000'000'000);  // An hour.
   EXPECT_TRUE(threads->Start("test", std::make_unique<Counter>()));
-  while (threads->n_samples() < 1) std::this_thread::yield();
+  EXPECT_TRUE(Take(*threads, 1));
   threads->SetInterval(1'000'000);
-  while (threads->n_samples() < 10) std::this_thread::yield();
+  EXPECT_TRUE(Take(*threads, 10));
+  EXPECT_TRUE(threads->Stop(std::chrono::seconds(30)));
+}
+
+TDBG_TEST(AnIntervalThatChangesDuringASampleHoldsAtOnce) {
+  CollectedRows rows;
+  const auto threads = Threads(&rows, 3'600'000'000'000);  // An hour.
+  EXPECT_TRUE(threads->Start("test", std::make_unique<Hastener>()));
+  EXPECT_TRUE(Take(*threads, 10));
   EXPECT_TRUE(threads->Stop(std::chrono::seconds(30)));
 }
 
@@ -169,7 +196,7 @@ TDBG_TEST(ASourceThatFailsOnDelaysNoOther) {
   const auto threads = Threads(&rows, 1'000'000);
   EXPECT_TRUE(threads->Start("bad", std::make_unique<Counter>(true)));
   EXPECT_TRUE(threads->Start("good", std::make_unique<Counter>()));
-  while (threads->n_samples() < 30) std::this_thread::yield();
+  EXPECT_TRUE(Take(*threads, 30));
   EXPECT_TRUE(threads->Stop(std::chrono::seconds(30)));
   EXPECT_GE(rows.Of<SystemRow>().size(), 30U);
 }
@@ -178,7 +205,7 @@ TDBG_TEST(ThreadsCountTheirProcessorTime) {
   CollectedRows rows;
   const auto threads = Threads(&rows, 1'000'000);
   EXPECT_TRUE(threads->Start("test", std::make_unique<Counter>()));
-  while (threads->n_samples() < 3) std::this_thread::yield();
+  EXPECT_TRUE(Take(*threads, 3));
   EXPECT_TRUE(threads->Stop(std::chrono::seconds(30)));
   EXPECT_GT(threads->cpu_ns(), 0);
 }
