@@ -32,6 +32,7 @@ from tdbg.capture.session_steps import SessionSteps
 from tdbg.config.collections import Role
 from tdbg.errors import TrainingStopped
 from tdbg.modes import ModeKeys
+from tdbg.run.observations import Fault, Observation
 from tdbg.run.schema import EventKind
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from tdbg.capture.writer import Writer
 
 __all__ = ["RankPlace", "Session"]
+
+# A hook sees few things; more are a fault of its own.
+MOST_OBSERVATIONS = 1000
 
 
 class RankPlace(NamedTuple):
@@ -102,6 +106,7 @@ class Session(SessionSteps):
         self.is_closed = False
         self.raises_on_stop = raises_on_stop
         self._profile_rows = ProfileRows(writer)
+        self._observed: set[tuple[Fault, tuple[str, ...]]] = set()
         self._faults = Faults()
         recorder = Recorder(writer, policy, adapter, batch_capture)
         propose = None
@@ -232,6 +237,26 @@ class Session(SessionSteps):
     def write_event(self, kind: int, content: dict[str, Any], step: int = -1) -> None:
         """Write an event of the run."""
         write_event(self.recorder, kind, content, step)
+
+    def observe(self, observation: Observation) -> None:
+        """Write what the hook saw, unless it has written the same before.
+
+        The same is a fault with the same names.  Call it before the step ends at
+        which it is known, so that a rule that follows the run sees it in time.
+        """
+        key = observation.fault, observation.names
+        if key in self._observed:
+            return
+        if len(self._observed) >= MOST_OBSERVATIONS:
+            self.recorder.refusals.add(
+                observation.step,
+                f"observation {observation.fault}",
+                f"a run has {MOST_OBSERVATIONS:,} observations at most",
+            )
+            return
+        self._observed.add(key)
+        document = observation.to_json()
+        self.write_event(EventKind.CONFIGURATION, document, observation.step)
 
     def write_samples(self, table: str, rows: NDArray[Any], instance: str = "") -> None:
         """Append rows to a table of the profile, from any thread.

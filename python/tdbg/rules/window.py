@@ -9,7 +9,7 @@ Thread safety: windows are read-only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +33,7 @@ from tdbg.rules.table import (
 )
 from tdbg.run.findings import Severity
 from tdbg.run.model_info import ModelInfo
+from tdbg.run.observations import Fault, Observation
 
 __all__ = [
     "LASTING",
@@ -114,6 +115,7 @@ class Window:
     _tables: tuple[Table, ...] = ()
     _unit_tables: tuple[UnitTable, ...] = ()
     _infos: Callable[[], Sequence[ModelInfo]] = tuple
+    _observed: Callable[[], Sequence[Observation]] = tuple
     _training_step: Callable[[int], int] = int
 
     def model_info_at(self, step: int) -> ModelInfo | None:
@@ -124,6 +126,14 @@ class Window:
         """
         known = self._infos_until(step)
         return known[-1] if known else None
+
+    def observations(self, faults: Container[Fault]) -> list[Observation]:
+        """Return what hooks saw up to the last new step, of these faults, by step."""
+        return [
+            each
+            for each in self._observed()
+            if each.step <= self.last and each.fault in faults
+        ]
 
     def training_step(self, step: int) -> int:
         """Return where a step stands in the training, for messages.
@@ -191,6 +201,7 @@ class Idle:
             because it runs on another machine.
         ended: Whether the training has ended normally, so that no step will follow.
         model_info: What was last known of the model, if it has ended.
+        observations: What hooks saw, if it has ended.
         where: Asks the processes of the training where they are, which takes a second
             or more, and returns it in sentences; "" if none answers.
     """
@@ -201,6 +212,7 @@ class Idle:
     alive: bool | None
     ended: bool
     model_info: ModelInfo | None = None
+    observations: tuple[Observation, ...] = ()
     where: Callable[[], str] = str
 
     def judge(

@@ -21,6 +21,7 @@ from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding
 from tdbg.run.json_values import is_integer, list_of, mapping_of, texts_of
 from tdbg.run.model_info import ModelInfo, ParameterFacts, gather
+from tdbg.run.observations import Fault, Observation
 from tdbg.trial.row_index import step_records
 from tdbg.trial.run import RunState
 from tdbg.trial.writers import NO_END, EventRecord, WriterReader
@@ -35,6 +36,7 @@ __all__ = [
     "findings",
     "model_info",
     "n_trained",
+    "observations",
     "overhead",
     "rule_statuses",
     "scalars",
@@ -319,6 +321,20 @@ def model_info(run: RunState) -> tuple[ModelInfo, ...]:
     for workers in by_attempt.values():
         every += _together(workers)
     return tuple(sorted(every, key=lambda each: each.step))
+
+
+def observations(run: RunState) -> tuple[Observation, ...]:
+    """Return what hooks saw, by step: once, if several workers saw it."""
+    found: dict[tuple[Fault, tuple[str, ...]], Observation] = {}
+    for source in run.sources:
+        for event in source.writer.events:
+            seen = Observation.from_json(event.data)
+            if seen is None or not source.start <= seen.step < source.stop:
+                continue
+            first = found.setdefault((seen.fault, seen.names), seen)
+            if seen.step < first.step:
+                found[seen.fault, seen.names] = seen
+    return tuple(sorted(found.values(), key=lambda each: each.step))
 
 
 def _together(workers: Sequence[Sequence[ModelInfo]]) -> list[ModelInfo]:

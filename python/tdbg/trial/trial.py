@@ -25,6 +25,7 @@ from tdbg.errors import QueryError, TensorUnavailable
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding
 from tdbg.run.model_info import ModelInfo
+from tdbg.run.observations import Observation
 from tdbg.shown import Shown, drawn_by
 from tdbg.trial import reports, selection, told_reductions
 from tdbg.trial.losses import LossSeries, losses_of
@@ -92,9 +93,8 @@ class Trial(TableQueries, Conversions, Shown):
     def status(self) -> str:
         """State of the training.
 
-        "running"; "stalled": the process is there but shows no life; "closed": it
-        ended in order; "dead": it is gone without; "unknown": its commit page is
-        missing, or another machine's, or nobody has begun to write.
+        "running"; "stalled": its process shows no life; "closed": it ended in order;
+        "dead": it is gone; "unknown": its commit page is missing or another machine's.
         """
         with self._run.fresh() as run:
             return run.status
@@ -113,10 +113,9 @@ class Trial(TableQueries, Conversions, Shown):
 
     @property
     def epoch(self) -> int:
-        """A number that is another one when steps that were recorded are replaced.
+        """A number that changes when recorded steps are replaced.
 
-        A training that is started again from an earlier step replaces those from there
-        on: what somebody keeps of the steps of a run holds for an epoch.
+        A training that starts again from an earlier step replaces those after it.
         """
         with self._run.fresh() as run:
             return run.epoch
@@ -219,6 +218,11 @@ class Trial(TableQueries, Conversions, Shown):
         """Return the reported model infos, by the step from which each holds."""
         with self._run.fresh() as run:
             return reports.model_info(run)
+
+    def observations(self) -> tuple[Observation, ...]:
+        """Return what hooks saw once in the training, by step."""
+        with self._run.fresh() as run:
+            return reports.observations(run)
 
     def findings(self) -> list[Finding]:
         """Return the findings of rules that judged the run, by step."""

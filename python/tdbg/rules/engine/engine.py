@@ -448,15 +448,17 @@ class Engine:
             starts = [attempt.started_ns for attempt in self._trial.attempts()]
             seconds = max(0.0, (time.time_ns() - max([wall_ns, *starts])) / 1e9)
         status = self._trial.status
-        infos = self._trial.model_info() if status == "closed" else ()
+        has_ended = status == "closed"
+        infos = self._trial.model_info() if has_ended else ()
         alive = {"running": True, "stalled": True, "dead": False, "closed": False}
         return Idle(
             seconds=seconds,
             last_step=self._feed.next_step - 1,
             mode=mode,
             alive=alive.get(status),
-            ended=status == "closed",
+            ended=has_ended,
             model_info=infos[-1] if infos else None,
+            observations=self._trial.observations() if has_ended else (),
             where=partial(self._stalls.where, self._feed.next_step),
         )
 

@@ -27,6 +27,7 @@ from tdbg.rules.table import TensorInfo
 from tdbg.rules.value_cache import ValueCache
 from tdbg.rules.window import Window
 from tdbg.run.model_info import ModelInfo
+from tdbg.run.observations import Observation
 
 if TYPE_CHECKING:
     from tdbg.trial import Trial
@@ -79,6 +80,7 @@ class Feed:
         self._histories = {key: History(*key[1:]) for key in self._keys}
         self._values = ValueCache(trial)
         self._model_info: tuple[ModelInfo, ...] | None = None
+        self._observations: tuple[Observation, ...] | None = None
         self._n_workers = 1
         self._last: tuple[ModeKeys, int] | None = None
         self._units = UnitHistory()
@@ -141,7 +143,7 @@ class Feed:
         new, self._ahead = new.take(slice(limit)), new.take(slice(limit, None))
         first, last = int(new.steps[0]), int(new.steps[-1])
         self._values.begin(len(new), first, last, horizon, self._infos)
-        self._model_info = None
+        self._model_info = self._observations = None
         self._n_workers = max(1, len(self._trial.workers()))
         self._last = ModeKeys(int(new.modes[-1])), int(new.wall_ns[-1])
         blocks = self._read(new)
@@ -165,6 +167,7 @@ class Feed:
             _tables=self._histories[self._keys[i]].tables(self._values),
             _unit_tables=self._units.tables(self._selected[i]),
             _infos=self._read_model_info,
+            _observed=self._read_observations,
             _training_step=self._training_step,
         )
 
@@ -325,3 +328,9 @@ class Feed:
         if self._model_info is None:
             self._model_info = tuple(self._trial.model_info())
         return self._model_info
+
+    def _read_observations(self) -> tuple[Observation, ...]:
+        """Read what hooks saw, at most once a window."""
+        if self._observations is None:
+            self._observations = tuple(self._trial.observations())
+        return self._observations

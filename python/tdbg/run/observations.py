@@ -1,0 +1,85 @@
+"""Observation: what a hook saw once in a training, and no statistic shows.
+
+A hook writes it as an event of the run (docs/format.md, "What a hook saw"), the trial
+reads it back, and a rule says what it means.
+
+Thread safety: values that never change.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tdbg.run.json_values import is_integer, mapping_of, texts_of
+
+__all__ = ["OBSERVATION", "Fault", "Observation"]
+
+# What the event says it is about.
+OBSERVATION = "observation"
+
+
+class Fault(enum.StrEnum):
+    """A fault, by the name that it has on disk: never rename one."""
+
+    # A condition that the author of the training gave does not hold.
+    BROKEN_INVARIANT = "broken_invariant"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Something that a hook saw in a training.
+
+    Attributes:
+        fault: What it is.
+        step: The global step as of which it is known.
+        names: What it is about: names of parameters, modules, tensors or optimizers,
+            the most important first; may be empty.
+        numbers: Figures that tell how large or how many, by name.
+        words: Texts, such as class names and settings, by name.
+
+    Example:
+        >>> Observation(Fault.BROKEN_INVARIANT, 3, ("tied",), {"distance": 0.5})
+        ... # doctest: +ELLIPSIS
+        Observation(fault=<Fault.BROKEN_INVARIANT: 'broken_invariant'>, step=3, ...)
+    """
+
+    fault: Fault
+    step: int
+    names: tuple[str, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold."""
+        return {
+            "what": OBSERVATION,
+            "fault": str(self.fault),
+            "step": self.step,
+            "names": list(self.names),
+            "numbers": dict(self.numbers),
+            "words": dict(self.words),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Observation | None:
+        """Return what ``to_json`` wrote; None if it is nothing that is known."""
+        fault, step = document.get("fault"), document.get("step")
+        if document.get("what") != OBSERVATION or fault not in list(Fault):
+            return None
+        if not is_integer(step):
+            return None
+        numbers, words = (mapping_of(document.get(key)) for key in ("numbers", "words"))
+        return cls(
+            Fault(fault),
+            step,
+            tuple(texts_of(document.get("names"))),
+            {key: float(value) for key, value in numbers.items() if _is_number(value)},
+            {key: text for key, text in words.items() if isinstance(text, str)},
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
