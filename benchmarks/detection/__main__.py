@@ -31,7 +31,7 @@ from benchmarks.detection.judge import Judged, judge
 from benchmarks.detection.kit.case import HALVES, ORIGINS, Case, cases, load
 from benchmarks.detection.record import Recording, record
 from benchmarks.detection.sweep import sweep
-from benchmarks.detection.told import told, told_table
+from benchmarks.detection.told import accused_table, told, told_table
 from benchmarks.detection.verify import verify
 
 T = TypeVar("T")
@@ -157,9 +157,10 @@ def read_first(given: argparse.Namespace, recordings: list[Recording]) -> None:
     if given.json:
         print(json.dumps([asdict(one) for one in read]))
     else:
-        print(told_table(read).text())
+        for shown in (told_table(read), accused_table(read)):
+            print(shown.text(), end="\n\n")
     if given.write is not None:
-        table.write(given.write, [told_table(read)], "told")
+        table.write(given.write, [told_table(read), accused_table(read)], "told")
 
 
 def recorded(given: argparse.Namespace, chosen: list[Case]) -> list[Recording]:

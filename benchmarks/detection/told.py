@@ -23,7 +23,7 @@ from benchmarks.detection.table import share
 from tdbg.rules import check
 from tdbg.view import Problem, diagnosis_of_report
 
-__all__ = ["Told", "told", "told_table"]
+__all__ = ["Told", "accused_table", "told", "told_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,8 @@ class Told:
         half: Of the collection.
         is_sick: Whether the training is.
         n_problems: How many problems there are at the end.
-        n_gone: How many there were that are over.
+        accused_by: Rules of the problems at the end.
+        gone_by: Rules of those that are over.
         place: Which of the problems names the cause, from 1; 0: none.
         is_noted: Whether a note names it.
         is_mended: Whether the advice of one that names it is the fix.
@@ -45,10 +46,16 @@ class Told:
     half: str
     is_sick: bool
     n_problems: int
-    n_gone: int
+    accused_by: tuple[str, ...] = ()
+    gone_by: tuple[str, ...] = ()
     place: int = 0
     is_noted: bool = False
     is_mended: bool = False
+
+    @property
+    def n_gone(self) -> int:
+        """How many problems there were that are over."""
+        return len(self.gone_by)
 
 
 def told(
@@ -82,7 +89,10 @@ def read(case: Case, problems: Sequence[Problem]) -> Told:
         half=case.half,
         is_sick=case.is_sick,
         n_problems=len(accused),
-        n_gone=sum(each.is_over and not each.is_note for each in problems),
+        accused_by=tuple(each.rule for each in accused),
+        gone_by=tuple(
+            each.rule for each in problems if each.is_over and not each.is_note
+        ),
         place=accused.index(naming[0]) + 1 if naming else 0,
         is_noted=any(each.is_note and _names(case, each) for each in problems),
         is_mended=any(_mends(case, each) for each in naming),
@@ -137,4 +147,26 @@ def told_table(read: Sequence[Told]) -> Table:
             share(one.n_problems > 0 for one in well),
             sum(one.n_gone > 0 for one in well),
         )
+    return table
+
+
+def accused_table(read: Sequence[Told]) -> Table:
+    """Return by which rules healthy runs were accused, at the end or only for a time.
+
+    A finding that is over at the end of a healthy run was wrong when it was printed.
+    """
+    well = [one for one in read if not one.is_sick]
+    table = Table(
+        f"who accuses {len(well):,} healthy runs",
+        ("rule", *(f"{half}: {end}" for half in HALVES for end in ("at end", "gone"))),
+        note="Runs, not findings.  Gone: said, and over at the end.",
+    )
+    rules = {rule for one in well for rule in (*one.accused_by, *one.gone_by)}
+    for rule in sorted(rules):
+        cells: list[int] = []
+        for half in HALVES:
+            here = [one for one in well if one.half == half]
+            cells.append(sum(rule in one.accused_by for one in here))
+            cells.append(sum(rule in one.gone_by for one in here))
+        table.add(rule, *cells)
     return table

@@ -10,10 +10,11 @@ is its healthy twin.  So the difference between the two is what depends on the s
 and nothing else.
 
 Cases stand by the kind of problem and are reported by collection, ``first`` to
-``sixth``: only the first was at hand when the rules were written, and each of the
-others was written by somebody who knew no rule, and judged before any was changed.
+``seventh``: only the first was at hand when the rules were written, and each of the
+next five was written by somebody who knew no rule, and judged before any was changed.
 The sixth has faults for which there was no rule: ``silent`` registers those, by the
-words that name the cause (``causes``) instead of a rule's name.
+words that name the cause (``causes``) instead of a rule's name.  The seventh has
+healthy trainings only, and their author knew the rules.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ __all__ = [
     "load",
     "own",
     "second",
+    "seventh",
     "sixth",
     "third",
 ]
@@ -198,9 +200,10 @@ third = Collection("third")
 fourth = Collection("fourth")
 fifth = Collection("fifth")
 sixth = Collection("sixth")
+seventh = Collection("seventh")
 #: For cases in a file of a user's.
 own = Collection("own")
-ORIGINS = ("first", "second", "third", "fourth", "fifth", "sixth", "own")
+ORIGINS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "own")
 
 
 def cases(only: str = "", origins: Iterable[str] = ORIGINS) -> tuple[Case, ...]:

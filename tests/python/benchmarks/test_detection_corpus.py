@@ -42,6 +42,7 @@ def named(name: str) -> Case:
         ("fourth", 52, 20),
         ("fifth", 0, 62),
         ("sixth", 80, 0),
+        ("seventh", 0, 25),
     ],
 )
 def test_each_collection_is_complete(origin: str, n_sick: int, n_healthy: int) -> None:

@@ -10,7 +10,7 @@ from benchmarks.detection.kit.case import HALVES, Case, Collection, cases, load
 from benchmarks.detection.kit.causes import CAUSES
 from benchmarks.detection.kit.harm import conclude
 from benchmarks.detection.kit.training import Training
-from benchmarks.detection.told import Told, read, told_table
+from benchmarks.detection.told import Told, accused_table, read, told_table
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding, Phase, Severity
 from tdbg.view import Problem, diagnosis_of
@@ -78,6 +78,7 @@ def test_a_note_names_and_does_not_accuse() -> None:
 def test_what_is_gone_at_the_end_is_counted_apart() -> None:
     gone = read(LEAK, problems(OTHER, said("DeadRelu", "awake", phase="end")))
     assert (gone.n_problems, gone.n_gone) == (0, 1)
+    assert (gone.accused_by, gone.gone_by) == ((), ("DeadRelu",))
 
 
 def test_rows_add_up() -> None:
@@ -87,7 +88,6 @@ def test_rows_add_up() -> None:
             half=HALVES[0],
             is_sick=sick,
             n_problems=problems,
-            n_gone=0,
             **more,  # type: ignore[arg-type]
         )
 
@@ -103,6 +103,32 @@ def test_rows_add_up() -> None:
     first, _, whole = told_table(every).rows
     counts = ["5", "1 (20%)", "2 (40%)", "1", "1", "1", "1", "2", "1 (50%)", "0"]
     assert first[1:] == whole[1:] == counts
+
+
+def test_healthy_runs_are_counted_by_the_rule_that_accuses_them() -> None:
+    def one(half: str, *rules: str, gone: tuple[str, ...] = ()) -> Told:
+        return Told(
+            case="c",
+            half=half,
+            is_sick=False,
+            n_problems=len(rules),
+            accused_by=rules,
+            gone_by=gone,
+        )
+
+    tuning, held_out = HALVES
+    table = accused_table(
+        [
+            one(tuning, "DeadRelu", "DeadRelu"),
+            one(tuning, gone=("DeadRelu", "LossSpike")),
+            one(held_out, "LossSpike"),
+            one(held_out),
+        ]
+    )
+    assert table.rows == [
+        ["DeadRelu", "1", "1", "0", "0"],
+        ["LossSpike", "0", "1", "1", "0"],
+    ]
 
 
 def test_patterns_can_be_read_and_every_cause_has_a_case() -> None:
