@@ -31,7 +31,7 @@ from benchmarks.detection.judge import Judged, judge
 from benchmarks.detection.kit.case import HALVES, ORIGINS, Case, cases, load
 from benchmarks.detection.record import Recording, record
 from benchmarks.detection.sweep import sweep
-from benchmarks.detection.told import accused_table, told, told_table
+from benchmarks.detection.told import accused_table, told, told_by_class, told_table
 from benchmarks.detection.verify import verify
 
 T = TypeVar("T")
@@ -154,13 +154,14 @@ def read_first(given: argparse.Namespace, recordings: list[Recording]) -> None:
     """Print how often the cause is on the first line, and on which line of which."""
     work = told(recordings, jobs=given.jobs, paths=given.corpus)
     read = list(progress(work, len(recordings), "reading"))
+    tables = [told_table(read), told_by_class(read), accused_table(read)]
     if given.json:
         print(json.dumps([asdict(one) for one in read]))
     else:
-        for shown in (told_table(read), accused_table(read)):
-            print(shown.text(), end="\n\n")
+        for one in tables:
+            print(one.text(), end="\n\n")
     if given.write is not None:
-        table.write(given.write, [told_table(read), accused_table(read)], "told")
+        table.write(given.write, tables, "told")
 
 
 def recorded(given: argparse.Namespace, chosen: list[Case]) -> list[Recording]:

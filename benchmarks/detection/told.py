@@ -12,8 +12,9 @@ problem that names the cause says what the case's ``Cause`` asks for.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks._harness.tables import Table
 from benchmarks.detection.judge import rules_for
@@ -23,7 +24,7 @@ from benchmarks.detection.table import share
 from tdbg.rules import check
 from tdbg.view import Problem, diagnosis_of_report
 
-__all__ = ["Told", "accused_table", "told", "told_table"]
+__all__ = ["Told", "accused_table", "told", "told_by_class", "told_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class Told:
     Attributes:
         case: Its name.
         half: Of the collection.
+        of_class: The class of the case: the file that it stands in.
         is_sick: Whether the training is.
         n_problems: How many problems there are at the end.
         accused_by: Rules of the problems at the end.
@@ -46,6 +48,7 @@ class Told:
     half: str
     is_sick: bool
     n_problems: int
+    of_class: str = ""
     accused_by: tuple[str, ...] = ()
     gone_by: tuple[str, ...] = ()
     place: int = 0
@@ -87,6 +90,7 @@ def read(case: Case, problems: Sequence[Problem]) -> Told:
     return Told(
         case=case.name,
         half=case.half,
+        of_class=Path(case.source).stem,
         is_sick=case.is_sick,
         n_problems=len(accused),
         accused_by=tuple(each.rule for each in accused),
@@ -110,10 +114,27 @@ def _mends(case: Case, problem: Problem) -> bool:
 
 def told_table(read: Sequence[Told]) -> Table:
     """Return how often the cause, a symptom, or nothing was read, by half."""
+    parts = {half: [one for one in read if one.half == half] for half in HALVES}
+    return _told_table("what is read first", "half", parts | {"all": list(read)})
+
+
+def told_by_class(read: Sequence[Told]) -> Table:
+    """Return the same for each class of cases, by half."""
+    parts = {
+        f"{each}, {half}": [
+            one for one in read if (one.of_class, one.half) == (each, half)
+        ]
+        for each in sorted({one.of_class for one in read})
+        for half in HALVES
+    }
+    return _told_table("what is read first, by class", "class", parts)
+
+
+def _told_table(title: str, by: str, parts: Mapping[str, Sequence[Told]]) -> Table:
     table = Table(
-        "what is read first",
+        title,
         (
-            "half",
+            by,
             "sick runs",
             "cause on the first line",
             "cause named",
@@ -127,8 +148,7 @@ def told_table(read: Sequence[Told]) -> Table:
         ),
         note="Gone: healthy runs of which something was said that is over at the end.",
     )
-    parts = {half: [one for one in read if one.half == half] for half in HALVES}
-    for name, here in (parts | {"all": list(read)}).items():
+    for name, here in parts.items():
         sick = [one for one in here if one.is_sick]
         well = [one for one in here if not one.is_sick]
         unnamed = [one for one in sick if not one.place]

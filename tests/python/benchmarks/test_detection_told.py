@@ -10,7 +10,13 @@ from benchmarks.detection.kit.case import HALVES, Case, Collection, cases, load
 from benchmarks.detection.kit.causes import CAUSES
 from benchmarks.detection.kit.harm import conclude
 from benchmarks.detection.kit.training import Training
-from benchmarks.detection.told import Told, accused_table, read, told_table
+from benchmarks.detection.told import (
+    Told,
+    accused_table,
+    read,
+    told_by_class,
+    told_table,
+)
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding, Phase, Severity
 from tdbg.view import Problem, diagnosis_of
@@ -103,6 +109,8 @@ def test_rows_add_up() -> None:
     first, _, whole = told_table(every).rows
     counts = ["5", "1 (20%)", "2 (40%)", "1", "1", "1", "1", "2", "1 (50%)", "0"]
     assert first[1:] == whole[1:] == counts
+    of_losses, _ = told_by_class([one(problems=1, place=1, of_class="losses")]).rows
+    assert of_losses[:3] == [f"losses, {HALVES[0]}", "1", "1 (100%)"]
 
 
 def test_healthy_runs_are_counted_by_the_rule_that_accuses_them() -> None:
