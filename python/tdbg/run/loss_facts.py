@@ -38,6 +38,10 @@ class LossFault(enum.StrEnum):
     SUMMED = "summed"
     # CTC leaves out targets that are longer than their inputs.
     TARGETS_TOO_LONG = "targets_too_long"
+    # A divergence is divided by the number of classes, too.
+    MEAN_OVER_CLASSES = "mean_over_classes"
+    # Targets lie where the last activation, or the loss, does not reach.
+    TARGETS_OUT_OF_REACH = "targets_out_of_reach"
     # No operation has made the loss.
     NO_GRAPH = "no_graph"
 
@@ -51,7 +55,10 @@ class LossFact:
         operation: What computes the loss, such as ``nll_loss`` or ``sub``.
         shapes: Shapes of what the fault is about: what it is given; of BROADCAST the
             outputs and the result; of TARGETS_TOO_LONG one pair, the number of
-            samples that are left out and that of all.
+            samples that are left out and that of all; of MEAN_OVER_CLASSES after what
+            is given the number of classes and that of the loss's terms; of
+            TARGETS_OUT_OF_REACH the number of targets that are out of reach and that
+            of all, then the whole numbers between which all lie.
     """
 
     fault: LossFault

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -36,6 +37,15 @@ class Batch:
         return F.softmax(self.scores, 1)
 
     @property
+    def logarithms(self) -> Tensor:
+        return F.log_softmax(self.scores, 1)
+
+    @property
+    def likely(self) -> Tensor:
+        """What a teacher says, without a gradient."""
+        return F.softmax(2 * self.scores.detach() + 1, 1)
+
+    @property
     def chosen(self) -> Tensor:
         """The logarithm of the probability of an action, one for each sample."""
         return torch.distributions.Categorical(logits=self.scores).log_prob(
@@ -51,6 +61,13 @@ def ctc(given: Tensor) -> Tensor:
         torch.tensor([N // 2, N // 2]),
         torch.tensor([2, 2]),
     )
+
+
+def divided(given: Tensor, targets: Tensor, *, log_target: bool = False) -> Tensor:
+    """Return the divergence by the number of elements, of which PyTorch warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return F.kl_div(given, targets, reduction="mean", log_target=log_target)
 
 
 def squared(errors: Tensor) -> Tensor:
@@ -168,6 +185,51 @@ WRONG: dict[str, tuple[LossFault, Loss]] = {
         LossFault.SUMMED,
         lambda b: F.nll_loss(b.probabilities.log(), b.classes, reduction="sum") * 65536,
     ),
+    "a divergence of probabilities": (
+        LossFault.LIKELIHOOD_OF_PROBABILITIES,
+        lambda b: F.kl_div(b.probabilities, b.likely, reduction="batchmean"),
+    ),
+    "a divergence of probabilities from logarithms": (
+        LossFault.LIKELIHOOD_OF_PROBABILITIES,
+        lambda b: F.kl_div(
+            b.probabilities, b.likely.log(), reduction="sum", log_target=True
+        ),
+    ),
+    "a divergence by the number of all elements": (
+        LossFault.MEAN_OVER_CLASSES,
+        lambda b: divided(b.logarithms, b.likely) * 4.0,
+    ),
+    "the same beside another loss": (
+        LossFault.MEAN_OVER_CLASSES,
+        lambda b: (
+            F.cross_entropy(b.scores, b.classes)
+            + 0.5 * divided(b.logarithms, b.likely.log(), log_target=True)
+        ),
+    ),
+    "a divergence by hand": (
+        LossFault.MEAN_OVER_CLASSES,
+        lambda b: (b.likely * (b.likely.log() - b.logarithms)).mean(),
+    ),
+    "numbers of all signs after a sigmoid": (
+        LossFault.TARGETS_OUT_OF_REACH,
+        lambda b: F.mse_loss(torch.sigmoid(b.numbers), b.targets[:, None]),
+    ),
+    "bytes after tanh": (
+        LossFault.TARGETS_OUT_OF_REACH,
+        lambda b: F.smooth_l1_loss(b.numbers.tanh(), 255 * b.bits[:, None]),
+    ),
+    "negative targets after relu": (
+        LossFault.TARGETS_OUT_OF_REACH,
+        lambda b: (F.relu(b.numbers)[:, 0] - b.targets).abs().mean(),
+    ),
+    "an error with its sides swapped": (
+        LossFault.TARGETS_OUT_OF_REACH,
+        lambda b: ((1 + b.bits - torch.sigmoid(b.numbers[:, 0])) ** 2).mean(),
+    ),
+    "classes one and two": (
+        LossFault.TARGETS_OUT_OF_REACH,
+        lambda b: F.binary_cross_entropy_with_logits(b.numbers[:, 0], b.bits + 1),
+    ),
     "a copy of the number": (
         LossFault.NO_GRAPH,
         lambda b: torch.tensor(b.scores.sum().item(), requires_grad=True),
@@ -196,6 +258,45 @@ RIGHT: dict[str, Loss] = {
     ),
     "distillation": lambda b: F.kl_div(
         F.log_softmax(b.scores / 4, 1), b.probabilities.detach(), reduction="batchmean"
+    ),
+    "a divergence that is added up before the mean": lambda b: (
+        F.kl_div(b.logarithms, b.likely, reduction="none").sum(1).mean()
+    ),
+    "a divergence by the number of all elements, times the classes": lambda b: (
+        divided(b.logarithms, b.likely) * 3
+    ),
+    "an expected reward": lambda b: (1 - b.targets[:, None] * b.probabilities).mean(),
+    "soft labels": lambda b: F.cross_entropy(b.scores, b.likely),
+    "a divergence from the standard normal": lambda b: (
+        -0.5 * (1 + b.scores - b.scores.pow(2) - b.scores.exp()).sum(1).mean()
+    ),
+    "bits after a sigmoid": lambda b: F.mse_loss(
+        torch.sigmoid(b.numbers), b.bits[:, None]
+    ),
+    "signs after tanh": lambda b: F.mse_loss(b.numbers[:, 0].tanh(), 2 * b.bits - 1),
+    "noise about targets at a bound": lambda b: F.mse_loss(
+        torch.sigmoid(b.numbers[:, 0]), b.bits + 0.1 * b.targets
+    ),
+    "labels that are made noisy": lambda b: F.binary_cross_entropy_with_logits(
+        b.numbers[:, 0], torch.linspace(0.7, 1.2, N)
+    ),
+    "labels that are missing": lambda b: (
+        F.binary_cross_entropy_with_logits(
+            b.numbers[:, 0], 2 * b.bits - 1, reduction="none"
+        )
+        * b.bits
+    ).sum(),
+    "a sigmoid that is scaled": lambda b: F.mse_loss(
+        9 * torch.sigmoid(b.numbers[:, 0]) - 4, b.targets
+    ),
+    "an activation inside": lambda b: F.mse_loss(
+        b.layers[2](F.relu(b.layers[0](torch.randn(N, 4)))), torch.randn(N, 3)
+    ),
+    "the outputs of two heads": lambda b: F.mse_loss(
+        torch.cat((torch.sigmoid(b.numbers), b.numbers), 1), torch.randn(N, 2)
+    ),
+    "an expectile": lambda b: (
+        ((b.targets > 0).float() * (b.numbers[:, 0] - b.targets) ** 2).sum() / N
     ),
     "pairs of one batch": lambda b: F.relu(1 - (b.numbers - b.numbers.t())).mean(),
     "all pairs, said by an axis": lambda b: (

@@ -291,6 +291,10 @@ def test_the_first_finding_tells_what_was_measured(
          ["shape (32, 1)", "broadcast to (32, 32)", "targets.unsqueeze(1)"]),
         ("negated", [], -1, 0, ["the negative of named", "Remove the minus sign"]),
         ("no_graph", [], 0, 0, ["no parameter gets a gradient", "loss.item()"]),
+        ("mean_over_classes", [(32, 10), (10, 2)], 0.1, 1,
+         ["by the 10 classes as well", "Beside 1 other term", "batchmean"]),
+        ("targets_out_of_reach", [(20, 64), (-3, 4)], 20 / 64, 0,
+         ["20 of 64 targets", "between -3 and 4", "Scale the targets"]),
         ("summed", [(32, 10)], 32, 1, ["about 32 times", 'reduction="mean"']),
     ],
 )  # fmt: skip

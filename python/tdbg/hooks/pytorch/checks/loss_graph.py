@@ -13,14 +13,24 @@ Thread safety: reads only.
 
 from __future__ import annotations
 
+import contextlib
 import math
-import re
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
 import torch
 
+from tdbg.hooks.pytorch.checks.graph_nodes import (
+    SHAPING,
+    axis_of,
+    factor_of,
+    name_of,
+    operands_of,
+    shape_of,
+    source_of,
+)
+from tdbg.hooks.pytorch.checks.loss_targets import faults_of_targets
 from tdbg.run.loss_facts import LossFact, LossFault
 
 __all__ = ["LossGraph", "read_loss_graph"]
@@ -30,31 +40,6 @@ _MOST_NODES = 20_000
 # Nodes between the loss and what it is given, at most.
 _MOST_OF_END = 200
 
-# Names of nodes, without their ending.
-_ENDING = re.compile(r"Backward\w*$")
-# What gives numbers on as they are: in another shape or type, some, or many as one.
-_SHAPING = frozenset(
-    {
-        "Alias",
-        "Cat",
-        "Clone",
-        "Index",
-        "IndexSelect",
-        "MaskedSelect",
-        "Permute",
-        "ReshapeAlias",
-        "Select",
-        "Slice",
-        "Squeeze",
-        "Stack",
-        "T",
-        "ToCopy",
-        "Transpose",
-        "UnsafeView",
-        "Unsqueeze",
-        "View",
-    }
-)
 # What takes logarithms of probabilities, as it is called, and the axis of the classes.
 _LIKELIHOODS = {
     "NllLoss": ("nll_loss", 1),
@@ -88,7 +73,7 @@ _MEANS = frozenset({"Mean", "Sum"})
 _OF_MEANS = frozenset({"Abs", "Div", "Mul", "Pow", "Sqrt"})
 # The operations a loss is made of after the layers.
 _OF_END = (
-    _SHAPING
+    SHAPING
     | _SOFTMAXES
     | _DISTANCES.keys()
     | _LIKELIHOODS.keys()
@@ -120,7 +105,7 @@ _OF_END = (
     }
 )
 # From a logarithm of a probability to where it is chosen: the ratio of two, say.
-_OF_CHANCE = _SHAPING | {"Add", "Clamp", "Div", "Exp", "Neg", "Sub", "Sum"}
+_OF_CHANCE = SHAPING | {"Add", "Clamp", "Div", "Exp", "Neg", "Sub", "Sum"}
 _MOST_OF_CHANCE = 8
 _MOST_WEIGHTS = 4096
 # A logarithm of a probability is not above zero, and probabilities add up to one.
@@ -181,6 +166,9 @@ def read_loss_graph(loss: torch.Tensor) -> LossGraph:
         is_distance |= name in _OF_NUMBERS
         if name == "LogSoftmax":
             scale = max(scale, _scale_of_logits(node))
+    # Programs change tensors that the graph has saved, and then nobody can read them.
+    with contextlib.suppress(Exception):
+        found.update(dict.fromkeys(faults_of_targets(root)))
     every = list(_leaves(root))
     return LossGraph(
         tuple(found),
@@ -212,10 +200,10 @@ def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
         leaf = getattr(node, "variable", None)
         if leaf is not None:
             yield leaf, cut
-        if not cut and (name := _name(node)) in _FLAT:
-            behind += [(each, name.lower()) for each in _operands(node)]
+        if not cut and (name := name_of(node)) in _FLAT:
+            behind += [(each, name.lower()) for each in operands_of(node)]
             continue
-        for each in _operands(node):
+        for each in operands_of(node):
             if each not in seen:
                 seen.add(each)
                 waiting.append(each)
@@ -224,9 +212,9 @@ def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
 def _sign(root: Any) -> Iterator[LossFact]:
     """Yield the fault of a loss that is a distance with the opposite sign."""
     node, is_negative = root, False
-    while (name := _name(node)) in {"Neg", "Mul", "Div"}:
-        factor = -1.0 if name == "Neg" else _factor(node)
-        below = _operands(node)
+    while (name := name_of(node)) in {"Neg", "Mul", "Div"}:
+        factor = -1.0 if name == "Neg" else factor_of(node)
+        below = operands_of(node)
         if factor is None or len(below) != 1:
             return
         is_negative ^= factor < 0
@@ -244,33 +232,33 @@ def _end_of(root: Any) -> Iterator[tuple[Any, str, bool]]:
     seen, waiting = {root}, [(root, True)]
     while waiting and len(seen) < _MOST_OF_END:
         node, is_whole = waiting.pop()
-        name = _name(node)
+        name = name_of(node)
         yield node, name, is_whole
         if name not in _OF_END:
             continue
         is_whole &= name in {"Add", "Neg", "Sub"} or _multiplies(node, name)
-        for each in _operands(node):
+        for each in operands_of(node):
             if each not in seen:
                 seen.add(each)
                 waiting.append((each, is_whole))
 
 
 def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
-    given = _source(node)
+    given = source_of(node)
     if name in _SOFTMAXES and _size_of_softmax(node) == 1:
-        yield LossFact(LossFault.SOFTMAX_OF_ONE, name.lower(), (_shape(node),))
-    elif name == "LogSoftmax" and _name(given) == "Softmax":
+        yield LossFact(LossFault.SOFTMAX_OF_ONE, name.lower(), (shape_of(node),))
+    elif name == "LogSoftmax" and name_of(given) == "Softmax":
         what = "cross_entropy"
-        yield LossFact(LossFault.SOFTMAX_TWICE, what, (_shape(given),))
-    if name == "BinaryCrossEntropyWithLogits" and _name(given) == "Sigmoid":
-        yield LossFact(LossFault.SIGMOID_TWICE, _DISTANCES[name], (_shape(given),))
+        yield LossFact(LossFault.SOFTMAX_TWICE, what, (shape_of(given),))
+    if name == "BinaryCrossEntropyWithLogits" and name_of(given) == "Sigmoid":
+        yield LossFact(LossFault.SIGMOID_TWICE, _DISTANCES[name], (shape_of(given),))
     if name in _LIKELIHOODS:
         yield from _faults_of_likelihood(node, name, given)
     if "CtcLoss" in name:
         yield from _left_out(node)
     if is_whole and _is_sum(node, name):
         what = _DISTANCES.get(name, "sum")
-        yield LossFact(LossFault.SUMMED, what, (_shape(_operands(node)[0]),))
+        yield LossFact(LossFault.SUMMED, what, (shape_of(operands_of(node)[0]),))
     yield from _faults_of_shapes(node, name)
 
 
@@ -282,8 +270,8 @@ def _faults_of_shapes(node: Any, name: str) -> Iterator[LossFact]:
         makers = _OF_SAMPLES if paired is None else _OF_ERRORS
         shape = _shape_before_pairing(one, makers)
         if shape is not None:
-            what = _DISTANCES.get(_name(one), _name(one).lower())
-            both = _shape(one) or _shape(_operands(one)[0])
+            what = _DISTANCES.get(name_of(one), name_of(one).lower())
+            both = shape_of(one) or shape_of(operands_of(one)[0])
             yield LossFact(LossFault.BROADCAST, what, (shape, both))
 
 
@@ -293,19 +281,19 @@ def _faults_of_likelihood(node: Any, name: str, given: Any) -> Iterator[LossFact
     The operations show them, or the numbers if other operations lie between.
     """
     operation, classes = _LIKELIHOODS[name]
-    direct = _operands(node)[0]
-    shape = _shape(direct)
+    direct = operands_of(node)[0]
+    shape = shape_of(direct)
     faults = {
         "Softmax": LossFault.LIKELIHOOD_OF_PROBABILITIES,
         **dict.fromkeys(_LAYERS, LossFault.LIKELIHOOD_OF_SCORES),
     }
-    fault = faults.get(_name(given))
-    if _name(given) == "LogSoftmax":
+    fault = faults.get(name_of(given))
+    if name_of(given) == "LogSoftmax":
         is_over_samples = (
             given is direct
             and operation == "nll_loss"
             and len(shape) == 2
-            and _axis(given) == 0
+            and axis_of(given) == 0
             and shape[0] > 1
         )
         fault = LossFault.SOFTMAX_OVER_SAMPLES if is_over_samples else None
@@ -352,10 +340,10 @@ def _is_sum(node: Any, name: str) -> bool:
     """Return whether an operation sums a distance over the batch."""
     if name in _DISTANCES:
         return getattr(node, "_saved_reduction", None) == _REDUCED_BY_SUM
-    if name != "Sum" or _shape(node):
+    if name != "Sum" or shape_of(node):
         return False
-    of = _operands(node)
-    return len(of) == 1 and _name(of[0]) in {"Abs", "Pow", *_DISTANCES}
+    of = operands_of(node)
+    return len(of) == 1 and name_of(of[0]) in {"Abs", "Pow", *_DISTANCES}
 
 
 def _paired_for_mean(node: Any, name: str) -> Any:
@@ -363,18 +351,18 @@ def _paired_for_mean(node: Any, name: str) -> Any:
 
     A loss of errors alone does not compare pairs on purpose, as kernels do.
     """
-    if name not in _MEANS or _shape(node):
+    if name not in _MEANS or shape_of(node):
         return None
     is_error = False
     for _ in range(_MOST_OF_CHANCE):
-        below = _operands(node)
+        below = operands_of(node)
         if len(set(below)) != 1:
             return None
-        is_error |= _name(node) in {"Abs", "Pow"} or len(below) == 2
+        is_error |= name_of(node) in {"Abs", "Pow"} or len(below) == 2
         node = below[0]
-        if _name(node) in {"Sub", "Rsub"} and is_error:
+        if name_of(node) in {"Sub", "Rsub"} and is_error:
             return node
-        if _name(node) not in _OF_MEANS:
+        if name_of(node) not in _OF_MEANS:
             return None
     return None
 
@@ -388,24 +376,24 @@ def _shape_before_pairing(
     adds an axis, has gradients on both sides, or uses operations other than *makers*;
     but it never passes these to a function that is a distance.
     """
-    operands = _operands(node)
+    operands = operands_of(node)
     if len(operands) != 1:
         return None
-    is_distance = _name(node) in _DISTANCES
-    both = _shape(operands[0]) if is_distance else _shape(node)
+    is_distance = name_of(node) in _DISTANCES
+    both = shape_of(operands[0]) if is_distance else shape_of(node)
     if len(both) != 2 or both[0] != both[1] or both[0] < 2:
         return None
     below = operands[0]
-    if is_distance and _name(below) != "Expand":
+    if is_distance and name_of(below) != "Expand":
         return None
-    while _name(below) in {"Expand", "ToCopy"}:
-        below = _operands(below)[0]
-    shape = _shape(below)
-    if shape not in {(both[0], 1), (both[0],)} or _name(below) == "Unsqueeze":
+    while name_of(below) in {"Expand", "ToCopy"}:
+        below = operands_of(below)[0]
+    shape = shape_of(below)
+    if shape not in {(both[0], 1), (both[0],)} or name_of(below) == "Unsqueeze":
         return None
-    while _name(below) in _SHAPING and _name(below) != "Unsqueeze":
-        below = _operands(below)[0]
-    return shape if is_distance or _name(below) in makers else None
+    while name_of(below) in SHAPING and name_of(below) != "Unsqueeze":
+        below = operands_of(below)[0]
+    return shape if is_distance or name_of(below) in makers else None
 
 
 def _weighs_chances(node: Any) -> bool:
@@ -415,17 +403,17 @@ def _weighs_chances(node: Any) -> bool:
     square, as errors do, so only weights of both signs tell them from a weighted error.
     A mask of ones and zeros is no weight, nor is one number for all samples.
     """
-    operands = _operands(node)
+    operands = operands_of(node)
     if len(operands) != 1:
         return False
     found, below = set[str](), operands
     for _ in range(_MOST_OF_CHANCE):
-        found |= {"Gather", "Pow"} & {_name(each) for each in below}
+        found |= {"Gather", "Pow"} & {name_of(each) for each in below}
         below = [
             each
             for above in below
-            if _name(above) in _OF_CHANCE
-            for each in _operands(above)
+            if name_of(above) in _OF_CHANCE
+            for each in operands_of(above)
         ]
     if not found:
         return False
@@ -435,7 +423,7 @@ def _weighs_chances(node: Any) -> bool:
     if not isinstance(weights, torch.Tensor):
         return False
     if weights.numel() == 1:
-        is_one = math.prod(_shape(node)) == 1
+        is_one = math.prod(shape_of(node)) == 1
         return is_one and "Gather" in found and float(weights) != 1.0
     values = weights.detach().flatten()[:_MOST_WEIGHTS].float()
     is_varied = float(values.std()) > 0.1 * float(values.abs().mean())
@@ -447,69 +435,27 @@ def _scale_of_logits(node: Any) -> float:
     """Return the factor of the logits of a softmax; 1 if there is none."""
     scale = 1.0
     for _ in range(_MOST_OF_CHANCE):
-        below = _operands(node)
+        below = operands_of(node)
         if not below:
             break
         node = below[0]
-        name = _name(node)
-        factor = _factor(node) if name in {"Div", "Mul"} else None
+        name = name_of(node)
+        factor = factor_of(node) if name in {"Div", "Mul"} else None
         if factor and math.isfinite(factor):
             scale *= abs(factor) if name == "Mul" else 1.0 / abs(factor)
-        elif name not in _SHAPING and name not in {"Add", "Sub"}:
+        elif name not in SHAPING and name not in {"Add", "Sub"}:
             break
     return scale
 
 
-def _name(node: Any) -> str:
-    return _ENDING.sub("", node.name())
-
-
-def _shape(node: Any) -> tuple[int, ...]:
-    """Return the shape of the result of an operation."""
-    results = node._input_metadata
-    return tuple(int(size) for size in results[0].shape) if results else ()
-
-
-def _operands(node: Any) -> list[Any]:
-    """Return the operations that made the arguments with a gradient."""
-    return [each for each, _ in node.next_functions if each is not None]
-
-
-def _source(node: Any) -> Any:
-    """Return the operation that made the first argument, past changes of shape."""
-    for _ in range(_MOST_OF_END):
-        below = _operands(node)
-        if not below:
-            break
-        node = below[0]
-        if _name(node) not in _SHAPING:
-            break
-    return node
-
-
-def _axis(node: Any) -> int:
-    """Return the axis of a softmax, counted from the first."""
-    axis = int(node._saved_dim)
-    # Negative ones are stored without a sign.
-    return (axis - (1 << 64) if axis >= 1 << 63 else axis) % max(1, len(_shape(node)))
-
-
 def _size_of_softmax(node: Any) -> int:
-    shape = _shape(node)
-    return shape[_axis(node)] if shape and math.prod(shape) > 1 else 0
+    shape = shape_of(node)
+    return shape[axis_of(node)] if shape and math.prod(shape) > 1 else 0
 
 
 def _multiplies(node: Any, name: str) -> bool:
     """Return whether it makes a single number larger, as a loss scale does."""
-    if name != "Mul" or _shape(node):
+    if name != "Mul" or shape_of(node):
         return False
-    factor = _factor(node)
+    factor = factor_of(node)
     return factor is None or abs(factor) >= 1.0
-
-
-def _factor(node: Any) -> float | None:
-    """Return the number by which an operation multiplies or divides, or None."""
-    other = getattr(node, "_saved_other", None)
-    if not isinstance(other, torch.Tensor) or other.numel() != 1 or other.is_cuda:
-        return None
-    return float(other.detach())

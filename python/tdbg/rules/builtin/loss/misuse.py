@@ -51,7 +51,12 @@ _WITH_LOG_SOFTMAX = {
     "ctc_loss": (
         "Give it scores.log_softmax(-1): the last axis of the input of CTCLoss holds "
         "the classes and the blank."
-    )
+    ),
+    "kl_div": (
+        "Give it the student's scores.log_softmax(1): the first argument of KLDivLoss "
+        "holds logarithms, the second one probabilities (or logarithms as well, with "
+        "log_target=True)."
+    ),
 }
 
 
@@ -68,6 +73,8 @@ class LossMisuse(LossRule):
     - outputs and targets that broadcast against each other;
     - a distance that the training maximizes;
     - a sum over the batch in place of a mean;
+    - a divergence that is divided by the number of classes, too;
+    - targets that the last activation cannot come near;
     - batches of which the loss ignores all labels;
     - targets that are too long for CTC, which leaves them out;
     - a loss without a lower bound, or without a graph.
@@ -142,7 +149,8 @@ class LossMisuse(LossRule):
             for evaluation in wrong_inputs(table, info):
                 # The graph shows everything else for certain.
                 kind = kind_of(info, evaluation.names[0])
-                if info is None or not info.is_loss_open or kind == Kind.KL_DIV:
+                is_seen = kind != Kind.KL_DIV or _names_logarithms(info)
+                if info is None or not (info.is_loss_open and is_seen):
                     yield evaluation
 
     def _judge(
@@ -161,6 +169,10 @@ class LossMisuse(LossRule):
             if _uses_size_of_gradients(model_info):
                 has_failed = self._failed(table, i)[new]
             severities[known & ~has_failed] = Severity.INFO
+        elif first.fault == LossFault.MEAN_OVER_CLASSES:
+            is_alone = _size(first, 1, of=1) <= 1
+            if is_alone and not _uses_size_of_gradients(model_info):
+                severities[known] = Severity.INFO
         elif first.fault == LossFault.TARGETS_TOO_LONG:
             n_left, n_samples = _size(first, 0), _size(first, 1)
             if n_left < MANY * n_samples:
@@ -243,6 +255,13 @@ def _certain(model_info: ModelInfo) -> Sequence[LossFact]:
         if fact.fault != LossFault.NEGATED or not model_info.has_several_optimizers
     ]
     return sorted(facts, key=lambda fact: order.index(fact.fault))
+
+
+def _names_logarithms(model_info: ModelInfo | None) -> bool:
+    """Return whether the graph shows that a loss is not given logarithms."""
+    faults = {LossFault.LIKELIHOOD_OF_PROBABILITIES, LossFault.LIKELIHOOD_OF_SCORES}
+    facts = () if model_info is None else model_info.loss_facts
+    return any(fact.fault in faults for fact in facts)
 
 
 def _uses_size_of_gradients(model_info: ModelInfo | None) -> bool:
@@ -433,6 +452,59 @@ def _too_long(fact: LossFact) -> Description:
     )
 
 
+def _mean_over_classes(fact: LossFact) -> Description:
+    classes, n_terms = _size(fact, 0, of=1), _size(fact, 1, of=1)
+    beside = (
+        f" Beside {plural(n_terms - 1, 'other term')} it weighs too little."
+        if n_terms > 1
+        else ""
+    )
+    return Description(
+        message=(
+            f"{fact.operation}{_of(fact)} is a mean over all elements, so the "
+            f"divergence is divided by the {classes:,} classes as well as by the "
+            f"number of samples.{beside}"
+        ),
+        value=1.0 / classes,
+        threshold=1.0,
+        advice=(
+            'Use reduction="batchmean", as PyTorch itself advises: only then is it the '
+            "divergence. Its gradients grow by the number of classes."
+        ),
+    )
+
+
+def _out_of_reach(fact: LossFact) -> Description:
+    n_beyond, n_targets = _size(fact, 0), _size(fact, 1)
+    low, high = _size(fact, 0, of=1), _size(fact, 1, of=1)
+    reach = _REACH.get(fact.operation, f"{fact.operation} has bounds")
+    return Description(
+        message=(
+            f"{n_beyond:,} of {plural(n_targets, 'target')} of a batch lie out of "
+            f"reach: {reach}, and these targets lie between {low:,} and {high:,}."
+        ),
+        value=n_beyond / max(1, n_targets),
+        threshold=0.0,
+        advice=(
+            "Scale the targets into that range, or remove the last activation if "
+            "targets may have any size. Labels of two classes must be 0 and 1."
+        ),
+    )
+
+
+_REACH = {
+    "sigmoid": "a sigmoid gives numbers from 0 to 1",
+    "softmax": "a softmax gives numbers from 0 to 1",
+    "tanh": "tanh gives numbers from -1 to 1",
+    "relu": "relu gives no number below 0",
+    "softplus": "softplus gives no number below 0",
+    "exp": "exp gives no number below 0",
+    "binary_cross_entropy_with_logits": (
+        "binary_cross_entropy_with_logits takes targets from 0 to 1"
+    ),
+}
+
+
 # The worst first.
 _DESCRIBED: Mapping[LossFault, Callable[[LossFact], Description]] = {
     LossFault.NO_GRAPH: _no_graph,
@@ -442,9 +514,11 @@ _DESCRIBED: Mapping[LossFault, Callable[[LossFact], Description]] = {
     LossFault.LIKELIHOOD_OF_PROBABILITIES: _of_probabilities,
     LossFault.NEGATED: _negated,
     LossFault.BROADCAST: _broadcast,
+    LossFault.TARGETS_OUT_OF_REACH: _out_of_reach,
     LossFault.SOFTMAX_TWICE: _softmax_twice,
     LossFault.SIGMOID_TWICE: _sigmoid_twice,
     LossFault.TARGETS_TOO_LONG: _too_long,
+    LossFault.MEAN_OVER_CLASSES: _mean_over_classes,
     LossFault.SUMMED: _summed,
 }
 
@@ -453,6 +527,6 @@ def _of(fact: LossFact) -> str:
     return f", of shape {fact.shapes[0]}" if fact.shapes else ""
 
 
-def _size(fact: LossFact, axis: int) -> int:
-    shape = fact.shapes[0] if fact.shapes else ()
+def _size(fact: LossFact, axis: int, of: int = 0) -> int:
+    shape = fact.shapes[of] if of < len(fact.shapes) else ()
     return shape[axis] if axis < len(shape) else 1

@@ -1,0 +1,127 @@
+"""Operations in autograd's graph: their names, shapes, arguments and settings.
+
+Thread safety: reads only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+__all__ = [
+    "SHAPING",
+    "axis_of",
+    "factor_of",
+    "name_of",
+    "operands_of",
+    "shape_of",
+    "source_of",
+    "terms_of",
+]
+
+# Operations between a result and what it was made of, at most.
+_MOST_BETWEEN = 200
+# Terms of a loss that are told apart, at most.
+_MOST_TERMS = 50
+# Names of nodes, without their ending.
+_ENDING = re.compile(r"Backward\w*$")
+# What gives numbers on as they are: in another shape or type, some, or many as one.
+SHAPING = frozenset(
+    {
+        "Alias",
+        "Cat",
+        "Clone",
+        "Index",
+        "IndexSelect",
+        "MaskedSelect",
+        "Permute",
+        "ReshapeAlias",
+        "Select",
+        "Slice",
+        "Squeeze",
+        "Stack",
+        "T",
+        "ToCopy",
+        "Transpose",
+        "UnsafeView",
+        "Unsqueeze",
+        "View",
+    }
+)
+
+
+def name_of(node: Any) -> str:
+    """Return the name of an operation, such as ``LogSoftmax``."""
+    return _ENDING.sub("", node.name())
+
+
+def shape_of(node: Any) -> tuple[int, ...]:
+    """Return the shape of the result of an operation."""
+    results = node._input_metadata
+    return tuple(int(size) for size in results[0].shape) if results else ()
+
+
+def operands_of(node: Any) -> list[Any]:
+    """Return the operations that made the arguments with a gradient."""
+    return [each for each, _ in node.next_functions if each is not None]
+
+
+def source_of(node: Any) -> Any:
+    """Return the operation that made the first argument, past changes of shape."""
+    for _ in range(_MOST_BETWEEN):
+        below = operands_of(node)
+        if not below:
+            break
+        node = below[0]
+        if name_of(node) not in SHAPING:
+            break
+    return node
+
+
+def axis_of(node: Any) -> int:
+    """Return the axis of a softmax, counted from the first."""
+    axis = int(node._saved_dim)
+    # Negative ones are stored without a sign.
+    return (axis - (1 << 64) if axis >= 1 << 63 else axis) % max(1, len(shape_of(node)))
+
+
+def factor_of(node: Any) -> float | None:
+    """Return the number by which an operation multiplies or divides, or None."""
+    other = getattr(node, "_saved_other", None)
+    if not isinstance(other, torch.Tensor) or other.numel() != 1 or other.is_cuda:
+        return None
+    return float(other.detach())
+
+
+def terms_of(root: Any) -> Iterator[tuple[Any, float]]:
+    """Yield the terms that a loss is the sum of, each with what multiplies it.
+
+    A factor that cannot be read without waiting for a device is NaN.
+    """
+    waiting, n_met = [(root, 1.0)], 0
+    while waiting and n_met < _MOST_TERMS:
+        n_met += 1
+        node, factor = waiting.pop()
+        name, below = name_of(node), operands_of(node)
+        if name in {"Add", "Sub"} and not shape_of(node):
+            minus = [1.0, -1.0 if name == "Sub" else 1.0]
+            waiting += [
+                (each, factor * sign)
+                for (each, _), sign in zip(node.next_functions, minus, strict=False)
+                if each is not None
+            ]
+        elif name in {"Mul", "Div", "Neg"} and len(below) == 1:
+            number = -1.0 if name == "Neg" else _number_of(node)
+            factor = factor / number if name == "Div" and number else factor * number
+            waiting.append((below[0], factor))
+        else:
+            yield node, factor
+
+
+def _number_of(node: Any) -> float:
+    number = factor_of(node)
+    return math.nan if number is None else number

@@ -1,0 +1,246 @@
+"""What a distance is given to compare: divergences, and targets out of reach.
+
+A divergence of Kullback and Leibler compares logarithms of probabilities with
+probabilities, and adds up over the classes.  PyTorch computes it by plain operations,
+which the graph shows, with the targets that it saved for the backward pass.
+
+A last activation bounds what a model can give.  Targets far beyond these bounds are
+never reached.
+
+Thread safety: reads only.  Errors: what PyTorch raises for saved tensors that the
+program has changed since.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+
+from tdbg.hooks.pytorch.checks.graph_nodes import (
+    SHAPING,
+    name_of,
+    operands_of,
+    shape_of,
+    source_of,
+    terms_of,
+)
+from tdbg.run.loss_facts import LossFact, LossFault
+
+__all__ = ["faults_of_targets"]
+
+# What PyTorch itself calls the divergence.
+_DIVERGENCE = "kl_div"
+# The least and the largest number that an activation gives.
+_BOUNDS = {
+    "Sigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Relu": (0.0, math.inf),
+    "Softplus": (0.0, math.inf),
+    "Exp": (0.0, math.inf),
+}
+# The loss whose targets are probabilities, whatever gives the outputs.
+_OF_PROBABILITIES = "BinaryCrossEntropyWithLogits"
+_OF_NUMBERS = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss"})
+# What puts other numbers beside those of an activation.
+_JOINING = frozenset({"Cat", "Stack"})
+# What keeps all numbers in their order.
+_RESHAPING = frozenset(
+    {"ReshapeAlias", "Select", "Squeeze", "ToCopy", "UnsafeView", "Unsqueeze", "View"}
+)
+_NOT_REDUCED = 0  # torch.nn.functional's _Reduction.get_enum("none").
+# How far targets lie beyond the bounds, as a root mean square: in their standard
+# deviations, and in the distance of the bounds, where so much is enough by itself.
+# Noise about targets at a bound comes to less, and its mean can be learned.
+_BEYOND, _BEYOND_OF_WIDTH, _ENOUGH_OF_WIDTH = 0.5, 0.1, 0.18
+_LEAST_TARGETS = 8
+_MOST_NUMBERS = 4096
+# Probabilities add up to one.
+_ROUNDING = 0.01
+_MOST_JOINED = 8
+
+
+def faults_of_targets(root: Any) -> Iterator[LossFact]:
+    """Yield the faults of the terms of a loss, whose graph begins at *root*."""
+    terms = list(terms_of(root))
+    for node, factor in terms:
+        yield from _of_divergence(node, factor, len(terms))
+        yield from _of_bounds(node)
+
+
+def _of_divergence(node: Any, factor: float, n_terms: int) -> Iterator[LossFact]:
+    """Yield the faults of a mean or a sum over a divergence."""
+    if name_of(node) not in {"Mean", "Sum"}:
+        return
+    top = node
+    # The sum over the classes, then the mean.
+    while name_of(node) in {"Mean", "Sum"} | SHAPING and len(operands_of(node)) == 1:
+        top, node = node, operands_of(node)[0]
+    found = _compared(node)
+    if found is None:
+        return
+    weights, given = found
+    classes = _classes_of(weights)
+    if classes is None:
+        return
+    shape = shape_of(node)
+    if name_of(given) == "Softmax":
+        fault = LossFault.LIKELIHOOD_OF_PROBABILITIES
+        yield LossFact(fault, _DIVERGENCE, (shape,))
+    is_mean = top.name() == "MeanBackward0"
+    if is_mean and not (factor >= classes and _is_whole(factor / classes)):
+        counts = classes, n_terms
+        yield LossFact(LossFault.MEAN_OVER_CLASSES, _DIVERGENCE, (shape, counts))
+
+
+def _compared(node: Any) -> tuple[torch.Tensor, Any] | None:
+    """Return the probabilities that weigh logarithms, and the operation of these.
+
+    PyTorch computes p log(p) - p q, or p (log(p) - q) of logarithms of targets.
+    """
+    is_first = name_of(node) == "Sub"
+    product = _second(node) if is_first else node
+    if product is None or name_of(product) != "Mul":
+        return None
+    below = operands_of(product)
+    if len(below) != 1:
+        return None
+    if not is_first and (name_of(below[0]) != "Sub" or _second(below[0]) is None):
+        return None
+    given = source_of(product if is_first else below[0])
+    weights = next(
+        (
+            saved
+            for key in ("_saved_self", "_saved_other")
+            if isinstance(saved := getattr(product, key, None), torch.Tensor)
+        ),
+        None,
+    )
+    if weights is None or name_of(given) not in {"Softmax", "LogSoftmax"}:
+        return None
+    return weights, given
+
+
+def _second(node: Any) -> Any:
+    """Return the operation of the second argument, if the first has no gradient."""
+    ways = [each for each, _ in node.next_functions]
+    return ways[1] if len(ways) == 2 and ways[0] is None else None
+
+
+def _classes_of(weights: torch.Tensor) -> int | None:
+    """Return the size of the axis over which weights are probabilities, or None."""
+    some = weights.detach()
+    if not some.ndim or not some.is_floating_point():
+        return None
+    if some.ndim > 1:
+        some = some[: max(1, _MOST_NUMBERS * len(some) // max(1, some.numel()))]
+    if not some.numel() or float(some.min()) < 0.0:
+        return None
+    axes = range(1 if some.ndim > 1 else 0, some.ndim)
+    for axis in reversed(axes):
+        sums = some.float().sum(axis)
+        if some.shape[axis] > 1 and float((sums - 1).abs().max()) <= _ROUNDING:
+            return int(some.shape[axis])
+    return None
+
+
+def _is_whole(number: float) -> bool:
+    return abs(number - round(number)) < 1e-6
+
+
+def _of_bounds(node: Any) -> Iterator[LossFact]:
+    """Yield the fault of targets that no output can come near."""
+    found = _of_function(node) or _of_difference(node)
+    if found is None:
+        return
+    operation, (low, high), targets = found
+    some = targets.detach().flatten()[:_MOST_NUMBERS].float()
+    if len(some) < _LEAST_TARGETS or not bool(some.isfinite().all()):
+        return
+    beyond = (some - some.clamp(low, high)).abs()
+    size = float(beyond.square().mean().sqrt())
+    width = high - low
+    least = _BEYOND_OF_WIDTH * width if math.isfinite(width) else 0.0
+    is_far = size > least and size > _BEYOND * float(some.std(correction=0))
+    if is_far or size > _ENOUGH_OF_WIDTH * width:
+        counts = int((beyond > 0).sum()), len(some)
+        ends = math.floor(float(some.min())), math.ceil(float(some.max()))
+        fault = LossFault.TARGETS_OUT_OF_REACH
+        yield LossFact(fault, operation, (counts, ends))
+
+
+_Bounded = tuple[str, tuple[float, float], torch.Tensor]
+
+
+def _of_function(node: Any) -> _Bounded | None:
+    """Return what a distance function compares with a bounded output."""
+    name = name_of(node)
+    if name not in _OF_NUMBERS | {_OF_PROBABILITIES}:
+        return None
+    # A program that reduces the losses itself may leave some out.
+    if getattr(node, "_saved_reduction", _NOT_REDUCED) == _NOT_REDUCED:
+        return None
+    if getattr(node, "_saved_weight", None) is not None:
+        return None
+    ways = [each for each, _ in node.next_functions]
+    is_swapped = ways[0] is None
+    targets = node._saved_self if is_swapped else node._saved_target
+    if len(operands_of(node)) != 1 or not isinstance(targets, torch.Tensor):
+        return None
+    if name == _OF_PROBABILITIES:
+        what = "binary_cross_entropy_with_logits"
+        return None if is_swapped else (what, _BOUNDS["Sigmoid"], targets)
+    maker = _maker(operands_of(node)[0], SHAPING - _JOINING)
+    if maker is None:
+        return None
+    name = name_of(maker)
+    return name.lower(), _BOUNDS[name], targets
+
+
+def _of_difference(node: Any) -> _Bounded | None:
+    """Return what a mean of squares or magnitudes compares with a bounded output.
+
+    The difference and the output are saved, so their sum is what was subtracted.
+    """
+    below = operands_of(node)
+    if name_of(node) not in {"Mean", "Sum"} or len(below) != 1:
+        return None
+    error = below[0]
+    if name_of(error) not in {"Abs", "Pow"} or len(operands_of(error)) != 1:
+        return None
+    pair = operands_of(error)[0]
+    outputs = operands_of(pair)
+    if name_of(pair) != "Sub" or len(outputs) != 1:
+        return None
+    maker = _maker(outputs[0], _RESHAPING)
+    result = getattr(maker, "_saved_result", None)
+    difference = getattr(error, "_saved_self", None)
+    if (
+        maker is None
+        or not isinstance(result, torch.Tensor)
+        or not isinstance(difference, torch.Tensor)
+        or result.numel() != difference.numel()
+    ):
+        return None
+    output = result.detach().flatten()
+    is_first = pair.next_functions[0][0] is not None
+    apart = difference.detach().flatten()
+    name = name_of(maker)
+    targets = output - apart if is_first else output + apart
+    return name.lower(), _BOUNDS[name], targets
+
+
+def _maker(node: Any, passes: AbstractSet[str]) -> Any:
+    """Return the activation that an output is of; None: none with bounds."""
+    for _ in range(_MOST_JOINED):
+        name, below = name_of(node), operands_of(node)
+        if name in _BOUNDS:
+            return node
+        if name not in passes or len(below) != 1:
+            return None
+        node = below[0]
+    return None
