@@ -17,6 +17,7 @@ from tdbg.rules.builtin.data.not_normalized import (
 )
 from tdbg.rules.builtin.data.repeated import RepeatedData as RepeatedData
 from tdbg.rules.builtin.data.unshuffled import UnshuffledData as UnshuffledData
+from tdbg.rules.builtin.gradients.clipping import ClippingMisuse as ClippingMisuse
 from tdbg.rules.builtin.gradients.exploding import (
     ExplodingGradient as ExplodingGradient,
 )

@@ -26,6 +26,13 @@ class Fault(enum.StrEnum):
 
     # A condition that the author of the training gave does not hold.
     BROKEN_INVARIANT = "broken_invariant"
+    # Gradients are clipped without effect: no parameters are given, they have no
+    # gradients yet, or the optimizer has used them before.
+    CLIPPED_NOTHING = "clipped_nothing"
+    CLIPPED_BEFORE_BACKWARD = "clipped_before_backward"
+    CLIPPED_AFTER_STEP = "clipped_after_step"
+    # Gradients are clipped while a scaler's factor is in them.
+    CLIPPED_SCALED = "clipped_scaled"
 
 
 @dataclass(frozen=True, slots=True)

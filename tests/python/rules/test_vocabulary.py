@@ -32,8 +32,12 @@ OF_TORCH = re.compile(
 )
 BUILTIN = Path(tdbg.rules.builtin.__file__).parent
 # Rules, and functions of rules, about facts that only the hook of PyTorch writes down,
-# and the field of the model info that has them.
+# and the field of the model info or the fault that stands for them.
 ONLY_PYTORCH = {
+    "gradients/clipping.py": (
+        "ClippingMisuse _nothing _between _scaled",
+        "CLIPPED_NOTHING",
+    ),
     "gradients/not_cleared.py": ("GradientsNotCleared", "keeps_gradients"),
     "weights/dropout_in_evaluation.py": ("DropoutInEvaluation", "dropping"),
     "weights/eval_mode.py": ("TrainedInEvalMode", "evaluating"),
@@ -90,7 +94,7 @@ def test_only_pytorch_writes_down_the_facts_whose_rules_name_it(fact: str):
     found = {
         path.relative_to(hooks).parts[0]
         for path in hooks.rglob("*.py")
-        if re.search(rf"\b{fact}=", path.read_text())
+        if re.search(rf"\b{fact}=|Fault\.{fact}\b", path.read_text())
     }
     assert found == {"pytorch"}
 

@@ -40,6 +40,7 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
     registered_session,
 )
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
+from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
@@ -254,10 +255,13 @@ class Hook(FrameworkHook):
             self._functions.forward_begins(roots[0] if roots else "forward", mode)
 
     def _watch_optimizers(self) -> OptimizerWatch:
+        session = self._session
+
+        def step() -> int:
+            return session.latest_step(ModeKeys.TRAIN)[0]
+
         losses = self._model.first_losses = FirstLosses(
-            self._tables,
-            lambda: self._session.latest_step(ModeKeys.TRAIN)[0],
-            self._session.spend_once,
+            self._tables, step, session.spend_once
         )
         watch = self._watch = OptimizerWatch(
             self._session,
@@ -267,6 +271,12 @@ class Hook(FrameworkHook):
             self._torch.cuda,
             self._model_info,
             losses.begin_anew,
+            FirstUpdates(
+                self._tables,
+                step,
+                lambda seen: session.run(session.observe, seen),
+                session.spend_once,
+            ),
         )
         self._model.watch = watch
         self._counting = CountingHooks(

@@ -217,6 +217,8 @@ BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "TreeSettings", "StalledTrain
 # On trainings of their own: test_repeated.py, test_dropout_in_evaluation.py and
 # test_slow_schedule.py.
 BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation", "SlowSchedule"}
+# On programs that clip, each in its own way: test_clipping.py.
+BY_THEMSELVES |= {"ClippingMisuse"}
 # How often a training is judged while it goes on.
 LOOK_EVERY = 37
 

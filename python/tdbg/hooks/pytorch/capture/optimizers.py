@@ -29,10 +29,15 @@ from tdbg.hooks.pytorch.capture.optimizer_step import OptimizerStep
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture, remove_all
 from tdbg.hooks.pytorch.checks.compiled_before import SilentModel
+from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.kept_gradients import KeptGradients
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of, scale_of
-from tdbg.hooks.pytorch.functions.scaler_calls import unwatch_scalers, watch_scalers
+from tdbg.hooks.pytorch.functions.scaler_calls import (
+    ScalerStep,
+    unwatch_scalers,
+    watch_scalers,
+)
 from tdbg.hooks.pytorch.model.process_objects import (
     custom_optimizers,
     held_ids,
@@ -60,6 +65,7 @@ class OptimizerWatch:
         remote: Reads what optimizers hold on devices.
         model_info: Writes what changes with them, and counts their steps.
         found: Called when an optimizer is found.
+        first_updates: Told of the first steps of optimizers.
 
     Attributes:
         around: Captures around the step of an optimizer.
@@ -76,9 +82,11 @@ class OptimizerWatch:
         remote: CudaTensors,
         model_info: ModelInfoWriter,
         found: Callable[[], None],
+        first_updates: FirstUpdates,
     ) -> None:
         self._session = session
         self._found = found
+        self._first_updates = first_updates
         self._model_info = model_info
         self._remote = remote
         self._module_captures = module_captures
@@ -209,6 +217,7 @@ class OptimizerWatch:
         """Watch no longer."""
         self._session.settle()
         unwatch_scalers(self)
+        self._first_updates.remove()
         while self._kept:
             self._kept.popitem()[1].remove()
         remove_all(self._handles)
@@ -217,13 +226,15 @@ class OptimizerWatch:
 
     # ---- called by optimizers and scalers -------------------------------------
 
-    def scaler_steps(self, scale: Any) -> None:
-        """Note the scale of a scaler that steps an optimizer; None: it has ended."""
-        self._loss_scale = scale
-        if scale is None:
+    def scaler_steps(self, step: ScalerStep | None) -> None:
+        """Note that a scaler steps an optimizer; None: it has ended."""
+        scale = self._loss_scale = None if step is None else step.scale
+        if step is None or scale is None:
             self._session.clock.leave(OPTIMIZER)
-        else:
-            self._session.clock.enter(OPTIMIZER)
+            return
+        self._session.clock.enter(OPTIMIZER)
+        if not self._first_updates.is_over:
+            self._first_updates.scaler_steps(step, lambda: float(scale))
 
     def scaler_begins(self, _: Optimizer) -> None:
         """Note that a scaler is about to decide whether the optimizer steps."""
@@ -274,8 +285,8 @@ class OptimizerWatch:
             if len(args) > place:
                 return (*args[:place], wrapped, *args[place + 1 :]), kwargs
             return args, {**kwargs, "closure": wrapped}
-        if key in self._kept:
-            self._look_at_kept(key)
+        self._look_at_kept(key)
+        self._first_updates.step_begins(optimizer)
         context = self._session.optimizer_begins(key, self._mode, from_latest=True)
         is_light = context is None or context.step_plan.is_light
         if not is_light:
@@ -286,7 +297,7 @@ class OptimizerWatch:
             self.around.begin(key, context, optimizer)
         if self._silent_model.listens:
             self._silent_model.step(context)
-        elif key not in self._kept:
+        elif key not in self._kept and self._first_updates.is_over:
             # Nobody needs to see each step any longer.
             self._session.add_event(self._events[key].begins)
         return None
@@ -316,6 +327,7 @@ class OptimizerWatch:
                 self.around.end(key, optimizer, skipped=skipped is True)
             if key in self._kept and not self._has_closure:
                 self._kept[key].step_ends(parameters_of(optimizer))
+            self._first_updates.step_ends(optimizer)
             self._model_info.optimizer_stepped()
         finally:
             self._session.add_event(self._events[key].ends)
@@ -388,6 +400,7 @@ class OptimizerWatch:
                 run(self._silent_model.step, context)  # Its forwards were inside.
             # The first evaluation is that with the weights before the update.
             run(self._capture, key, context, optimizer)
+            run(self._first_updates.step_begins, optimizer)
             run(session.closure_ends)
             # The next evaluation finds the gradients that this one leaves.
             self._look_at_kept(key)

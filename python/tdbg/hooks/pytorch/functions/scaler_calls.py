@@ -11,19 +11,33 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from torch.amp.grad_scaler import GradScaler
+from torch.amp.grad_scaler import GradScaler, OptState
 from torch.optim import Optimizer
 
-__all__ = ["unwatch_scalers", "watch_scalers"]
+__all__ = ["ScalerStep", "unwatch_scalers", "watch_scalers"]
 
 _STEP = "step"
 _DECISION = "_maybe_opt_step"
 
 
+class ScalerStep(NamedTuple):
+    """A step that a scaler is about to make.
+
+    Attributes:
+        scale: That of the gradients; None: it scales none.
+        optimizer: The one that it steps.
+        is_unscaled: Whether the program has called ``unscale_`` in this step.
+    """
+
+    scale: Any
+    optimizer: Optimizer
+    is_unscaled: bool
+
+
 class _Watcher(Protocol):
-    def scaler_steps(self, scale: Any) -> None: ...
+    def scaler_steps(self, step: ScalerStep | None) -> None: ...
 
     def scaler_begins(self, optimizer: Optimizer) -> None: ...
 
@@ -35,7 +49,7 @@ _watchers: weakref.WeakSet[_Watcher] = weakref.WeakSet()
 
 
 def watch_scalers(watcher: _Watcher) -> None:
-    """Call *watcher* with the scale, and before and after each decision to step.
+    """Call *watcher* around each step of a scaler, and around its decision to step.
 
     The watcher must not raise.
     """
@@ -62,19 +76,29 @@ def unwatch_scalers(watcher: _Watcher) -> None:
 
 def _wrap_step(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def step(scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
-        scale = None
+    def step(
+        scaler: GradScaler, optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
+        begun = None
         with contextlib.suppress(Exception):
-            scale = scaler._scale if scaler.is_enabled() else None
+            begun = _step_of(scaler, optimizer)
         for each in list(_watchers):
-            each.scaler_steps(scale)
+            each.scaler_steps(begun)
         try:
-            return original(scaler, *args, **kwargs)
+            return original(scaler, optimizer, *args, **kwargs)
         finally:
             for each in list(_watchers):
                 each.scaler_steps(None)
 
     return step
+
+
+def _step_of(scaler: GradScaler, optimizer: Optimizer) -> ScalerStep:
+    if not scaler.is_enabled():
+        return ScalerStep(None, optimizer, False)
+    state = scaler._per_optimizer_states.get(id(optimizer))
+    is_unscaled = state is not None and state["stage"] is OptState.UNSCALED
+    return ScalerStep(scaler._scale, optimizer, is_unscaled)
 
 
 def _wrap_decision(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,187 @@
+"""Find out in the first steps whether the clipping of gradients has its effect.
+
+A call that clips is compared with what the optimizer then does: it must be given
+parameters, these must have gradients, the optimizer must not have used them before, and
+a scaler must have unscaled them.
+
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.weak import TensorWeakRef
+
+from tdbg.hooks.pytorch.device.tensors import gradient_of
+from tdbg.hooks.pytorch.functions.clip_calls import (
+    ClipCall,
+    unwatch_clipping,
+    watch_clipping,
+)
+from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
+from tdbg.hooks.pytorch.model.process_objects import parameters_of
+from tdbg.run.observations import Fault
+
+__all__ = ["ClippedGradients"]
+
+# Steps with the same fault that prove it, and steps that are looked at, at most.
+_ENOUGH, _MOST_STEPS = 3, 20
+_MOST_CALLS = 200
+# An optimizer's parameters that are compared, at most.
+_MOST_COMPARED = 16
+# Who gives a larger limit measures the norm, and does not mean to clip.
+_NO_LIMIT = 1e6
+# A scale below is no proof, nor is a limit that may have been multiplied by it.
+_LEAST_SCALE, _LIMIT_OF_SCALE = 128.0, 0.01
+
+Note = Callable[[Fault, Mapping[str, float], Mapping[str, str]], None]
+
+
+class ClippedGradients:
+    """Compare calls that clip with the steps of optimizers.
+
+    Args:
+        parameters: Returns the parameters of the model.
+        note: Called with what is found out.
+
+    Attributes:
+        is_over: Whether nothing more will be found out.
+    """
+
+    def __init__(
+        self, parameters: Callable[[], Iterable[torch.Tensor]], note: Note
+    ) -> None:
+        self._parameters = parameters
+        self._note = note
+        self.is_over = False
+        self._n_steps = self._n_calls = 0
+        self._found: Counter[Fault] = Counter()
+        # Of the step under way: what was clipped, by the parameters' ids.
+        self._fresh: dict[int, ClipCall] = {}
+        self._without: dict[int, ClipCall] = {}
+        self._used_again: ClipCall | None = None
+        # Gradients that the latest step of an optimizer used, with their versions.
+        self._used: dict[int, tuple[TensorWeakRef, int]] = {}
+        watch_clipping(self)
+
+    def clips(self, call: ClipCall) -> None:
+        """Look at what a call is about to clip."""
+        self._n_calls += 1
+        if self._n_calls >= _MOST_CALLS:
+            self.remove()
+        if self.is_over or (call.limit or 0.0) > _NO_LIMIT:
+            return
+        if call.is_used_up:
+            self._given_nothing(call)
+            return
+        gradients = {id(each): gradient_of(each) for each in call.parameters}
+        if all(each is None for each in gradients.values()):
+            self._without |= dict.fromkeys(gradients, call)
+        elif self._were_used(gradients):
+            self._used_again = call
+        else:
+            self._fresh |= dict.fromkeys(gradients, call)
+
+    def scaler_steps(self, step: ScalerStep, scale: Callable[[], float]) -> None:
+        """Look at what was clipped before a scaler steps an optimizer.
+
+        Args:
+            step: What the scaler is about to do.
+            scale: Returns the scale, for which a device may have to be asked.
+        """
+        if step.is_unscaled:
+            return
+        calls = self._of(step.optimizer, self._fresh)
+        if not calls or any(call.limit is None for call in calls):
+            return
+        limit = max(call.limit for call in calls if call.limit is not None)
+        factor = scale()
+        if factor >= _LEAST_SCALE and limit < _LIMIT_OF_SCALE * factor:
+            self._count(
+                Fault.CLIPPED_SCALED, calls[0], {"limit": limit, "scale": factor}
+            )
+
+    def backward_begins(self, root: torch.Tensor) -> None:
+        """Ignore where gradients come from."""
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Look at what was clipped before an optimizer uses the gradients."""
+        held = parameters_of(optimizer)
+        with_gradient = {id(each) for each in held if gradient_of(each) is not None}
+        late = [
+            call
+            for key, call in self._without.items()
+            if key in with_gradient and key not in self._fresh
+        ]
+        if late:
+            self._count(Fault.CLIPPED_BEFORE_BACKWARD, late[0], {})
+        if self._used_again is not None and not self._of(optimizer, self._fresh):
+            self._count(Fault.CLIPPED_AFTER_STEP, self._used_again, {})
+        self._used_again = None
+        for key in map(id, held):
+            self._fresh.pop(key, None)
+            self._without.pop(key, None)
+
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """Note which gradients an optimizer has used."""
+        self._n_steps += 1
+        if self._n_steps >= _MOST_STEPS:
+            self.remove()
+            return
+        used = [each for each in parameters_of(optimizer) if each.grad is not None]
+        self._used |= {
+            id(each): (TensorWeakRef(each.grad), each.grad._version)
+            for each in used[:_MOST_COMPARED]
+            if each.grad is not None
+        }
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        self.is_over = True
+        unwatch_clipping(self)
+        self._fresh.clear()
+        self._without.clear()
+        self._used.clear()
+        self._used_again = None
+
+    def _given_nothing(self, call: ClipCall) -> None:
+        """Note a call that is given no parameters though there are gradients."""
+        if any(gradient_of(each) is not None for each in self._parameters()):
+            self._count(Fault.CLIPPED_NOTHING, call, {})
+
+    def _were_used(self, gradients: Mapping[int, Any]) -> bool:
+        """Return whether an optimizer has used these as they are."""
+        known = [
+            (gradients[key], *self._used[key])
+            for key in gradients.keys() & self._used.keys()
+        ]
+        return bool(known) and all(
+            gradient is not None and used() is gradient and gradient._version == version
+            for gradient, used, version in known
+        )
+
+    def _of(
+        self, optimizer: Optimizer, calls: Mapping[int, ClipCall]
+    ) -> list[ClipCall]:
+        return [
+            calls[key]
+            for each in parameters_of(optimizer)
+            if (key := id(each)) in calls
+        ]
+
+    def _count(
+        self, fault: Fault, call: ClipCall, numbers: Mapping[str, float]
+    ) -> None:
+        self._found[fault] += 1
+        if self._found[fault] != _ENOUGH:
+            return
+        known = dict(numbers)
+        if call.limit is not None and math.isfinite(call.limit):
+            known.setdefault("limit", float(call.limit))
+        self._note(fault, known, {"function": call.function})

@@ -1,0 +1,139 @@
+"""Find out in the first steps whether gradients are made and used as they should be.
+
+Each check sees where backward passes begin and the steps of optimizers, until it has
+seen enough.
+
+Thread safety: the training's thread.  Errors: none; a check that fails ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.compiler import is_compiling
+from torch.optim import Optimizer
+
+from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
+from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
+from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
+from tdbg.hooks.pytorch.model.module_tree import class_name
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["FirstUpdates"]
+
+
+class _Check(Protocol):
+    @property
+    def is_over(self) -> bool: ...
+
+    def backward_begins(self, root: torch.Tensor) -> None: ...
+
+    def step_begins(self, optimizer: Optimizer) -> None: ...
+
+    def step_ends(self, optimizer: Optimizer) -> None: ...
+
+    def remove(self) -> None: ...
+
+
+class _Table(Protocol):
+    """The parameters of a registered module, which a ``ParameterTable`` is."""
+
+    @property
+    def module(self) -> nn.Module | None: ...
+
+    def parameters(self) -> Iterable[tuple[torch.Tensor, Any]]: ...
+
+
+class FirstUpdates:
+    """The checks of one training.
+
+    Args:
+        tables: The parameters of the registered modules; grows.
+        step: Returns the global step of training.
+        observe: Writes an observation.
+        spend_once: Counts the time, in nanoseconds, that the checks cost.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[_Table],
+        step: Callable[[], int],
+        observe: Callable[[Observation], None],
+        spend_once: Callable[[int], None],
+    ) -> None:
+        self._tables = tables
+        self._step = step
+        self._observe = observe
+        self._spend_once = spend_once
+        self._clipping = ClippedGradients(self._parameters, self._note)
+        self._checks: list[_Check] = [self._clipping]
+        self._roots: BackwardRoots | None = BackwardRoots(self._backward_begins)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all was found out, so that no step need be seen."""
+        return not self._checks
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer is about to step."""
+        self._tell(self._checks, lambda check: check.step_begins(optimizer))
+
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer has stepped."""
+        self._tell(self._checks, lambda check: check.step_ends(optimizer))
+
+    def scaler_steps(self, step: ScalerStep, scale: Callable[[], float]) -> None:
+        """Note that a scaler is about to step an optimizer.
+
+        Args:
+            step: What it is about to do.
+            scale: Returns the scale, for which a device may have to be asked.
+        """
+        if not self._clipping.is_over:
+            self._tell(
+                [self._clipping], lambda _: self._clipping.scaler_steps(step, scale)
+            )
+
+    def remove(self) -> None:
+        """Look at no more."""
+        while self._checks:
+            self._checks.pop().remove()
+        if self._roots is not None:
+            self._roots.remove()
+            self._roots = None
+
+    def _backward_begins(self, root: torch.Tensor) -> None:
+        self._tell(self._checks, lambda check: check.backward_begins(root))
+
+    def _tell(self, checks: Sequence[_Check], tell: Callable[[_Check], None]) -> None:
+        """Tell checks what happens, and end those that are over or fail."""
+        if is_compiling():
+            return
+        start = time.perf_counter_ns()
+        for check in list(checks):
+            try:
+                tell(check)
+            except Exception:
+                check.remove()
+            if check.is_over and check in self._checks:
+                self._checks.remove(check)
+        if not self._checks:
+            self.remove()
+        self._spend_once(time.perf_counter_ns() - start)
+
+    def _parameters(self) -> Iterator[torch.Tensor]:
+        for table in self._tables:
+            for parameter, _ in table.parameters():
+                yield parameter
+
+    def _note(
+        self, fault: Fault, numbers: Mapping[str, float], words: Mapping[str, str]
+    ) -> None:
+        roots = (table.module for table in self._tables)
+        names = [class_name(root) for root in roots if root is not None][:1]
+        step = max(0, self._step())
+        self._observe(Observation(fault, step, tuple(names), numbers, words))
