@@ -104,7 +104,11 @@ from tdbg.rules.builtin.weights.initialization import (
 from tdbg.rules.builtin.weights.missing_gradient import (
     MissingGradient as MissingGradient,
 )
+from tdbg.rules.builtin.weights.model_copies import ModelCopies as ModelCopies
 from tdbg.rules.builtin.weights.not_in_optimizer import NotInOptimizer as NotInOptimizer
+from tdbg.rules.builtin.weights.running_statistics import (
+    RunningStatistics as RunningStatistics,
+)
 from tdbg.rules.builtin.weights.slow_schedule import SlowSchedule as SlowSchedule
 from tdbg.rules.builtin.weights.stopped_optimizer import (
     StoppedOptimizer as StoppedOptimizer,

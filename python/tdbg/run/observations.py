@@ -34,6 +34,20 @@ class Fault(enum.StrEnum):
     # Gradients are clipped while a scaler's factor is in them.
     CLIPPED_SCALED = "clipped_scaled"
 
+    # Running statistics of a normalization: evaluation uses those that it was made
+    # with; the batch has the weight that is the past's in another framework; they
+    # move, though the layer and the one before it are frozen.
+    NEVER_FED = "never_fed"
+    MOMENTUM_OF_ANOTHER_FRAMEWORK = "momentum_of_another_framework"
+    FROZEN_STATISTICS_MOVE = "frozen_statistics_move"
+
+    # Copies of a model: loaded weights that are the model's own; a copy whose weights
+    # move, and which evaluates with old statistics; copies that never move.
+    WEIGHTS_BY_REFERENCE = "weights_by_reference"
+    STATISTICS_LEFT_BEHIND = "statistics_left_behind"
+    AVERAGE_NEVER_MOVES = "average_never_moves"
+    TARGET_NEVER_MOVES = "target_never_moves"
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:

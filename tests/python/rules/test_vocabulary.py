@@ -41,6 +41,11 @@ ONLY_PYTORCH = {
     "gradients/not_cleared.py": ("GradientsNotCleared", "keeps_gradients"),
     "weights/dropout_in_evaluation.py": ("DropoutInEvaluation", "dropping"),
     "weights/eval_mode.py": ("TrainedInEvalMode", "evaluating"),
+    "weights/model_copies.py": (
+        "_of_reference _of_statistics _of_average _of_target",
+        "STATISTICS_LEFT_BEHIND",
+    ),
+    "weights/running_statistics.py": ("_of_unfed _of_momentum _of_frozen", "NEVER_FED"),
     "weights/slow_schedule.py": ("SlowSchedule", "schedules"),
     "weights/unregistered.py": ("UnregisteredParameter", "untrained"),
     "loss/misuse.py": (

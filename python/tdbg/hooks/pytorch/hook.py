@@ -39,9 +39,12 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
     keywords_of,
     registered_session,
 )
+from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
+from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
+from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters
@@ -97,6 +100,8 @@ class Hook(FrameworkHook):
             self._new_optimizer,
             self._model.at_end,
         )
+        self._statistics = self._model.statistics = NormStatistics(session)
+        self._loaded: LoadedWeights | None = None
         self._watch: OptimizerWatch | None = None
         self._by_hand: UpdatesByHand | None = None
         self._graphs: GraphCapture | None = None
@@ -150,13 +155,14 @@ class Hook(FrameworkHook):
             self._torch_mode,
             self._before_training_forward,
             self._training_forward_begins,
-            self._model_info.evaluation_begins,
+            self._evaluation_begins,
             self._functions,
         )
         self._module_captures.append(module_capture)
         self._tables.append(module_capture.parameters)
         self._roots.append(weakref.ref(module))
         self._session.listen(change=module_capture.refresh)
+        self._session.run(self._statistics.register, module, prefix)
         if self._watch is None:
             self._watch_optimizers()
         else:
@@ -261,8 +267,9 @@ class Hook(FrameworkHook):
             return session.latest_step(ModeKeys.TRAIN)[0]
 
         losses = self._model.first_losses = FirstLosses(
-            self._tables, step, session.spend_once
+            self._tables, step, session.spend_once, Copies(session)
         )
+        self._loaded = LoadedWeights(self._session, self._tables)
         watch = self._watch = OptimizerWatch(
             self._session,
             self._module_captures,
@@ -337,6 +344,10 @@ class Hook(FrameworkHook):
             )
             self._registered_losses.append((ref, capture))
 
+    def _evaluation_begins(self) -> None:
+        self._model_info.evaluation_begins()
+        self._statistics.evaluation_begins()
+
     def _before_training_forward(self) -> None:
         around = None if self._watch is None else self._watch.around
         if around is not None and (around.contexts or around.has_unclipped):
@@ -410,7 +421,8 @@ class Hook(FrameworkHook):
         for each in hooks:
             each.remove()
         watches = (self._watch, self._graphs, self._model.first_losses)
-        by_hand = (self._by_hand, self._returned)
+        self._session.run(self._statistics.remove)
+        by_hand = (self._by_hand, self._returned, self._loaded)
         for watch in (*watches, *by_hand):
             if watch is not None:
                 watch.remove()

@@ -24,6 +24,7 @@ from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterPlace
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
+from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.device.tensors import gradient_of, name_of, sample_of
 from tdbg.hooks.pytorch.model.kinds import kind_of
@@ -55,6 +56,7 @@ class TorchModel:
         watch: Knows the optimizers, once something does.
         first_losses: Reads the graphs of the losses; None: nothing does yet.
         functions: Follows calls of functions, if anything does.
+        statistics: Watches running statistics, if anything does.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class TorchModel:
         # Names of parameters that have had a gradient.
         self._with_gradient: set[str] = set()
         self.functions: FunctionCalls | None = None
+        self.statistics: NormStatistics | None = None
         # A trained parameter, and some of its elements.
         self._first: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
@@ -114,6 +117,9 @@ class TorchModel:
         found.append(len(self._made_inputs()))
         if self.first_losses is not None:
             found += self.first_losses.look()
+        if self.statistics is not None:
+            with contextlib.suppress(Exception):
+                self.statistics.look()
         self._schedules.look(self._optimizers)
         return ModelMarks(len(all_tracked), tuple(found))
 

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.loss_graph import LossGraph, read_loss_graph
 from tdbg.hooks.pytorch.checks.target_networks import TargetNetworks
 from tdbg.hooks.pytorch.device.tensors import sample_of
@@ -74,6 +75,7 @@ class FirstLosses:
         tables: The parameters of the registered modules; grows.
         step: Returns the global step of training.
         spend_once: Counts the time, in nanoseconds, that reading costs.
+        copies: Watches copies of the modules.
 
     Attributes:
         facts: The faults of the losses so far.
@@ -88,9 +90,11 @@ class FirstLosses:
         tables: Sequence[_Table],
         step: Callable[[], int],
         spend_once: Callable[[int], None],
+        copies: Copies,
     ) -> None:
         self._tables = tables
         self._step = step
+        self._copies = copies
         self._spend_once = spend_once
         self.facts: tuple[LossFact, ...] = ()
         self.is_open = self.is_surrogate = False
@@ -122,6 +126,8 @@ class FirstLosses:
             with contextlib.suppress(Exception):
                 self.untrained = tuple(self._find_untrained())
             self._watched.clear()
+        with contextlib.suppress(Exception):
+            self._copies.look(make_targets=self.makes_targets)
         found = len(self.facts), self.is_surrogate, len(self.untrained)
         return *found, len(self.cut()), self.makes_targets
 
@@ -152,6 +158,9 @@ class FirstLosses:
         self._stop_reading()
         if self._targets is not None:
             self._targets.remove()
+        with contextlib.suppress(Exception):
+            self._copies.conclude(make_targets=self.makes_targets)
+        self._copies.remove()
 
     def _stop_reading(self) -> None:
         if self._roots is not None:
@@ -191,10 +200,11 @@ class FirstLosses:
         self._n_read += 1
         self.is_surrogate |= graph.is_surrogate
         self.logit_scale = max(self.logit_scale, graph.logit_scale)
+        roots = [each.module for each in self._tables]
+        self._copies.search([each for each in roots if each is not None])
         if graph.is_distance and self._targets is None:
             self._targets = TargetNetworks(self._step)
-            roots = [each.module for each in self._tables]
-            self._targets.search(each for each in roots if each is not None)
+            self._targets.watch(self._copies.living())
         # The last batch of an epoch may have another shape.
         known = {(each.fault, each.operation): each for each in reversed(graph.facts)}
         known |= {(each.fault, each.operation): each for each in self.facts}

@@ -27,7 +27,7 @@ from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living
 
-__all__ = ["TargetNetworks"]
+__all__ = ["TargetNetworks", "copies_in"]
 
 # Calls that are looked at, and steps of training at which there must be some.
 _MOST_CALLS, _LEAST_STEPS = 60, 3
@@ -56,30 +56,13 @@ class TargetNetworks:
         self.parameters: set[int] = set()
         self.born = now()
 
-    def search(self, roots: Iterable[nn.Module]) -> None:
-        """Find copies of trained modules in these roots, and watch their calls.
-
-        Call it before the first update.
-        """
+    def watch(self, copies: Iterable[nn.Module]) -> None:
+        """Watch the calls of copies of trained modules."""
         if not hooks_may_go(self):
             return  # No call inside a compiled graph is seen.
-        modules, held = _modules_and_held()
-        trained = _trained(roots, held)
-        # The largest first: the parts of a copy are no copies of their own.
-        parts, n_compared = set[int](), 0
-        classes = {kind[0] for kind in trained}
-        others = [each for each in modules if type(each) in classes]
-        for each in sorted(others, key=_size, reverse=True):
-            if id(each) in parts or not held.isdisjoint(_identities(each)):
-                continue
-            alike = trained.get(_kind(each), [])
-            n_compared += len(alike)
-            if n_compared > _MOST_COMPARED or len(self._handles) >= _MOST_COPIES:
-                break
-            if any(_is_copy(each, of) for of in alike):
-                parts.update(map(id, each.modules()))
-                self.parameters |= _identities(each)
-                self._handles.append(each.register_forward_pre_hook(_Called(self)))
+        for each in copies:
+            self.parameters |= _identities(each)
+            self._handles.append(each.register_forward_pre_hook(_Called(self)))
 
     def set_idle(self, is_idle: bool) -> None:
         """Let the compiler trace no hooks of these."""
@@ -98,6 +81,34 @@ class TargetNetworks:
         self.exist |= len(self._steps) >= _LEAST_STEPS
         if self.exist or self._n_calls >= _MOST_CALLS:
             self.remove()
+
+
+def copies_in(
+    roots: Iterable[nn.Module],
+) -> list[tuple[nn.Module, nn.Module]]:
+    """Return copies of trained modules in these roots, each with its original.
+
+    Call it before the first update.
+    """
+    modules, held = _modules_and_held()
+    trained = _trained(roots, held)
+    # The largest first: the parts of a copy are no copies of their own.
+    parts, n_compared = set[int](), 0
+    classes = {kind[0] for kind in trained}
+    others = [each for each in modules if type(each) in classes]
+    found: list[tuple[nn.Module, nn.Module]] = []
+    for each in sorted(others, key=_size, reverse=True):
+        if id(each) in parts or not held.isdisjoint(_identities(each)):
+            continue
+        alike = trained.get(_kind(each), [])
+        n_compared += len(alike)
+        if n_compared > _MOST_COMPARED or len(found) >= _MOST_COPIES:
+            break
+        original = next((of for of in alike if _is_copy(each, of)), None)
+        if original is not None:
+            parts.update(map(id, each.modules()))
+            found.append((each, original))
+    return found
 
 
 def _modules_and_held() -> tuple[list[nn.Module], set[int]]:

@@ -1,0 +1,329 @@
+"""Watch copies of a model: averages of weights, target networks, references.
+
+An average follows the weights of the model and evaluates in its place.  One that
+follows parameters alone evaluates with the statistics that normalizations had when it
+was copied.  One that never moves is a copy of the beginning.
+
+A copy of weights that is called for targets of other inputs than the model has is a
+target network; a teacher or a reference is asked about the same inputs.
+
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import compiler, nn
+from torch.compiler import is_dynamo_compiling
+
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statistics_of
+from tdbg.hooks.pytorch.checks.target_networks import copies_in
+from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
+from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.hooks.pytorch.model.callbacks import Inert
+from tdbg.hooks.pytorch.model.module_tree import class_name
+from tdbg.modes import TRAIN
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["Copies"]
+
+# Parameters and normalizations of a copy that are compared, at most.
+_MOST_PARAMETERS, _MOST_LAYERS = 8, 8
+# Calls whose inputs are compared, and elements of each.
+_MOST_INPUTS, _MOST_ELEMENTS = 60, 4096
+# Looks at a copy are ever rarer: each number is so many times the one before.
+_RARER = 1.1
+# Steps of training after which a copy that never moved is said to be one.
+_LEAST_STEPS, _SURELY = 200, 25_000
+# Share of the steps at which it must have been looked at.
+_LATE = 0.8
+# What programs call an average of weights.
+_AVERAGE = re.compile(
+    r"(^|_)(ema|swa|avg|averaged?|shadow|moving)(_|$|[0-9])", re.IGNORECASE
+)
+_AVERAGE_CLASS = re.compile(r"EMA|Ema|SWA|Averag|Shadow")
+# Frames from the call of a copy outwards in which its names are looked for.
+_MOST_FRAMES = 30
+
+
+class _Copy:
+    """A copy of a module, made before the first step.
+
+    Attributes:
+        name: The class of the module.
+        inputs: What it and the original were called with in training.
+        is_unmoved: Whether its weights were those of the beginning at the last look.
+        looked: The number of steps at the last look.
+    """
+
+    def __init__(self, module: nn.Module, original: nn.Module) -> None:
+        self.name = class_name(module)
+        self._module, self._original = weakref.ref(module), weakref.ref(original)
+        self._first = _weights_of(module)
+        self._written = _times_written(module)
+        self._layers = [
+            (weakref.ref(one), weakref.ref(other), statistics_of(one))
+            for one, other in _pairs_with_statistics(module, original)
+        ]
+        self.inputs: tuple[set[int], set[int]] = set(), set()
+        self.n_inputs = 0
+        self.is_unmoved = True
+        self.looked = 0
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The copy, if it lives."""
+        return self._module()
+
+    def look(self, n_steps: int, *, is_last: bool = False) -> None:
+        """Note whether the copy has moved, unless it had before."""
+        module = self._module()
+        if module is None or not self.is_unmoved:
+            return
+        if n_steps < _RARER * self.looked and not is_last:
+            return
+        self.looked = n_steps
+        self.is_unmoved = self._written == _times_written(module) and torch.equal(
+            self._first, _weights_of(module)
+        )
+
+    def is_original_moved(self) -> bool:
+        """Return whether the weights of the original have changed."""
+        original = self._original()
+        return original is not None and not torch.equal(
+            self._first, _weights_of(original)
+        )
+
+    def left_behind(self) -> list[float]:
+        """Return how far statistics are from those of the original, in deviations.
+
+        One number for each layer whose statistics stood still while the weights of the
+        copy, and the statistics of the original, moved.
+        """
+        module = self._module()
+        if module is None or torch.equal(self._first, _weights_of(module)):
+            return []
+        found = []
+        for one, other, first in self._layers:
+            layer, original = one(), other()
+            if layer is None or original is None or layer.training:
+                return []
+            before, after = statistics_of(layer), statistics_of(original)
+            if not torch.equal(before, first) or torch.equal(after, first):
+                return []
+            deviations = after[1].sqrt().clamp(min=1e-12)
+            found.append(float(((before - after)[0].abs() / deviations).mean()))
+        return found
+
+    def has_other_inputs(self) -> bool:
+        """Return whether it was never asked about what the original was trained on."""
+        ours, theirs = self.inputs
+        return min(len(ours), len(theirs)) > 2 and ours.isdisjoint(theirs)
+
+
+class Copies:
+    """The copies of a model.
+
+    Args:
+        session: Counts the steps of training, and writes what is seen.
+
+    Attributes:
+        born: When it was made, for the compiler.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._copies: list[_Copy] = []
+        self._handles: list[Any] = []
+        self._has_searched = False
+        self.born = now()
+
+    def search(self, roots: Sequence[nn.Module]) -> None:
+        """Find the copies, once, before the first update."""
+        if self._has_searched:
+            return
+        self._has_searched = True
+        for module, original in copies_in(roots):
+            copy = _Copy(module, original)
+            self._copies.append(copy)
+            if hooks_may_go(self):
+                for each, is_copy in ((module, True), (original, False)):
+                    called = _Called(self, copy, is_copy=is_copy)
+                    self._handles.append(each.register_forward_pre_hook(called))
+
+    def living(self) -> list[nn.Module]:
+        """Return the copies that live."""
+        return [module for each in self._copies if (module := each.module) is not None]
+
+    def look(self, *, make_targets: bool) -> None:
+        """Look at the copies: an optimizer has stepped.
+
+        Args:
+            make_targets: Whether copies are called for targets.
+        """
+        n_steps = self._session.n_training_steps
+        for each in self._copies:
+            each.look(n_steps)
+        if make_targets and n_steps >= _SURELY:
+            self._look_at_targets()
+
+    def conclude(self, *, make_targets: bool) -> None:
+        """Report targets that have never moved: training ends."""
+        n_steps = self._session.n_training_steps
+        for each in self._copies:
+            each.look(n_steps, is_last=True)
+        if make_targets and n_steps >= _LEAST_STEPS:
+            self._look_at_targets()
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Let the compiler trace no hooks of these."""
+        if not is_idle:
+            self._take_off()
+
+    def remove(self) -> None:
+        """Look no longer."""
+        self._take_off()
+        self._copies.clear()
+
+    def called(
+        self,
+        copy: _Copy,
+        args: Sequence[Any],
+        frame: FrameType | None,
+        *,
+        is_copy: bool,
+    ) -> None:
+        """A copy, or its original, is called."""
+        if copy.n_inputs < _MOST_INPUTS and (is_copy or torch.is_grad_enabled()):
+            copy.n_inputs += 1
+            if (key := _key_of(args)) is not None:
+                copy.inputs[not is_copy].add(key)
+        module = copy.module
+        if is_copy and module is not None and not module.training:
+            self._evaluates(copy, module, frame)
+
+    # ---- inside ----------------------------------------------------------------
+
+    def _evaluates(
+        self, copy: _Copy, module: nn.Module, frame: FrameType | None
+    ) -> None:
+        n_steps = self._session.n_training_steps
+        distances = copy.left_behind()
+        if distances:
+            numbers = {"distance": max(distances), "layers": len(distances)}
+            self._observe(Fault.STATISTICS_LEFT_BEHIND, copy, numbers)
+        copy.look(n_steps)
+        if n_steps < _LEAST_STEPS / 2 or not (
+            copy.is_unmoved and copy.looked == n_steps
+        ):
+            return
+        if copy.is_original_moved() and _is_called_an_average(module, frame):
+            self._observe(Fault.AVERAGE_NEVER_MOVES, copy, {"steps": n_steps})
+
+    def _look_at_targets(self) -> None:
+        n_steps = self._session.n_training_steps
+        for each in self._copies:
+            if (
+                each.is_unmoved
+                and each.looked >= _LATE * n_steps
+                and each.has_other_inputs()
+            ):
+                self._observe(Fault.TARGET_NEVER_MOVES, each, {"steps": each.looked})
+
+    def _observe(self, fault: Fault, copy: _Copy, numbers: dict[str, float]) -> None:
+        step = max(0, self._session.latest_step(TRAIN)[0])
+        self._session.observe(Observation(fault, step, (copy.name,), numbers))
+
+    def _take_off(self) -> None:
+        while self._handles:
+            self._handles.pop().remove()
+
+
+class _Called(Inert):
+    """The hook of a copy or of its original."""
+
+    __slots__ = ("_copies", "_copy", "_is_copy", "_n_calls", "_next")
+
+    def __init__(self, copies: Copies, copy: _Copy, *, is_copy: bool) -> None:
+        self._copies = weakref.ref(copies)
+        self._copy = copy
+        self._is_copy = is_copy
+        self._n_calls = self._next = 0
+
+    def __call__(self, _: Any, args: Any) -> None:
+        self._n_calls += 1
+        if self._n_calls < self._next:
+            return
+        copies = self._copies()
+        if copies is None or is_dynamo_compiling() or compiler._is_compiling_flag:
+            return
+        if self._n_calls >= _MOST_INPUTS:
+            self._next = int(self._n_calls * _RARER) + 1
+            if not self._is_copy:
+                self._next = sys.maxsize
+        called, frame = copies.called, sys._getframe(1)
+        copies._session.run(
+            lambda: called(self._copy, args, frame, is_copy=self._is_copy)
+        )
+
+
+never_compiled(_Called.__call__)
+
+
+def _weights_of(module: nn.Module) -> torch.Tensor:
+    return torch.cat([sample_of(each).double() for each in _some(module)])
+
+
+def _times_written(module: nn.Module) -> int:
+    return sum(each._version for each in _some(module))
+
+
+def _some(module: nn.Module) -> Sequence[torch.Tensor]:
+    """Return some parameters, from the whole module."""
+    every = list(module.parameters())
+    return every[:: max(1, len(every) // _MOST_PARAMETERS)]
+
+
+def _pairs_with_statistics(
+    module: nn.Module, original: nn.Module
+) -> Iterator[tuple[nn.Module, nn.Module]]:
+    pairs = zip(module.modules(), original.modules(), strict=False)
+    found = [(one, of) for one, of in pairs if has_statistics(one)]
+    for one, of in found[:_MOST_LAYERS]:
+        if has_statistics(of) and one.running_mean is not of.running_mean:
+            yield one, of
+
+
+def _key_of(args: Sequence[Any]) -> int | None:
+    """Return a number of the first tensor among arguments."""
+    for each in args:
+        if isinstance(each, torch.Tensor):
+            some = each.detach().reshape(-1)[:_MOST_ELEMENTS].double().cpu()
+            return hash((tuple(each.shape), some.numpy().tobytes()))
+    return None
+
+
+def _is_called_an_average(module: nn.Module, frame: FrameType | None) -> bool:
+    """Return whether the program calls a module an average of weights."""
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        for name, value in frame.f_locals.items():
+            if value is module and _AVERAGE.search(name):
+                return True
+            if name == "self" and isinstance(value, nn.Module) and value is not module:
+                held = next((k for k, v in value._modules.items() if v is module), None)
+                if held is not None and (
+                    _AVERAGE.search(held) or _AVERAGE_CLASS.search(type(value).__name__)
+                ):
+                    return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,173 @@
+"""See that a program loads weights that are the model's own.
+
+``state_dict()`` returns references.  A program that keeps them as its best weights, and
+loads them later, loads what the model has by then: nothing is restored.
+
+``load_state_dict`` and ``state_dict`` of all modules are wrapped while anybody watches.
+
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.model.module_tree import class_name
+from tdbg.modes import TRAIN
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["LoadedWeights"]
+
+# Results of ``state_dict`` that are remembered, at most.
+_MOST_TAKEN = 64
+# Loads that are looked at, at most: a program may load at each step.
+_MOST_LOADS = 1000
+
+
+class _Table(Protocol):
+    """The parameters of a registered module, which a ``ParameterTable`` is."""
+
+    def identities(self) -> set[int]: ...
+
+
+class LoadedWeights:
+    """Watch what a program loads into its model.
+
+    Args:
+        session: Counts the steps of training, and writes what is seen.
+        tables: The parameters of the registered modules; grows.
+    """
+
+    def __init__(self, session: Session, tables: Sequence[_Table]) -> None:
+        self._session = session
+        self._tables = tables
+        # The results of ``state_dict``, with the moment of each.
+        self._taken: list[tuple[weakref.ref[Any], int]] = []
+        self._latest = self._n_loads = self._n_restored = 0
+        _watchers.add(self)
+        for name, wrap in _WRAPS.items():
+            original = getattr(nn.Module, name)
+            if not hasattr(original, _ORIGINAL):
+                wrapped = wrap(original)
+                setattr(wrapped, _ORIGINAL, original)
+                setattr(nn.Module, name, wrapped)
+
+    def took(self, module: nn.Module, state: Any) -> None:
+        """Note that the program has the state of a module."""
+        if isinstance(state, OrderedDict) and self._is_ours(module):
+            self._latest = self._now()
+            if len(self._taken) == _MOST_TAKEN:
+                self._taken = [each for each in self._taken if each[0]() is not None]
+            del self._taken[: max(0, len(self._taken) - _MOST_TAKEN + 1)]
+            self._taken.append((weakref.ref(state), self._latest))
+
+    def loads(self, module: nn.Module, state: Any) -> None:
+        """Note that the program is about to load a state."""
+        self._n_loads += 1
+        if self._n_loads > _MOST_LOADS or not isinstance(state, Mapping):
+            return
+        if not self._is_ours(module):
+            return
+        if not _are_own(module, state):
+            self._n_restored += 1
+        elif self._now() > self._taken_at(state):
+            # Not what it has just read.
+            self._session.observe(
+                Observation(
+                    Fault.WEIGHTS_BY_REFERENCE,
+                    max(0, self._session.latest_step(TRAIN)[0]),
+                    (class_name(module),),
+                )
+            )
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        _watchers.discard(self)
+        self._taken.clear()
+        if _watchers:
+            return
+        for name in _WRAPS:
+            original = getattr(getattr(nn.Module, name), _ORIGINAL, None)
+            if original is not None:
+                setattr(nn.Module, name, original)
+
+    def _is_ours(self, module: nn.Module) -> bool:
+        first = next(module.parameters(), None)
+        return first is not None and any(
+            id(first) in each.identities() for each in self._tables
+        )
+
+    def _now(self) -> int:
+        """Return a number that grows whenever the weights change."""
+        return self._session.n_training_steps + self._n_restored
+
+    def _taken_at(self, state: Any) -> int:
+        """Return the last moment at which a state may have been taken."""
+        for reference, moment in self._taken:
+            if reference() is state:
+                return moment
+        # A copy of the mapping, or one that is older than this training.
+        return self._latest
+
+
+def _are_own(module: nn.Module, state: Mapping[str, Any]) -> bool:
+    """Return whether all trained weights in a state are those of the module."""
+    given = [
+        (state[name], parameter)
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad and name in state
+    ]
+    return bool(given) and all(_is_same(one, other) for one, other in given)
+
+
+def _is_same(one: Any, other: torch.Tensor) -> bool:
+    return one is other or (
+        isinstance(one, torch.Tensor)
+        and one.shape == other.shape
+        and one.data_ptr() == other.data_ptr() != 0
+    )
+
+
+_ORIGINAL = "_tdbg_original"
+# While there are any, the methods are wrapped.
+_watchers: weakref.WeakSet[LoadedWeights] = weakref.WeakSet()
+
+
+def _wrap_state_dict(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        state = original(module, *args, **kwargs)
+        # Modules call those inside of them with the mapping to fill.
+        if not args and kwargs.get("destination") is None:
+            _tell("took", module, state)
+        return state
+
+    return state_dict
+
+
+def _wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def load_state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        _tell("loads", module, args[0] if args else kwargs.get("state_dict"))
+        return original(module, *args, **kwargs)
+
+    return load_state_dict
+
+
+def _tell(method: str, module: nn.Module, state: Any) -> None:
+    for each in list(_watchers):
+        # Nothing reaches the training.
+        with contextlib.suppress(Exception):
+            each._session.run(getattr(each, method), module, state)
+
+
+_WRAPS = {"state_dict": _wrap_state_dict, "load_state_dict": _wrap_load}
