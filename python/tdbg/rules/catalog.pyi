@@ -42,6 +42,9 @@ from tdbg.rules.builtin.runs.similar_across_runs import (
 from tdbg.rules.builtin.runs.stalled import StalledTraining as StalledTraining
 from tdbg.rules.builtin.tensors.all_zero import AllZero as AllZero
 from tdbg.rules.builtin.tensors.exploding import ExplodingTensor as ExplodingTensor
+from tdbg.rules.builtin.tensors.limits import Above as Above
+from tdbg.rules.builtin.tensors.limits import Below as Below
+from tdbg.rules.builtin.tensors.limits import Outside as Outside
 from tdbg.rules.builtin.tensors.unchanged import UnchangedTensor as UnchangedTensor
 from tdbg.rules.builtin.tensors.variance import TensorVariance as TensorVariance
 from tdbg.rules.builtin.time.batch_size import BatchSize as BatchSize

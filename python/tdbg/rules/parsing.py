@@ -1,5 +1,7 @@
 """Parses rules: names, texts as ``DeadRelu(min_steps=4)``, or mappings.
 
+The name of a tensor that begins the parameters needs no quotes: ``Below(loss, 0.5)``.
+
 Thread safety: pure functions, except that a rule in a file is imported.
 """
 
@@ -9,13 +11,14 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from tdbg.config.documents import Located
 from tdbg.config.needs import Needs, every_need
 from tdbg.errors import ConfigurationError
-from tdbg.rules.registry import default_rules, make
+from tdbg.rules.registry import default_rules, get, make
 from tdbg.rules.rule import Rule
 
 __all__ = [
@@ -35,6 +38,8 @@ DEFAULT = "default"  # Stands for the default rules.
 _RULE = re.compile(
     r"\s*(?P<name>.+?\.py(?::\w*)?|[^\W\d]\w*)\s*(?P<call>\(.*\))?\s*", re.DOTALL
 )
+# The first parameter, if it is text without quotes: the name of a tensor.
+_BARE = re.compile(r"\(\s*(?P<name>[^\s\"'()\[\]{}=,\d+-][^\s\"'(){}=,]*)\s*(?=[,)])")
 
 
 def resolve(rules: RulesLike) -> tuple[Rule, ...]:
@@ -73,7 +78,8 @@ def needs_of(rules: RulesLike) -> tuple[Needs, ...]:
 def parse_rule(text: str) -> Rule:
     """Make a rule from ``NAME`` or ``NAME(parameter=literal, ...)``.
 
-    NAME is the name of a rule, or ``FILE.py:CLASS``.
+    NAME is the name of a rule, or ``FILE.py:CLASS``.  A rule that takes parameters by
+    position in Python takes them so here, too: ``Below(loss, 0.5)``.
 
     Raises:
         UnknownRule: If there is no rule of that name.
@@ -84,11 +90,16 @@ def parse_rule(text: str) -> Rule:
     call = None
     if match is not None:
         # Parsed as Python, but never executed.
-        call = _call(match["call"] or "()")
+        call = _call(_BARE.sub(_quoted, match["call"] or "()", count=1))
     if match is None or call is None:
         msg = f"rule {text!r}: write NAME or 'NAME(parameter=value, ...)'"
         raise ConfigurationError(msg)
-    return make(match["name"].strip(), **call)
+    name, (values, parameters) = match["name"].strip(), call
+    by_position = _named(text, name, values)
+    for twice in by_position.keys() & parameters.keys():
+        msg = f"rule {text!r} has {twice} twice: by position and by name"
+        raise ConfigurationError(msg)
+    return make(name, **by_position, **parameters)
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[Rule, ...]:
@@ -133,19 +144,36 @@ def _resolve(rule: object) -> tuple[Rule, ...]:
     raise ConfigurationError(msg)
 
 
-def _call(text: str) -> dict[str, object] | None:
-    """Return the keywords of a call; None if there are other arguments."""
+def _quoted(bare: re.Match[str]) -> str:
+    return f"({bare['name']!r}"
+
+
+def _named(text: str, name: str, values: Sequence[object]) -> dict[str, object]:
+    """Return the parameters of a rule that were given by position, by name."""
+    if not values:
+        return {}
+    given: Any = get(name)
+    known = [field.name for field in fields(given) if not field.kw_only]
+    if len(values) > len(known):
+        msg = f"rule {text!r}: write NAME or 'NAME(parameter=value, ...)'"
+        raise ConfigurationError(msg)
+    return dict(zip(known, values, strict=False))
+
+
+def _call(text: str) -> tuple[list[object], dict[str, object]] | None:
+    """Return the values and keywords of a call; None if it is none of literals."""
     try:
         expression = ast.parse(f"f{text}", mode="eval").body
-        if not isinstance(expression, ast.Call) or expression.args:
+        if not isinstance(expression, ast.Call):
             return None
         if not isinstance(expression.func, ast.Name):
             return None
         if any(keyword.arg is None for keyword in expression.keywords):
             return None
-        return {
+        keywords = {
             str(keyword.arg): ast.literal_eval(keyword.value)
             for keyword in expression.keywords
         }
+        return [ast.literal_eval(each) for each in expression.args], keywords
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None

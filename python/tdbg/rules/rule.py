@@ -136,6 +136,19 @@ class Rule(ABC):
         del training
         return ""
 
+    def absent(self, names: Iterable[str]) -> str | None:
+        """Say that nothing in the run has the names that the user gave the rule.
+
+        Args:
+            names: Those of the run's tensors and scalars.
+
+        Returns:
+            "" if something has them; None, as by default, if the user gives the rule
+            none: ``needs`` then tells what is missing.
+        """
+        del names
+        return None
+
     def selects(self, tensor: TensorInfo) -> bool:
         """Return whether the rule judges a tensor; by default, as ``needs`` says."""
         return any(

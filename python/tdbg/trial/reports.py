@@ -147,15 +147,18 @@ def _told_span(writer: WriterReader) -> dict[ModeKeys, tuple[int, int]]:
 
 
 def findings(run: RunState) -> list[Finding]:
-    """Return all engines' findings, by step; what two of them found is there once."""
-    found: dict[tuple[str, str, int, str], Finding] = {}
+    """Return all engines' findings, by step; what two of them found is there once.
+
+    One rule may judge one tensor by several limits; each has findings of its own.
+    """
+    found: dict[tuple[str, str, int, str, float | None], Finding] = {}
     for event in events(run, "finding"):
         try:
             finding = Finding.from_json(event.data)
         except ValueError:
             continue  # A later tdbg's; the event itself is in events().
-        key = (finding.rule, finding.tensor, finding.step, finding.phase)
-        found[key] = finding
+        place = finding.rule, finding.tensor, finding.step, finding.phase
+        found[*place, finding.threshold] = finding
     in_order = sorted(found.values(), key=lambda finding: finding.step)
     return [each.in_training(run.training_steps_at) for each in in_order]
 

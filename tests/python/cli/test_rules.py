@@ -39,7 +39,7 @@ def test_every_rule_is_listed_with_meaning_severity_needs_and_cost() -> None:
         rule = found[name]
         assert rule["meaning"].endswith("."), name
         assert rule["severities"], name
-        assert rule["by_default"] == (name != "SimilarAcrossRuns")
+        assert rule["by_default"] == rules.get(name).by_default
         assert rule["error"] == ""
         assert all(rule["captures"])
         assert len(rule["captures"]) == len(rule["needs"])

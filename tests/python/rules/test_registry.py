@@ -76,7 +76,12 @@ def test_rules_of_tdbg_are_there_by_name_and_by_default():
     assert list(registry.BUILT_IN) == sorted(registry.BUILT_IN)
     assert set(registry.BUILT_IN) <= set(rules.names())
     default = [rule.name for rule in rules.default_rules()]
-    assert set(registry.BUILT_IN) - set(default) == {"SimilarAcrossRuns"}
+    assert set(registry.BUILT_IN) - set(default) == {
+        "Above",
+        "Below",
+        "Outside",
+        "SimilarAcrossRuns",
+    }
     assert default == sorted(default)
     for name in registry.BUILT_IN:
         assert rules.get(name).__name__ == name
@@ -181,7 +186,14 @@ def test_whoever_reads_values_has_rows_to_find_them_by() -> None:
 
 
 # What a rule cannot be made without.
-GIVEN: dict[str, dict[str, Any]] = {"SimilarAcrossRuns": {"other_runs": ("runs/a",)}}
+GIVEN: dict[str, dict[str, Any]] = {
+    "Above": {"tensor": "loss", "limit": 1.0},
+    "Below": {"tensor": "loss", "limit": 1.0},
+    "Outside": {"tensor": "loss", "low": 1.0, "high": 2.0},
+    "SimilarAcrossRuns": {"other_runs": ("runs/a",)},
+}
+# Rules whose limits may be any number.
+LIMITS, ANY_NUMBER = ("Above", "Below", "Outside"), {"limit", "low", "high"}
 
 
 class Nothing:
@@ -201,6 +213,7 @@ NUMBERS = [
     (name, parameter)
     for name, parameter, default in PARAMETERS
     if isinstance(default, int | float) and not isinstance(default, bool)
+    if not (name in LIMITS and parameter in ANY_NUMBER)
 ]
 # Where None says: do not compare.
 MAY_BE_NONE = {

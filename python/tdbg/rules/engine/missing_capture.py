@@ -125,6 +125,12 @@ def describe_missing(
     """
     training, requested = facts(), trial.configuration()
     try:
+        unnamed = rule.absent(trial.tensor_names())
+        if unnamed is not None:
+            why = (
+                f"nothing to judge: {unnamed}" if unnamed else _too_little(rule, trial)
+            )
+            return Silence("" if has_judged else why)
         has_judged &= training.n_bins >= rule.fewest_bins
         why = "" if has_judged else rule.inapplicable(training)
         if why:
@@ -133,8 +139,7 @@ def describe_missing(
         tables = frozenset[str]().union(*(need.profile for need in needs))
         if tables:
             absent = sorted(tables - training.profile)
-            unreported = rule.unjudged(training)
-            return Silence("" if has_judged else _unprofiled(rule, absent, unreported))
+            return _of_profile(rule, absent, training, has_judged=has_judged)
         if training.has_trees:
             needs = _of_trees(needs)
         ways = _unregistered(requested)
@@ -143,16 +148,34 @@ def describe_missing(
     except Exception:  # User code: `needs` of a rule may raise anything.
         needs, requested, lacking, rare = (), {}, [], ""
     if lacking:
-        is_some = has_judged and not is_blind
-        how = (
-            "some of what the rule needs is missing" if is_some else "nothing to judge"
-        )
-        return Silence(f"{how}: {'; '.join(lacking)}")
+        return _lacking(lacking, is_some=has_judged and not is_blind)
     if has_judged and not is_blind:
         return Silence()
     if not is_blind:
         return Silence("; ".join(filter(None, (_too_little(rule, trial), rare))))
     return Silence(_unseen(rule, needs, requested))
+
+
+def _of_named(rule: Rule, absent: str, trial: Trial, *, has_judged: bool) -> Silence:
+    """Say why a rule gave no verdict on what the user named, if so."""
+    if has_judged:
+        return Silence()
+    why = f"nothing to judge: {absent}" if absent else _too_little(rule, trial)
+    return Silence(why)
+
+
+def _lacking(lacking: Iterable[str], *, is_some: bool) -> Silence:
+    """Say what a rule lacks; *is_some*: and that it has the rest."""
+    how = "some of what the rule needs is missing" if is_some else "nothing to judge"
+    return Silence(f"{how}: {'; '.join(lacking)}")
+
+
+def _of_profile(
+    rule: Rule, absent: Sequence[str], training: TrainingFacts, *, has_judged: bool
+) -> Silence:
+    """Say why a rule about the profile gave no verdict, if so."""
+    unreported = rule.unjudged(training)
+    return Silence("" if has_judged else _unprofiled(rule, absent, unreported))
 
 
 def _unseen(
