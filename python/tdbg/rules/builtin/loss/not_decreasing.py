@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tdbg.config.kinds import REGRESSIONS
 from tdbg.config.quantities import exact, number, percent
 from tdbg.modes import TRAINING, ModeKeys
+from tdbg.rules.builtin.loss.constant_answer import constant_answer
 from tdbg.rules.builtin.loss.loss_series import (
     FIRST,
     LossRule,
@@ -19,6 +21,7 @@ from tdbg.rules.builtin.loss.loss_series import (
     trend_of,
 )
 from tdbg.rules.builtin.loss.moving_goals import need_not_fall
+from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number, check_regex, finds, mode_of
 from tdbg.rules.window import (
@@ -62,6 +65,10 @@ class LossNotDecreasing(LossRule):
     data, without noise, which may be flat once it is below the very first one.  It
     reports a loss at once when its last 10 values are all above its first 10.
 
+    A flat loss is a warning while a constant answer would do as well.  Below that, or
+    if nobody knows what a constant answer would give, it is an info: that may be as low
+    as the loss can get.
+
     Args:
         window: Recorded steps in each of the two windows.
         fall_percent: Least percentage by which the loss must fall from one window to
@@ -75,6 +82,7 @@ class LossNotDecreasing(LossRule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.LEARNING
 
     window: int = 50
@@ -146,11 +154,13 @@ class LossNotDecreasing(LossRule):
         found = np.flatnonzero(severities > OK)
         free = need_not_fall(window, table, i, 2 * self.window, trend.columns[found])
         severities[found[free]] = UNKNOWN
+        is_open = _has_no_reference(window, table, i, trends)
+        severities[(severities > OK) & ~risen & is_open] = Severity.INFO
 
         def describe(j: int) -> Description:
             if risen[j]:
                 return self._describe_rise(float(rises[j]), trend.start)
-            return self._describe(trends[j], j)
+            return self._describe(trends[j], j, is_sure=not is_open[j])
 
         steps = table.steps[trend.columns]
         return Evaluation.of_one(
@@ -203,7 +213,7 @@ class LossNotDecreasing(LossRule):
             advice=_RISES,
         )
 
-    def _describe(self, trend: Trend, j: int) -> Description:
+    def _describe(self, trend: Trend, j: int, *, is_sure: bool) -> Description:
         before, now = float(trend.before[j]), float(trend.now[j])
         error, start = float(trend.error[j]), trend.start
         change = 100.0 * (before - now) / abs(before) if before else 0.0
@@ -232,10 +242,16 @@ class LossNotDecreasing(LossRule):
             value=change,
             threshold=requested,
             evidence=Evidence("mean", before - requested / 100.0 * abs(before)),
-            advice=_RISES if has_risen else lambda words: words.not_learning,
+            advice=_RISES
+            if has_risen
+            else lambda words: f"{'' if is_sure else MAYBE}{words.not_learning}",
         )
 
 
+MAYBE = (
+    "That may be as low as this loss can get: judge the model by a measure whose best "
+    "value you know. If it has not learned: "
+)
 _RISES = (
     "The loss rises: lower the learning rate, and check the labels and the sign of the "
     "loss."
@@ -246,6 +262,27 @@ def _is_of_trees(window: Window, table: Table) -> bool:
     """Return whether the losses are those of all data, as boosted trees have them."""
     info = window.model_info_at(int(table.steps[-1]))
     return info is not None and info.trees is not None
+
+
+def _has_no_reference(
+    window: Window, table: Table, i: int, trends: Sequence[Trend]
+) -> NDArray[np.bool_]:
+    """Find where nobody knows whether a flat loss could be lower.
+
+    That is so for losses of unknown kinds, and where a model does better than any
+    constant answer.  A regression that has not moved from its start is no better.
+    """
+    info = window.model_info_at(int(table.steps[-1]))
+    answer = constant_answer(table, i, info, trends[0].start)
+    now, error = (
+        np.array([getattr(trend, each)[j] for j, trend in enumerate(trends)])
+        for each in ("now", "error")
+    )
+    too_high = answer.shows_too_high(now, error)
+    if kind_of(info, table.names[i]) in REGRESSIONS:
+        near = [_is_near(trend)[j] & ~trend.fell[j] for j, trend in enumerate(trends)]
+        too_high |= np.array(near, dtype=bool)
+    return ~too_high
 
 
 def _is_near(trend: Trend) -> NDArray[np.bool_]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.kinds import CLASSIFICATIONS, Kind
 from tdbg.config.quantities import number, percent
 from tdbg.modes import TRAINING, ModeKeys
+from tdbg.rules.builtin.loss.constant_answer import ConstantAnswer, constant_answer
 from tdbg.rules.builtin.loss.loss_series import (
     FIRST,
     LossRule,
@@ -22,13 +22,12 @@ from tdbg.rules.builtin.loss.loss_series import (
     trend_of,
 )
 from tdbg.rules.builtin.loss.moving_goals import need_not_fall
-from tdbg.rules.columns import kind_of, median
+from tdbg.rules.columns import median
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
-    Bools,
     Description,
     Evaluation,
     Floats,
@@ -39,15 +38,12 @@ from tdbg.rules.window import (
 from tdbg.run.findings import Severity, Stage
 
 if TYPE_CHECKING:
-    from tdbg.run.model_info import ModelInfo
+    pass
 
 __all__ = ["Underfitting"]
 
 # Significance, in standard errors.
 CERTAINTY = 2.0
-# A regression is no better than a constant answer if its loss is above the first share
-# of the targets' variance; above the second, the loss may be a sum, not a mean.
-OF_VARIANCE, OF_SUM = 0.95, 2.0
 MAYBE = (
     "That may be as low as this loss can get. Compare the model with a simple "
     "baseline, by a measure whose best value you know. If it is no better, it "
@@ -63,11 +59,11 @@ NORMAL = 5.0
 class Underfitting(LossRule):
     """Report models whose training and validation losses stay high and flat.
 
-    The finding is a warning where the rule knows what a better model could reach: the
-    loss of a classifier, which starts at that of guessing, or a squared error that is
-    no better than that of a constant answer.  Otherwise it is an info, since nobody
-    knows how low such a loss can be.  The rule skips denoisers: the data limit how much
-    noise a model can recognize.
+    The finding is a warning where the rule knows what a model reaches that ignores its
+    inputs, and this one is no better: the loss of a classifier that answers with the
+    shares of the classes, or the squared error of the targets' mean.  Otherwise it is
+    an info, since nobody knows how low such a loss can be.  The rule skips denoisers:
+    the data limit how much noise a model can recognize.
 
     Args:
         num_steps: Recorded steps in each of the two stretches of training to compare.
@@ -122,7 +118,7 @@ class Underfitting(LossRule):
                     steps = table.steps[trend.columns]
                     held = self._validation(window, evaluated, name, steps)
                     info = window.model_info_at(int(steps[-1]))
-                    reference = _reference_of(table, i, info)
+                    reference = constant_answer(table, i, info, trend.start)
                     judged = self._judge(
                         name, table.mode, steps, trend, held, reference
                     )
@@ -171,7 +167,7 @@ class Underfitting(LossRule):
         steps: NDArray[np.int64],
         trend: Trend,
         held: Floats,
-        reference: _Reference,
+        reference: ConstantAnswer,
     ) -> Evaluation:
         before, now, start = trend.before, trend.now, trend.start
         limit = start - self.learned_percent / 100.0 * abs(start)
@@ -184,7 +180,7 @@ class Underfitting(LossRule):
         severities[sound & ~np.isnan(now)] = OK
         high = (now > limit) & ~(held <= limit)
         severities[surely_flat & high] = Severity.INFO
-        is_too_high = reference.shows_too_high(now)
+        is_too_high = reference.shows_too_high(now, trend.error)
         severities[surely_flat & high & is_too_high] = Severity.WARNING
 
         def describe(j: int) -> Description:
@@ -210,51 +206,6 @@ class Underfitting(LossRule):
             )
 
         return Evaluation.of_one(name, steps, mode, severities, describe)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reference:
-    """The loss of a model that ignores its inputs.
-
-    Attributes:
-        is_start: Whether it is where the loss starts: a classifier guesses at first,
-            and boosted trees answer with the mean.
-        constant: The mean squared error of answering with the mean of the targets, by
-            their first batches; NaN: the loss is another one, or nobody captured them.
-    """
-
-    is_start: bool
-    constant: float
-
-    def shows_too_high(self, loss: Floats) -> Bools:
-        """Return where a loss that is flat, and not far below its start, is too high.
-
-        Anywhere, if it starts at the reference; else where it is near the constant's.
-        """
-        is_near = (loss > OF_VARIANCE * self.constant) & (loss < OF_SUM * self.constant)
-        result: Bools = is_near | self.is_start
-        return result
-
-    def __str__(self) -> str:
-        if np.isnan(self.constant):
-            return ""
-        constant = number(self.constant, 4)
-        return (
-            "; to answer with the mean of the targets would give a mean squared error "
-            f"of {constant}"
-        )
-
-
-def _reference_of(table: Table, loss: int, info: ModelInfo | None) -> _Reference:
-    kind = kind_of(info, table.names[loss])
-    is_start = kind in CLASSIFICATIONS or (info is not None and info.trees is not None)
-    label = table.names[loss].removesuffix("_output_0") + "_input_1"
-    if kind != Kind.MSE or label not in table.names:
-        return _Reference(is_start, math.nan)
-    i = table.names.index(label)
-    first = table.known[i] & (table["count"][i] > 0) & (table.ordinal[i] <= FIRST)
-    variances = table["m2"][i, first] / table["count"][i, first]
-    return _Reference(is_start, float(median(variances)))
 
 
 def _are_of_noise(table: Table, loss: int) -> bool:

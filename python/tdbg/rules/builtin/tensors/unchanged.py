@@ -13,12 +13,14 @@ from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import affected, number, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.tensors.tensor_rule import TensorRule
+from tdbg.rules.builtin.weights.zero_learning_rate import RATE
 from tdbg.rules.columns import GRADIENT, model_info_of_steps, parameter_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import built_in, check_number
 from tdbg.rules.table import streak_spans
 from tdbg.rules.window import (
     LASTING,
+    OK,
     Bools,
     Description,
     Evaluation,
@@ -41,6 +43,8 @@ Value = TypeVar("Value", bound=np.generic)
 # A training has converged when the gradient's norm is this share of the weight's, and
 # this share of the first gradient's.
 NEXT_TO_NOTHING, FALLEN = 1e-5, 1e-2
+# Elements are all of one size if their L2 norm says so within this, relatively.
+ROUNDING = 1e-6
 NO_UPDATE = (
     "Check that the optimizer has these parameters, that its learning rate is not "
     "zero, and that updates are not below the precision of the weights (0.4% in "
@@ -57,7 +61,8 @@ class UnchangedTensor(TensorRule):
     The rule judges a weight or bias only at steps with a gradient, so that it does not
     report frozen parameters, and only while that gradient is not next to nothing, as at
     the end of a training by LBFGS.  It also judges weights whose optimizer steps while
-    no parameter gets a gradient.
+    no parameter gets a gradient.  What explains why a weight stands still makes the
+    finding an info: a gradient that is exactly zero or has become small, or a clamp.
 
     Args:
         num_steps: Number of recorded steps that must be equal.
@@ -69,6 +74,7 @@ class UnchangedTensor(TensorRule):
         ConfigurationError: If a parameter is out of its range or not of its kind.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.STANDSTILL
 
     num_steps: int = 3
@@ -84,10 +90,10 @@ class UnchangedTensor(TensorRule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of the collections, and of the gradients of parameters."""
+        """Rows of the collections, and of parameters' gradients and learning rates."""
         requested = built_in(self.collections)
         if requested & {"weights", "biases"}:
-            requested |= {"gradients"}
+            requested |= {"gradients", "scalars"}
         return with_beginning(Needs(collections=requested))
 
     @property
@@ -101,32 +107,37 @@ class UnchangedTensor(TensorRule):
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select the tensors of the collections or the expression, and gradients."""
-        return tensor.role == "gradient" or self.is_named(tensor)
+        """Select the tensors to judge, gradients, and learning rates."""
+        is_witness = tensor.role == "gradient" or RATE.match(tensor.name) is not None
+        return is_witness or self.is_named(tensor)
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Compare each row with the one before it."""
         for table in window.tables():
             chosen = self._judged(table)
             if len(chosen):
-                trained = _trained(table, chosen)
+                gradients = _gradients_of(table, chosen)
                 judged = table.select(chosen)
+                trained = ~gradients.has_arrived(judged)
                 _leave_out_absent(window, judged, trained)
                 without = self._without_gradients(window, table, judged)
-                yield self._judge(judged, trained | without, without)
+                yield self._judge(judged, gradients, trained | without, without)
 
     def _judged(self, table: Table) -> NDArray[np.intp]:
-        """Return the tensors to judge; gradients only serve to judge parameters."""
+        """Return the tensors to judge; the others only serve to judge parameters."""
         if self.tensor_regex is None:
             # The answer is the same for all gradients, and there are many.
             every = self.is_named(TensorInfo(name="", role="gradient"))
-            judged = [every or role != "gradient" for role in table.roles]
-        else:
             judged = [
-                role != "gradient" or self.is_named(TensorInfo(name=name, role=role))
+                every if role == "gradient" else self._is_judged(name, role)
                 for name, role in zip(table.names, table.roles, strict=True)
             ]
+        else:
+            judged = list(map(self._is_judged, table.names, table.roles))
         return np.flatnonzero(judged)
+
+    def _is_judged(self, name: str, role: str) -> bool:
+        return self.is_named(TensorInfo(name=name, role=role))
 
     def _without_gradients(self, window: Window, table: Table, judged: Table) -> Bools:
         """Find the steps at which an optimizer stepped without any gradient."""
@@ -135,6 +146,7 @@ class UnchangedTensor(TensorRule):
             return result
         gradients = [role == "gradient" for role in table.roles]
         absent = np.logical_not(table.present[gradients].any(axis=0))
+        absent &= self._optimizer_stepped(table)
         if not absent.any():
             return result
         for model_info, steps in model_info_of_steps(window, judged):
@@ -148,7 +160,25 @@ class UnchangedTensor(TensorRule):
                     result[i, steps] = absent[steps]
         return result
 
-    def _judge(self, table: Table, trained: Bools, without: Bools) -> Evaluation:
+    def _optimizer_stepped(self, table: Table) -> Bools:
+        """Find the steps shortly before which an optimizer stepped.
+
+        Its learning rate tells, which is recorded at some of its steps.  A forward pass
+        in training mode without a gradient, such as one that draws samples, ends a
+        step, too.  Where no rate was ever recorded, nothing tells them apart.
+        """
+        rates = [RATE.match(name) is not None for name in table.names]
+        steps = table.steps
+        if not any(rates):
+            return np.ones(len(steps), dtype=bool)
+        rated = table.present[rates].any(axis=0)
+        latest = np.maximum.accumulate(np.where(rated, steps, -1))
+        earlier = np.maximum(np.arange(len(steps)) - self.num_steps + 2, 0)
+        return np.asarray(latest >= np.minimum(steps - LASTING + 1, steps[earlier]))
+
+    def _judge(
+        self, table: Table, gradients: _Gradients, trained: Bools, without: Bools
+    ) -> Evaluation:
         # A skipped step leaves the weights as they are, by design.
         known = table.known & trained & ~table.skipped[np.newaxis, :]
         # Tensors full of NaN stay so; ExplodingTensor reports them.
@@ -164,13 +194,24 @@ class UnchangedTensor(TensorRule):
         differs = self._values_differ(table, fires)
         fires &= ~differs
         same &= ~differs
-        severities = np.where(fires, int(Severity.WARNING), 0)
+        # Only a weight that others leave behind is held by a clamp.
+        is_held = _is_of_one_size(table) & (known & compared & ~same).any(axis=0)
+        is_explained = is_held | gradients.is_zero | gradients.has_fallen
+        severities = np.where(fires, int(Severity.WARNING), OK)
+        severities[fires & is_explained & ~without] = Severity.INFO
 
         def describe(i: int, j: int) -> Description:
             unchanged = int(np.count_nonzero(fires[:, j]))
             judged = int(np.count_nonzero(known[:, j]))
             within = f" within rtol {self.rtol:g} and atol {self.atol:g}"
             is_exact = self.rtol == self.atol == 0
+            why = ""
+            if severities[i, j] == Severity.INFO:
+                why = _IS_HELD
+                if gradients.is_zero[i, j]:
+                    why = _NO_SLOPE
+                elif gradients.has_fallen[i, j]:
+                    why = _LITTLE_SLOPE
             return Description(
                 message=(
                     "The training does not change this tensor: it was "
@@ -179,7 +220,7 @@ class UnchangedTensor(TensorRule):
                     f"{'' if is_exact else within} (mean "
                     f"{number(table['mean'][i, j], 6)}, L2 norm "
                     f"{number(table['l2'][i, j], 6)}). "
-                    f"{affected(unchanged, judged, 'tensor')}"
+                    f"{affected(unchanged, judged, 'tensor')}{why}"
                 ),
                 value=0.0,
                 threshold=self.rtol,
@@ -245,25 +286,76 @@ class UnchangedTensor(TensorRule):
         return bool(np.allclose(a, b, self.rtol, self.atol, equal_nan=True))
 
 
-def _trained(table: Table, chosen: NDArray[np.intp]) -> Bools:
-    """Find rows of no parameter, or whose parameter has a gradient to follow.
+_NO_SLOPE = (
+    " Its gradient is exactly zero, as that of an expert without tokens, so that "
+    "nothing would change it."
+)
+_LITTLE_SLOPE = (
+    " Its gradient is below 1% of its first one: it may have arrived where it can get."
+)
+_IS_HELD = (
+    " All its elements are of one size, as at the bounds of a clamp, and other tensors "
+    "do change."
+)
 
-    None is left once the training has converged: LBFGS stays at the minimum it found.
+
+@dataclass(frozen=True, slots=True)
+class _Gradients:
+    """The L2 norms of the gradients of judged tensors.
+
+    Attributes:
+        norms: Tensors x steps; NaN: no gradient, or no parameter.
+        first: Of each tensor in the training; NaN: it is too far back.
+        is_parameter: Whether a tensor should have a gradient.
     """
+
+    norms: Floats
+    first: Floats
+    is_parameter: Bools
+
+    @property
+    def is_zero(self) -> Bools:
+        """Where a gradient is there, and exactly zero."""
+        zero: Bools = self.norms == 0
+        return zero
+
+    @property
+    def has_fallen(self) -> Bools:
+        """Where a gradient has become small since the training began."""
+        fallen: Bools = self.norms < FALLEN * self.first[:, np.newaxis]
+        return fallen
+
+    def has_arrived(self, table: Table) -> Bools:
+        """Return where a parameter has no gradient to follow, or none is left.
+
+        None is left once the training has converged: LBFGS stays at the minimum it
+        found.
+        """
+        is_nothing = self.norms <= NEXT_TO_NOTHING * table["l2"]
+        arrived: Bools = np.isnan(self.norms) | (is_nothing & self.has_fallen)
+        return arrived & self.is_parameter[:, np.newaxis]
+
+
+def _gradients_of(table: Table, chosen: NDArray[np.intp]) -> _Gradients:
     index = {name: i for i, name in enumerate(table.names)}
-    result = np.ones((len(chosen), len(table.steps)), dtype=bool)
+    norms = np.full((len(chosen), len(table.steps)), np.nan)
+    first = np.full(len(chosen), np.nan)
+    parameters = [table.roles[i] in {"weight", "bias"} for i in chosen.tolist()]
     for row, i in enumerate(chosen.tolist()):
-        if table.roles[i] in {"weight", "bias"}:
-            gradient = index.get(GRADIENT + table.names[i])
-            if gradient is None:
-                result[row] = False
-                continue
-            weights, norms = table["l2"][[i, gradient]]
-            first = norms[table.present[gradient] & (table.ordinal[gradient] == 1)]
-            began = float(first[0]) if len(first) else 0.0
-            arrived = (norms <= NEXT_TO_NOTHING * weights) & (norms < FALLEN * began)
-            result[row] = table.present[gradient] & ~arrived
-    return result
+        gradient = index.get(GRADIENT + table.names[i]) if parameters[row] else None
+        if gradient is not None:
+            present = table.present[gradient]
+            norms[row, present] = table["l2"][gradient, present]
+            began = norms[row, present & (table.ordinal[gradient] == 1)]
+            first[row] = began[0] if len(began) else np.nan
+    return _Gradients(norms, first, np.array(parameters, dtype=bool))
+
+
+def _is_of_one_size(table: Table) -> Bools:
+    """Find tensors whose elements all have one magnitude, as at bounds of a clamp."""
+    size = np.maximum(np.abs(table["min"]), np.abs(table["max"]))
+    wide = np.sqrt(table["count"]) * size
+    return np.asarray(np.abs(table["l2"] - wide) <= ROUNDING * wide)
 
 
 def _no_gradient(words: Vocabulary) -> str:

@@ -123,8 +123,8 @@ def test_in_a_game_of_several_optimizers_and_losses_none_need_fall():
         return [finding.severity for finding in told]
 
     assert found(2, 0, 1) == []
-    # A loss of unknown kind that is flat is no more than an info of Underfitting.
-    told = [Severity.WARNING, Severity.INFO]
+    # A loss of unknown kind that is flat is no more than an info.
+    told = [Severity.INFO, Severity.INFO]
     assert found(1, 0, 1) == found(0, 0, 1, total=[2.3]) == told
     assert found(0, 0, 1, total=[0.3, 2.3]) == [], "one line begins both passes"
     assert found(0, 0, 0, total=[0.3, 2.3]) == told, "micro-batches"
@@ -200,3 +200,23 @@ def test_each_loss_is_judged_by_itself():
         run.step(step, {"L1Loss_output_0": [2.3], "MSELoss_output_0": [falls]})
     (finding,) = judge(run, LossNotDecreasing())
     assert finding.tensor == "L1Loss_output_0"
+
+
+@pytest.mark.parametrize(
+    ("level", "severity"), [(0.67, Severity.WARNING), (0.6, Severity.INFO)]
+)
+def test_a_classifier_that_beats_a_constant_answer_may_be_flat(
+    level: float, severity: Severity
+):
+    """Six of ten labels are of one class: always to say so gives 0.673."""
+    random = np.random.default_rng(0)
+    run = FakeRun()
+    for step in range(160):
+        loss = max(level, 0.693 - 0.01 * step) + 0.01 * random.standard_normal()
+        labels = (random.random(64) < 0.6).astype(np.int64)
+        rows = {"CrossEntropyLoss_output_0": [loss], "CrossEntropyLoss_input_1": labels}
+        run.step(step, rows)
+        run.value(step, "CrossEntropyLoss_input_1", labels)
+    (finding,) = judge(run, LossNotDecreasing())
+    assert finding.severity is severity
+    assert ("as low as this loss can get" in finding.advice) is (severity == 1)

@@ -232,6 +232,37 @@ def test_without_evaluation_training_alone_is_judged():
     assert finding.step == 199
 
 
+def classified(level: float, share: float = 0.6) -> FakeRun:
+    """A loss of two classes that starts at chance and is flat at a level."""
+    random = np.random.default_rng(0)
+    run = FakeRun()
+    for step in range(260):
+        loss = max(level, 0.693 - 0.01 * step) + 0.03 * random.standard_normal()
+        labels = (random.random(64) < share).astype(np.int64)
+        run.step(step, {LOSS: [loss], f"{LOSS[:-8]}input_1": labels})
+        run.value(step, f"{LOSS[:-8]}input_1", labels)
+    return run
+
+
+def test_a_classifier_that_beats_the_shares_of_its_classes_has_learned_something():
+    """Labels that chance decides leave the loss high, and nobody knows how high."""
+    (note,) = judge(classified(0.61), Underfitting())
+    assert note.severity is Severity.INFO
+    assert "the shares of the classes would give about 0.6" in note.message
+    (finding,) = judge(classified(0.67), Underfitting())
+    assert finding.severity is Severity.WARNING
+
+
+def test_a_loss_that_starts_below_its_reference_is_not_compared_with_it():
+    """Weights of classes made it another mean."""
+    run = classified(0.3, share=0.5)
+    for step in range(260):
+        run.step(step, {LOSS: [0.35 if step < 20 else 0.3]})
+    (finding,) = judge(run, Underfitting())
+    assert finding.severity is Severity.WARNING
+    assert "shares" not in finding.message
+
+
 @pytest.mark.parametrize("rule", [Overfit(), Overtraining(), Underfitting()])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_cut_into_windows_changes_nothing(rule: Overfit, seed: int):

@@ -259,6 +259,59 @@ def test_where_gradients_end_nothing_moves_any_more():
     assert "no parameter has a gradient" in found[0].advice
 
 
+def test_samples_drawn_in_training_mode_are_no_steps_of_an_optimizer():
+    """Where an optimizer steps, its rate is recorded."""
+    run = untrained(40)
+    for step in range(10):
+        rate = {"scalar/optimizer/group_0/lr": [0.1], "gradient/0.weight": [1.0]}
+        run.step(step, {"0.weight": [0.5 + step], "1.weight": [step], **rate})
+    for step in range(10, 40):
+        run.step(step, {"0.weight": [99.0], "1.weight": [99.0]})
+    assert judge(run, UnchangedTensor()) == []
+    for step in range(10, 40):
+        run.step(step, {"scalar/optimizer/group_0/lr": [0.1]})
+    assert len(judge(run, UnchangedTensor())) == 2
+
+
+def clamped(*, others_move: bool, values: list[float]) -> FakeRun:
+    run = FakeRun(every=10)
+    for step in range(6):
+        moved = 1.0 + step if others_move else 1.0
+        rows = {"0.weight": values, "1.weight": [moved, 0.25]}
+        run.step(step, {**rows, **{f"gradient/{n}.weight": [0.1] for n in range(2)}})
+    return run
+
+
+@pytest.mark.parametrize("values", [[0.1, -0.1, 0.1], [4.6052], [0.0, 0.0, 0.0]])
+def test_a_weight_at_the_bounds_of_a_clamp_is_a_note_while_others_move(
+    values: list[float],
+):
+    (note,) = judge(clamped(others_move=True, values=values), UnchangedTensor())
+    assert note.severity is Severity.INFO
+    assert "clamp" in note.message
+    first, _ = judge(clamped(others_move=False, values=values), UnchangedTensor())
+    assert first.severity is Severity.WARNING
+
+
+def test_elements_between_the_bounds_should_move():
+    run = clamped(others_move=True, values=[0.1, -0.1, 0.05])
+    (finding,) = judge(run, UnchangedTensor())
+    assert finding.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("late", "says"), [(0.0, "exactly zero"), (0.005, "below 1% of its first")]
+)
+def test_a_gradient_that_asks_for_no_change_makes_it_a_note(late: float, says: str):
+    run = FakeRun(every=10)
+    weights(run, 0, 0.25, gradient=1.0 if late else 0.0)
+    for step in range(1, 6):
+        weights(run, step, 0.5, gradient=late)
+    (note,) = judge(run, UnchangedTensor())
+    assert note.severity is Severity.INFO
+    assert says in note.message
+
+
 def test_in_evaluation_nothing_need_move():
     run = untrained(30)
     for step in range(30):
