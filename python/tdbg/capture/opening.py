@@ -20,6 +20,7 @@ from tdbg.capture.policy import Policy
 from tdbg.capture.process import after_close, replace_sessions
 from tdbg.capture.ranks import AttemptId, Consensus, WriterIdentity, find_attempt
 from tdbg.capture.recorder import Recorder
+from tdbg.capture.replica_check import RankGroup
 from tdbg.capture.replicas import worker_rank
 from tdbg.capture.requests import Requests
 from tdbg.capture.session import RankPlace, Session
@@ -98,6 +99,7 @@ def open_session(spec: SessionSpec, adapter: FrameworkAdapter) -> Session:
             NullWriter(), policy, requests=_requests(options), raises_on_stop=raises
         )
         session.place = RankPlace(_place(out_dir), options.rank)
+        session.ranks = _ranks(options)
         return session
     refuse_unfit(out_dir, options.retention, options.spool_bytes)
     if isinstance(out_dir, str) and is_url(out_dir):
@@ -171,6 +173,7 @@ def _open_writing_session(
     )
     session.writes_as = WriterIdentity(run.uuid, options.rank, attempt)
     session.place = RankPlace(run.path, options.rank)
+    session.ranks = _ranks(options)
     configuration = _configuration(core, policy, options, adapter)
     if profiler is not None:
         configuration["profiler"] = profiler.to_json()
@@ -331,6 +334,13 @@ def _requests(
         leads = options.rank == options.workers[0]
         agreement = Consensus(options.rank_store, leads=leads)
     return Requests(listener, agreement=agreement)
+
+
+def _ranks(options: SessionOptions) -> RankGroup | None:
+    if options.world_size == 1 or options.rank_store is None:
+        return None
+    leads = options.rank == options.workers[0]
+    return RankGroup(options.rank_store, options.rank, options.world_size, leads)
 
 
 def _configuration(

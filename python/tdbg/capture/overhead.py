@@ -84,6 +84,10 @@ class OverheadMeter:
         self.total_ns += spent_ns
         self.once_ns += spent_ns
 
+    def excuse(self, spent_ns: int) -> None:
+        """Say that so much of the time under way is not taken again by each step."""
+        self.once_ns += spent_ns
+
     def end_step(self, rest_ns: int, spent_ns: int) -> int:
         """Return the time to charge to the step that ends, in nanoseconds.
 

@@ -38,6 +38,7 @@ from tdbg.run.schema import EventKind
 if TYPE_CHECKING:
     from tdbg._core import BatchCapture
     from tdbg.capture.ranks import WriterIdentity
+    from tdbg.capture.replica_check import RankGroup
     from tdbg.capture.writer import Writer
 
 __all__ = ["RankPlace", "Session"]
@@ -83,6 +84,8 @@ class Session(SessionSteps):
         writes_as: The run, the rank and the attempt that it writes; None: nothing.
         place: The directory of the run and the rank, also of a rank that writes
             nothing; None: the session belongs to no run.
+        ranks: The ranks that may have replicas of one model; None: they share no
+            store, or there is only one.
         framework: Name of the framework, as its adapter has it; may be empty.
     """
 
@@ -102,6 +105,7 @@ class Session(SessionSteps):
         self.is_live = is_live
         self.writes_as: WriterIdentity | None = None
         self.place: RankPlace | None = None
+        self.ranks: RankGroup | None = None
         self.framework = "" if adapter is None else adapter.name
         self.is_closed = False
         self.raises_on_stop = raises_on_stop
@@ -188,6 +192,10 @@ class Session(SessionSteps):
         """Count time as a cost of tdbg that comes once, such as a compilation."""
         self.meter.spend_once(spent_ns)
         self.clock.spend(spent_ns)
+
+    def excuse(self, spent_ns: int) -> None:
+        """Say that so much of the call under way is a cost that comes once."""
+        self.meter.excuse(spent_ns)
 
     # ---- what the user records by hand ---------------------------------------
 

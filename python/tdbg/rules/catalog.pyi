@@ -109,6 +109,9 @@ from tdbg.rules.builtin.weights.missing_gradient import (
 )
 from tdbg.rules.builtin.weights.model_copies import ModelCopies as ModelCopies
 from tdbg.rules.builtin.weights.not_in_optimizer import NotInOptimizer as NotInOptimizer
+from tdbg.rules.builtin.weights.replica_divergence import (
+    ReplicaDivergence as ReplicaDivergence,
+)
 from tdbg.rules.builtin.weights.running_statistics import (
     RunningStatistics as RunningStatistics,
 )

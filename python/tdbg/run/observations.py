@@ -48,6 +48,28 @@ class Fault(enum.StrEnum):
     AVERAGE_NEVER_MOVES = "average_never_moves"
     TARGET_NEVER_MOVES = "target_never_moves"
 
+    # Replicas of a model differ. A wrapper that reduces gradients was never called,
+    REPLICAS_BYPASS = "replicas_bypass"
+    # its latest forward prepared no reduction,
+    REPLICAS_UNSYNCED = "replicas_unsynced"
+    # or it does not know these parameters;
+    REPLICAS_LATE_PARAMETERS = "replicas_late_parameters"
+    # they differ from the start on,
+    REPLICAS_START = "replicas_start"
+    # in one element,
+    REPLICAS_ELEMENT = "replicas_element"
+    # or by less than rounding explains;
+    REPLICAS_ROUNDING = "replicas_rounding"
+    # ranks have not made the same steps,
+    REPLICAS_STEPS = "replicas_steps"
+    # or made others of equal gradients;
+    REPLICAS_UPDATES = "replicas_updates"
+    # gradients differ by a factor, or otherwise;
+    REPLICAS_SCALED = "replicas_scaled"
+    REPLICAS_GRADIENTS = "replicas_gradients"
+    # or only buffers differ.
+    REPLICAS_BUFFERS = "replicas_buffers"
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:

@@ -39,6 +39,7 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
     keywords_of,
     registered_session,
 )
+from tdbg.hooks.pytorch.capture.replicas import ReplicaTensors
 from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
@@ -286,6 +287,11 @@ class Hook(FrameworkHook):
             ),
         )
         self._model.watch = watch
+        if self._session.ranks is not None:
+            replicas = ReplicaTensors(
+                self._session, self._session.ranks, self._module_captures
+            )
+            watch.step_defined = replicas.optimizer_begins
         self._counting = CountingHooks(
             self._session, self._torch_mode, self._module_captures, watch
         )

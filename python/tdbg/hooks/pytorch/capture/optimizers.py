@@ -71,6 +71,7 @@ class OptimizerWatch:
         around: Captures around the step of an optimizer.
         keeps_gradients: Whether nobody clears the gradients of one of them.
         meets: The key of the hook of all optimizers, which finds them.
+        step_defined: Called when the optimizer that ends a step is about to step.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class OptimizerWatch:
         # The scale of the scaler whose step is under way.
         self._loss_scale: Any = None
         self.around = OptimizerStep(session, tables, remote)
+        self.step_defined: Callable[[], None] | None = None
         self.keeps_gradients = False
         self._kept: dict[int, KeptGradients] = {}
         self._silent_model = SilentModel(module_captures)
@@ -288,6 +290,7 @@ class OptimizerWatch:
         self._look_at_kept(key)
         self._first_updates.step_begins(optimizer)
         context = self._session.optimizer_begins(key, self._mode, from_latest=True)
+        self._tell_step(key)
         is_light = context is None or context.step_plan.is_light
         if not is_light:
             # First, for parameters are copied as they are captured.
@@ -311,6 +314,7 @@ class OptimizerWatch:
             The function that the optimizer calls in place of the closure.
         """
         context = self._session.optimizer_begins(key, self._mode, from_latest=False)
+        self._tell_step(key)
         if context is not None and not context.step_plan.is_light:
             self.around.prepare(key, context, optimizer, has_closure=True)
         self.around.begin(key, context, optimizer)
@@ -332,6 +336,10 @@ class OptimizerWatch:
         finally:
             self._session.add_event(self._events[key].ends)
             self._session.optimizer_ends(key, skipped)
+
+    def _tell_step(self, key: int) -> None:
+        if self.step_defined is not None and self._session.defines_step(key):
+            self.step_defined()
 
     def _look_at_kept(self, key: int) -> None:
         kept = self._kept.get(key)
