@@ -9,6 +9,7 @@ from tdbg.rules.builtin.activations.saturated import (
 )
 from tdbg.rules.builtin.data.class_imbalance import ClassImbalance as ClassImbalance
 from tdbg.rules.builtin.data.confusion import Confusion as Confusion
+from tdbg.rules.builtin.data.input_skew import InputSkew as InputSkew
 from tdbg.rules.builtin.data.nlp_sequence_ratio import (
     NLPSequenceRatio as NLPSequenceRatio,
 )

@@ -41,6 +41,12 @@ class Fault(enum.StrEnum):
     MOMENTUM_OF_ANOTHER_FRAMEWORK = "momentum_of_another_framework"
     FROZEN_STATISTICS_MOVE = "frozen_statistics_move"
 
+    # Inputs of evaluation: the channels of training in another order; all of them
+    # larger by one factor; each batch standardized by its own statistics.
+    CHANNELS_EXCHANGED = "channels_exchanged"
+    INPUTS_SCALED = "inputs_scaled"
+    SCALED_BY_BATCH = "scaled_by_batch"
+
     # Copies of a model: loaded weights that are the model's own; a copy whose weights
     # move, and which evaluates with old statistics; copies that never move.
     WEIGHTS_BY_REFERENCE = "weights_by_reference"

@@ -29,6 +29,7 @@ from tdbg.hooks.pytorch.capture.buffers import BufferTable
 from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 from tdbg.hooks.pytorch.capture.submodules import SubmoduleHooks
+from tdbg.hooks.pytorch.checks.input_statistics import InputStatistics
 from tdbg.hooks.pytorch.compile.graph_calls import new_target, report_call
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
@@ -132,6 +133,9 @@ class Begin(Callback):
             session = self.session
             session.run(self.module_capture.begin, module)
             session.clock.add_batch(args, kwargs)
+            inputs = self.module_capture.inputs
+            if inputs.is_interested(module):
+                session.run(inputs.take, module, args)
 
     def called(self, *_: Any) -> None:
         """Handle a call from a compiled graph."""
@@ -201,6 +205,7 @@ class ModuleCapture:
     Attributes:
         prefix: As it was given.
         part: The module inside that is being called by itself, if any.
+        inputs: Compares those of evaluation with those of training.
         begins: The event that a call of the root begins.
         ends: The event that a call of the root has ended.
     """
@@ -246,6 +251,7 @@ class ModuleCapture:
         )
         self._end_handle: Any = None
         self.part: nn.Module | None = None
+        self.inputs = InputStatistics(session, name)
         self.begins = StepEvent(self._repeat_begin)
         self.ends = StepEvent(self._repeat_end)
         self._part_handles: list[Any] = []

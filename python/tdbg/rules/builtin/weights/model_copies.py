@@ -101,8 +101,8 @@ def _of_target(observation: Observation) -> Description:
     steps = round(observation.numbers.get("steps", 0))
     return Description(
         message=(
-            f"The target network is never updated: up to step {steps:,}, the copy of "
-            f"{_name(observation)} that makes targets has the weights of the beginning."
+            f"The target network never moves: up to step {steps:,}, nobody has updated "
+            f"the copy of {_name(observation)} that makes the targets."
         ),
         value=0.0,
         threshold=1.0,

@@ -1,0 +1,208 @@
+"""Compare what a model is given in evaluation with what it is trained on.
+
+Means and deviations of each channel, of the first batches of both modes.  The batches
+of training tell by how much batches differ, so that a small batch of evaluation, or
+data of another kind, is no fault.  Three differences have only one explanation: the
+channels have changed places, all are larger by one factor, or each batch of evaluation
+was standardized by its own statistics.
+
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._C import _current_graph_task_id
+
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
+from tdbg.modes import TRAIN
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["InputStatistics"]
+
+# Batches of training and of evaluation, at most; of training at least.
+_MOST_TRAINED, _MOST_EVALUATED, _LEAST_TRAINED = 32, 64, 8
+# Elements of a batch that are read, and channels.
+_MOST_ELEMENTS, _MOST_CHANNELS = 1 << 18, 64
+# Channels of images, whose places may be exchanged.
+_IMAGE = {3, 4}
+# Standard errors: of what differs, and of what is the same.
+_FAR, _NEAR = 6.0, 3.0
+# Share of a deviation by which means must differ to matter.
+_MATTERS = 0.1
+# Factors between evaluation and training that are no chance.
+_SCALED, _ALIKE = 3.0, 0.1
+# Samples of a batch that was standardized by itself, and how exact it then is.
+_LEAST_SAMPLES, _EXACT = 4, 1e-3
+
+
+class _Batch(NamedTuple):
+    """Means and deviations of a batch by channel, and a number that tells it."""
+
+    n: int
+    mean: torch.Tensor
+    deviation: torch.Tensor
+    key: int
+    is_whole: bool
+
+
+class InputStatistics:
+    """Compare the inputs of a root in evaluation with those in training.
+
+    Args:
+        session: Writes what is seen.
+        name: The beginning of the names of the root's inputs.
+    """
+
+    __slots__ = ("_evaluated", "_is_over", "_name", "_session", "_trained")
+
+    def __init__(self, session: Session, name: str) -> None:
+        self._session = session
+        self._name = f"{name}_input_0"
+        self._trained: list[_Batch] = []
+        self._evaluated: list[_Batch] = []
+        self._is_over = False
+
+    def is_interested(self, module: nn.Module) -> bool:
+        """Return whether to call ``take`` as a call of the root begins."""
+        if module.training:
+            return len(self._trained) < _MOST_TRAINED and not self._is_over
+        return not self._is_over
+
+    def take(self, module: nn.Module, args: Sequence[Any]) -> None:
+        """Take the inputs of a call that begins."""
+        if _current_graph_task_id() != NOT_IN_BACKWARD:
+            return
+        given = next(iter(args), None)
+        is_training = module.training and torch.is_grad_enabled()
+        if is_training == module.training and isinstance(given, torch.Tensor):
+            self._take(given, is_training=is_training)
+
+    def _take(self, given: torch.Tensor, *, is_training: bool) -> None:
+        batches = self._trained if is_training else self._evaluated
+        batch = _batch_of(given)
+        if batch is None:
+            self._is_over = True
+            return
+        batches.append(batch)
+        n = len(self._evaluated)
+        if not is_training and n & (n - 1) == 0:
+            self._judge()
+        self._is_over |= n >= _MOST_EVALUATED
+
+    def _judge(self) -> None:
+        trained, evaluated = self._trained, self._evaluated
+        shapes = {each.mean.shape for each in (*trained, *evaluated)}
+        if len(trained) < _LEAST_TRAINED or len(shapes) > 1:
+            return
+        if _are_standardized(evaluated) and not _are_standardized(trained):
+            self._observe(Fault.SCALED_BY_BATCH, {"batches": len(evaluated)})
+            return
+        order = _other_order(trained, evaluated)
+        if order is not None:
+            words = {"order": ", ".join(map(str, order))}
+            self._observe(Fault.CHANNELS_EXCHANGED, {}, words)
+        elif (factor := _factor(trained, evaluated)) is not None:
+            self._observe(Fault.INPUTS_SCALED, {"factor": factor})
+
+    def _observe(
+        self,
+        fault: Fault,
+        numbers: dict[str, float],
+        words: dict[str, str] | None = None,
+    ) -> None:
+        step = max(0, self._session.latest_step(TRAIN)[0])
+        names = (self._name,)
+        self._session.observe(Observation(fault, step, names, numbers, words or {}))
+        self._is_over = True
+
+
+def _batch_of(given: torch.Tensor) -> _Batch | None:
+    """Return the statistics of a batch; None for what has no channels."""
+    sizes = given.shape
+    if not given.is_floating_point() or len(sizes) not in {2, 4, 5}:
+        return None
+    if len(sizes) > 2 and sizes[-1] in _IMAGE and sizes[1] not in _IMAGE:
+        given = given.movedim(-1, 1)
+        sizes = given.shape
+    n_elements = given.numel()
+    if not 0 < sizes[1] <= _MOST_CHANNELS or not n_elements:
+        return None
+    with torch.no_grad():
+        if n_elements > _MOST_ELEMENTS:
+            every = math.ceil(n_elements / _MOST_ELEMENTS)
+            given = given[::every] if len(sizes) == 2 else given[..., ::every]
+        values = given.detach().double().movedim(1, 0).flatten(1)
+        deviation, mean = torch.std_mean(values, 1, correction=0)
+        key = hash(values[:, :8].cpu().numpy().tobytes())
+        is_whole = n_elements <= _MOST_ELEMENTS
+        return _Batch(sizes[0], mean.cpu(), deviation.cpu(), key, is_whole)
+
+
+def _are_standardized(batches: Sequence[_Batch]) -> bool:
+    """Return whether each batch has mean 0 and deviation 1, by its own statistics."""
+    of_batches = [
+        each for each in batches if each.n >= _LEAST_SAMPLES and each.is_whole
+    ]
+    return len({each.key for each in of_batches}) > 1 and all(
+        bool((each.mean.abs() < _EXACT).all())
+        and any(
+            bool(((each.deviation * scale - 1).abs() < _EXACT).all())
+            # Of samples, or of the population.
+            for scale in (1.0, (each.n / (each.n - 1)) ** 0.5)
+        )
+        for each in of_batches
+    )
+
+
+def _other_order(
+    trained: Sequence[_Batch], evaluated: Sequence[_Batch]
+) -> tuple[int, ...] | None:
+    """Return where the channels of evaluation are in training, if elsewhere."""
+    n_channels = len(trained[0].mean)
+    if n_channels not in _IMAGE:
+        return None
+    known = torch.stack([torch.stack([b.mean, b.deviation]) for b in trained])
+    expected = known.mean(0)
+    seen = torch.stack([torch.stack([b.mean, b.deviation]) for b in evaluated]).mean(0)
+    # The same samples may be evaluated many times: count one batch.
+    usual = sum(each.n for each in trained) / len(trained)
+    share = usual / max(each.n for each in evaluated) + 1 / len(trained)
+    errors = known.std(0) * share**0.5 + 1e-9
+    places = {
+        order: float(((seen - expected[:, order]).abs() / errors[:, order]).max())
+        for order in itertools.permutations(range(n_channels))
+    }
+    same = tuple(range(n_channels))
+    best = min(places, key=places.__getitem__)
+    apart = float(((seen - expected)[0].abs() / expected[1].clamp(min=1e-9)).max())
+    is_clear = places[same] > max(_FAR, 3 * places[best]) and places[best] < _NEAR
+    return best if is_clear and apart > _MATTERS else None
+
+
+def _factor(trained: Sequence[_Batch], evaluated: Sequence[_Batch]) -> float | None:
+    """Return how many times as large all channels are in evaluation, if much so."""
+    before, now = (
+        torch.stack([each.deviation for each in batches])
+        for batches in (trained, evaluated)
+    )
+    usual = before.mean(0)
+    is_steady = bool((before.std(0) < 0.2 * usual).all())
+    if not is_steady or bool((usual <= 0).any()):
+        return None
+    ratios = now.mean(0) / usual
+    factor = float(ratios.median())
+    if factor <= 0 or 1 / _SCALED < factor < _SCALED:
+        return None
+    is_one = bool(((ratios / factor - 1).abs() < _ALIKE).all())
+    means = torch.stack([each.mean for each in trained]).mean(0)
+    shift = (torch.stack([each.mean for each in evaluated]).mean(0) / factor) - means
+    is_pure = bool((shift.abs() < 0.5 * usual).all())
+    return factor if is_one and is_pure else None

@@ -1,0 +1,93 @@
+"""InputSkew: evaluation that is given other inputs than training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdbg.config.quantities import number
+from tdbg.rules.builtin.observed_rule import ObservedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["InputSkew"]
+
+# A factor as large as that between bytes and fractions is no property of data.
+_CERTAIN = 20.0
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSkew(ObservedRule):
+    """Report inputs that are prepared otherwise in evaluation than in training."""
+
+    severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
+    faults = frozenset(
+        {Fault.CHANNELS_EXCHANGED, Fault.INPUTS_SCALED, Fault.SCALED_BY_BATCH}
+    )
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return a warning, unless it is a factor that data may have."""
+        factor = observation.numbers.get("factor", _CERTAIN)
+        is_certain = not 1 / _CERTAIN < factor < _CERTAIN
+        return Severity.WARNING if is_certain else Severity.INFO
+
+    def describe(self, observation: Observation) -> Description:
+        """Describe the difference."""
+        describe = {
+            Fault.CHANNELS_EXCHANGED: _of_order,
+            Fault.INPUTS_SCALED: _of_scale,
+        }.get(observation.fault, _of_batches)
+        return describe(observation)
+
+
+def _of_order(observation: Observation) -> Description:
+    order = observation.words.get("order", "?")
+    return Description(
+        message=(
+            "In evaluation the channels of the inputs have changed places: their means "
+            f"and deviations are those of channels {order} in training, in this order."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Read images in the same order of channels in training and evaluation: "
+            "OpenCV gives blue, green, red (cv2.cvtColor with COLOR_BGR2RGB), PIL "
+            "gives red, green, blue."
+        ),
+    )
+
+
+def _of_scale(observation: Observation) -> Description:
+    factor = observation.numbers.get("factor", 1.0)
+    return Description(
+        message=(
+            f"In evaluation all channels of the inputs are {number(factor)} times as "
+            "large as in training, by their means and deviations."
+        ),
+        value=factor,
+        threshold=1.0,
+        advice=(
+            "Use the same transform in training and evaluation: divide bytes by 255 "
+            "in both, and normalize with the statistics of the training data in both."
+        ),
+    )
+
+
+def _of_batches(observation: Observation) -> Description:
+    n = round(observation.numbers.get("batches", 2))
+    return Description(
+        message=(
+            f"In evaluation, each of {n} batches has mean 0 and deviation 1 exactly, "
+            "in all channels, and in training batches differ: evaluation scales each "
+            "batch by the statistics of that batch."
+        ),
+        value=0.0,
+        threshold=0.0,
+        advice=(
+            "Fit the scaler to the training data once and only apply it in evaluation: "
+            "transform, not fit_transform, with the training statistics."
+        ),
+    )
