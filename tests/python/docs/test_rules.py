@@ -17,6 +17,7 @@ from rules_fake import FakeRun, judge
 from tdbg import rules
 from tdbg.config import Needs
 from tdbg.rules import registry
+from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.rule import parameters_of
 
 SECTIONS = (
@@ -26,6 +27,14 @@ SECTIONS = (
     "Sources",
     "Reliability",
 )
+
+#: What a hook has seen needs no reference, and rules about time have their own.
+REFERRING = [
+    name
+    for name in registry.BUILT_IN
+    if not issubclass(rules.get(name), ObservedRule)
+    and ".builtin.time." not in rules.get(name).__module__
+]
 
 
 @pytest.fixture
@@ -89,6 +98,15 @@ def test_severities_are_named_on_the_page_and_in_the_overview(
     entry = re.escape(f"[{name}](rules/{name}.md)")
     (shown,) = re.findall(rf"^- {entry} \((.*?)\):", documentation, re.MULTILINE)
     assert severities_in(shown) == used
+
+
+@pytest.mark.parametrize("name", REFERRING)
+def test_a_page_says_what_a_rule_compares_with(name: str, repository: Path):
+    """A warning rests on a reference that the rule knows."""
+    page = section_of(page_of(repository, name), "How it decides")
+    before, _, _ = page.partition("\nSeverity: ")
+    paragraphs = [part for part in before.split("\n\n") if part]
+    assert paragraphs[-1].startswith("**What it compares with:** ")
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from tdbg.rules.window import (
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
 
-__all__ = ["Recent", "UnitRule"]
+__all__ = ["Recent", "UnitRule", "needs_of_units"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,18 @@ class Recent:
         result = np.full(len(self.taken), np.nan)
         result[self.at] = 100.0 * (holds & (self.count > 0)).mean(axis=1)
         return result
+
+
+def needs_of_units(modules: frozenset[str]) -> tuple[Needs, ...]:
+    """Return the need of unit summaries of the outputs of modules of these kinds."""
+    return with_beginning(
+        Needs(
+            collections=frozenset({"outputs"}),
+            modules=modules,
+            statistics=False,
+            unit_summaries=True,
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +117,7 @@ class UnitRule(Rule):
     @property
     def needs(self) -> tuple[Needs, ...]:
         """Unit summaries of the outputs of ``modules``."""
-        return with_beginning(
-            Needs(
-                collections=frozenset({"outputs"}),
-                modules=self.modules,
-                statistics=False,
-                unit_summaries=True,
-            )
-        )
+        return needs_of_units(self.modules)
 
     @property
     def lookback(self) -> int:

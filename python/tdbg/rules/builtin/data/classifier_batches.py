@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.config.kinds import REGRESSIONS, Kind
+from tdbg.config.kinds import CLASSIFICATIONS, REGRESSIONS, Kind
 from tdbg.modes import ModeKeys
 from tdbg.rules.columns import kind_of
 from tdbg.rules.rule import finds
@@ -204,6 +204,9 @@ def recent_batches(
             before = parts[n:][::-1]
             first = len(parts) - _enough(before, requested)
         before = before[: _enough(before, requested)]
+        kind = kind_of(model_info, table.names[pair.label])
+        if kind not in CLASSIFICATIONS | REGRESSIONS:
+            recent, before = _without_places(recent, before)
         used = recent + before
         classes = max((part.n_classes for part in used), default=0)
         if classes <= max_classes:
@@ -216,9 +219,28 @@ def recent_batches(
                 is_short=not n,
                 apart=int(steps[0] - steps[first]) if before else 0,
                 mode=table.mode,
-                of_regression=kind_of(model_info, table.names[pair.label])
-                in REGRESSIONS,
+                of_regression=kind in REGRESSIONS,
             )
+
+
+def _without_places(
+    recent: list[Batch], before: list[Batch]
+) -> tuple[list[Batch], list[Batch]]:
+    """Leave out predictions with more columns than there are classes in the labels.
+
+    A loss of unknown kind, such as one of metric learning, may be given places in a
+    space, whose width says nothing about classes.
+    """
+    most = max(
+        (int(part.labels.max(initial=-1)) for part in recent + before), default=0
+    )
+    if all(part.n_classes <= most + 1 for part in recent + before):
+        return recent, before
+    kept = [
+        [replace(part, predicted=None, n_classes=most + 1) for part in parts]
+        for parts in (recent, before)
+    ]
+    return kept[0], kept[1]
 
 
 class _Batches:

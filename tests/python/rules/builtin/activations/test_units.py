@@ -389,3 +389,26 @@ def test_it_asks_for_unit_summaries_and_no_statistics():
     assert always.unit_summaries
     assert not always.statistics
     assert (always.interval, beginning.interval) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "last_loss", "severity"),
+    [
+        (0.2, 0.4, Severity.INFO),
+        (0.2, 1.0, Severity.WARNING),
+        (0.99, 0.4, Severity.WARNING),
+    ],
+)
+def test_a_layer_that_became_saturated_while_the_loss_fell_is_a_note(
+    first: float, last_loss: float, severity: Severity
+):
+    """One that began so shows a mistake in the setup, even if the rest learns."""
+    run = FakeRun()
+    run.known_facts = [known()]
+    for step in range(60):
+        run.units(step, "act_output_0", [32] * 10, 64, [0 if step < 25 else 60] * 10)
+        loss = 1.0 if step < 10 else last_loss
+        run.step(step, {"act_output_0": [first, -first], "MSELoss_output_0": [loss]})
+    found = judge(run, SaturatedActivation())
+    assert max(finding.severity for finding in found) is severity
+    assert ("the loss has fallen" in found[0].message) is (severity == 1)

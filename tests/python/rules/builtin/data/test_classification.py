@@ -453,3 +453,22 @@ def test_few_classes_that_are_told_apart_say_nothing_of_numbers():
         given = np.array([SWAPPED.get(i, i) for i in labels.tolist()])
         record(run, step, given, scores, mode=ModeKeys.EVAL)
     assert judge(run, Confusion()) == []
+
+
+@pytest.mark.parametrize(
+    ("loss", "n_findings"), [("Angular", 0), ("CrossEntropyLoss", 1)]
+)
+def test_a_loss_of_unknown_kind_may_be_given_places_not_scores(
+    loss: str, n_findings: int
+):
+    """Metric learning: 24 columns are no classes, of which 20 would have no samples."""
+    random = np.random.default_rng(0)
+    run = FakeRun()
+    for step in range(20):
+        for name, values in (
+            (f"{loss}_input_0", random.standard_normal((64, 24))),
+            (f"{loss}_input_1", random.integers(0, 4, 64)),
+        ):
+            run.value(step, name, values)
+            run.step(step, {name: values})
+    assert len(judge(run, ClassImbalance())) == n_findings
