@@ -30,7 +30,7 @@ from tdbg.capture.replica_differences import Difference
 from tdbg.capture.replica_prints import BITS, SIZES, Print, Standing
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
-from tdbg.hooks.pytorch.device.bits import has_bits, sums_of_bits, sums_of_values
+from tdbg.hooks.pytorch.device.bits import first_sum, has_bits, sums_of
 from tdbg.hooks.pytorch.device.tensors import gradient_of
 from tdbg.hooks.pytorch.model.module_tree import places_of
 from tdbg.hooks.pytorch.model.process_objects import living
@@ -39,8 +39,9 @@ from tdbg.run.observations import Observation
 
 __all__ = ["ReplicaTensors"]
 
-# Elements that a look reads, at most, by device; the next look continues.
-_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 31}
+# Elements and tensors that a look reads, at most; the next look continues.
+_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 27}
+_TENSORS = {"cpu": 64, "cuda": 1024}
 # Steps at which the smallest tensor is read, where replicas may be meant to differ.
 _SPOTS = 64
 # Looks at which wrappers are searched for.
@@ -120,12 +121,13 @@ class ReplicaTensors:
 
     def _choose(self, every: Sequence[_Tensor]) -> list[_Tensor]:
         """Return the tensors that this look reads; the next one continues."""
-        left = _ELEMENTS[every[0].tensor.device.type]
+        kind = every[0].tensor.device.type
+        left, most = _ELEMENTS[kind], _TENSORS[kind]
         chosen = list[_Tensor]()
         begin = self._next % len(every)
         for each in (*every[begin:], *every[:begin]):
             left -= each.tensor.numel()
-            if chosen and left < 0:
+            if len(chosen) == most or (chosen and left < 0):
                 break
             chosen.append(each)
         self._next = (begin + len(chosen)) % len(every)
@@ -146,28 +148,29 @@ class ReplicaTensors:
     def _take_spot(self, n: int) -> None:
         tensor = None if self._spot is None else self._spot()
         if tensor is not None and n not in self._spots:
-            self._spots[n] = sums_of_bits(tensor)[0]
+            self._spots[n] = first_sum(tensor)
 
     def _print_of(self, n: int, chosen: Sequence[_Tensor]) -> Callable[[], Print]:
         """Begin to read the tensors; return what waits for them."""
         self._take_spot(n)
-        weights = [sums_of_bits(each.tensor) for each in chosen]
-        sizes = [sums_of_values(each.tensor) for each in chosen]
-        gradients = []
-        for i, each in enumerate(chosen):
-            gradient = _gradient_beside(each.tensor)
-            gradients.append(sums_of_bits(gradient))
-            sizes[i] = torch.cat([sizes[i], sums_of_values(gradient)])
-        spots = list(self._spots.values()) or [torch.zeros((), dtype=torch.int64)]
+        weights, sizes = sums_of([each.tensor for each in chosen])
+        gradients = [_gradient_beside(each.tensor) for each in chosen]
+        bits_of_gradients, sizes_of_gradients = sums_of(gradients)
+        spotted = list(self._spots.values()) or [torch.zeros((), dtype=torch.int64)]
         made = _Arriving(
-            [torch.stack(each) for each in (weights, gradients, sizes, spots)]
+            [
+                weights,
+                bits_of_gradients,
+                torch.cat([sizes, sizes_of_gradients], 1),
+                torch.stack(spotted),
+            ]
         )
         n_forwards, group = self._session.n_forwards, self._wrappers.group
-        kind, spotted = _kind(chosen), tuple(self._spots)
+        kind, steps = _kind(chosen), tuple(self._spots)
         standings = tuple(int(each.standing) for each in chosen)
 
         def make() -> Print:
-            bits, bits_of_gradients, values, spots = made.wait()
+            bits, others, values, spots = made.wait()
             return Print(
                 n=n,
                 n_forwards=n_forwards,
@@ -175,9 +178,9 @@ class ReplicaTensors:
                 kind=kind,
                 standings=standings,
                 weights=bits.astype(BITS),
-                gradients=bits_of_gradients.astype(BITS),
+                gradients=others.astype(BITS),
                 sizes=values.astype(SIZES),
-                spots=dict(zip(spotted, spots.tolist(), strict=False)),
+                spots=dict(zip(steps, spots.tolist(), strict=False)),
             )
 
         return make

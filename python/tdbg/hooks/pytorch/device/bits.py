@@ -1,6 +1,7 @@
 """Sums of the bits and of the values of tensors, on their own devices.
 
-``tdbg.capture.replica_prints`` says what they are for.  Nothing waits for a device.
+``tdbg.capture.replica_prints`` says what they are for.  Nothing waits for a device, and
+a few operations serve many tensors.
 
 Thread safety: pure functions.  Errors: none for the tensors that ``has_bits`` accepts.
 """
@@ -8,19 +9,21 @@ Thread safety: pure functions.  Errors: none for the tensors that ``has_bits`` a
 from __future__ import annotations
 
 import functools
-from typing import Any
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["has_bits", "sums_of_bits", "sums_of_values"]
+__all__ = ["first_sum", "has_bits", "sums_of"]
 
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _DEVICES = frozenset({"cpu", "cuda"})
-# Elements of a row, which caches hold, and of the rows that a device sums at once.
-_ROW, _AT_ONCE = 1 << 16, 1 << 26
+# Elements that caches hold, and that a device sums at once.
+_ROW, _PACK = 1 << 16, 1 << 24
 # The sums are numbers of 64 bits.
 _MASK = (1 << 64) - 1
 
@@ -35,34 +38,124 @@ def has_bits(tensor: Any) -> bool:
     )
 
 
-def sums_of_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the three sums of the bits of a tensor, as int64 on its device."""
-    flat = _flat(tensor)
-    words = flat.view(_INTEGERS[flat.element_size()])
-    if words.device.type == "cpu":
-        return _sums_by_numpy(words.numpy())
-    total = torch.zeros(3, dtype=torch.int64, device=words.device)
-    for start in range(0, words.numel(), _AT_ONCE):
-        part = words[start : start + _AT_ONCE].to(torch.int64)
-        for rows, first in _rows(part, start):
-            total += _sums_of_rows(rows, first)
+def sums_of(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sums of tensors that lie on one device, as tensors there.
+
+    Returns:
+        Of each tensor the three sums of its bits, as int64; and the sum of its squares
+        and that with signs by place, as float64, which are zero for integers.
+    """
+    flat = [_flat(each) for each in tensors]
+    if flat[0].device.type == "cpu":
+        bits = torch.stack([_sums_by_numpy(_words(each).numpy()) for each in flat])
+        return bits, torch.stack([_sums_of_values(each) for each in flat])
+    return _sums_of_packs(flat)
+
+
+def _sums_of_packs(
+    flat: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    bits = torch.zeros(len(flat), 3, dtype=torch.int64, device=flat[0].device)
+    values = bits[:, :2].to(torch.float64)
+    for pack in _packs(flat):
+        found, sizes = _sums_of_pack(flat, pack)
+        owners = torch.tensor([piece.owner for piece in pack])
+        owners = owners.to(bits.device, non_blocking=True)
+        bits.index_add_(0, owners, found)
+        values.index_add_(0, owners, sizes)
+    return bits, values
+
+
+def first_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the first sum of the bits of a tensor, as int64 on its device."""
+    return _words(_flat(tensor)).sum(dtype=torch.int64)
+
+
+class _Piece(NamedTuple):
+    """A part of a tensor, by its number."""
+
+    owner: int
+    start: int
+    end: int
+
+
+def _packs(flat: Sequence[torch.Tensor]) -> Iterator[list[_Piece]]:
+    """Yield pieces of tensors that fit together in memory, in order."""
+    pack, left = list[_Piece](), _PACK
+    for owner, each in enumerate(flat):
+        start = 0
+        while start < each.numel():
+            end = min(each.numel(), start + left)
+            pack.append(_Piece(owner, start, end))
+            left -= end - start
+            start = end
+            if not left:
+                yield pack
+                pack, left = [], _PACK
+    if pack:
+        yield pack
+
+
+def _sums_of_pack(
+    flat: Sequence[torch.Tensor], pack: Sequence[_Piece]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sums of pieces, which one pass over all of them computes.
+
+    Sums of 64 bits wrap around, so differences of sums of all that comes before are
+    exact.
+    """
+    parts = [flat[piece.owner][piece.start : piece.end] for piece in pack]
+    words = torch.cat([_words(each) for each in parts]).to(torch.int64)
+    device = words.device
+    lengths = [len(each) for each in parts]
+    ends = torch.tensor(list(itertools.accumulate(lengths)))
+    # The place in the pack at which the tensor of a piece would begin.
+    begins = [
+        int(end) - piece.end for end, piece in zip(ends.tolist(), pack, strict=True)
+    ]
+    begin = torch.tensor(begins).to(device, non_blocking=True)
+    last = (ends - 1).to(device, non_blocking=True)
+    places = torch.arange(len(words), device=device)
+    plain = _of_pieces(words, last)
+    words *= places
+    placed = _of_pieces(words, last)
+    words *= places
+    squared = _of_pieces(words, last)
+    squared += begin * (begin * plain - 2 * placed)
+    placed -= begin * plain
+    bits = torch.stack([plain, placed, squared], 1)
+    values = torch.cat([_numbers(each) for each in parts]).float()
+    signed = values * ((places * 2654435761 >> 15 & 1) * 2 - 1)
+    values *= values
+    sizes = [_of_pieces(each.double(), last) for each in (values, signed)]
+    return bits, torch.stack(sizes, 1)
+
+
+def _of_pieces(numbers: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Return the sums of pieces, given the place of the last number of each."""
+    sums = numbers.cumsum(0)[last]
+    return torch.cat([sums[:1], sums[1:] - sums[:-1]])
+
+
+def _sums_of_values(flat: torch.Tensor) -> torch.Tensor:
+    total = torch.zeros(2, dtype=torch.float64)
+    if flat.is_floating_point():
+        for part in flat.split(_ROW):
+            values = part.float()
+            signed = (values * _signs()[: len(values)]).sum(dtype=torch.float64)
+            total += torch.stack([(values * values).sum(dtype=torch.float64), signed])
     return total
 
 
-def sums_of_values(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of squares, and the sum with signs by place, as float64."""
-    flat = _flat(tensor)
-    total = torch.zeros(2, dtype=torch.float64, device=flat.device)
-    if not flat.is_floating_point():
-        return total
-    at_once = _ROW if flat.device.type == "cpu" else _AT_ONCE
-    for start in range(0, flat.numel(), at_once):
-        part = flat[start : start + at_once].float()
-        for rows, _ in _rows(part, start):
-            signs = _signs(rows.device)[: rows.shape[1]]
-            signed = (rows * signs).sum(dtype=torch.float64)
-            total += torch.stack([(rows * rows).sum(dtype=torch.float64), signed])
-    return total
+def _numbers(flat: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a tensor; zeros for those that are no real numbers."""
+    is_real = flat.is_floating_point()
+    return flat if is_real else torch.zeros(len(flat), device=flat.device)
+
+
+def _words(flat: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a tensor as integers of the same bits."""
+    return flat.view(_INTEGERS[flat.element_size()])
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -92,34 +185,8 @@ def _places_and_squares() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return places, places * places
 
 
-def _rows(flat: torch.Tensor, start: int) -> list[tuple[torch.Tensor, int]]:
-    """Return a tensor as rows of equal length and the rest, each with its place."""
-    whole = flat.numel() // _ROW * _ROW
-    rows = [(flat[:whole].view(-1, _ROW), start)] if whole else []
-    if whole < flat.numel():
-        rows.append((flat[whole:].view(1, -1), start + whole))
-    return rows
-
-
-def _sums_of_rows(rows: torch.Tensor, first: int) -> torch.Tensor:
-    """Return the three sums of rows of integers that begin at a place."""
-    places = _places(rows.device)[: rows.shape[1]]
-    plain = rows.sum(1)
-    placed = rows * places
-    by_place = placed.sum(1)
-    by_square = (placed * places).sum(1)
-    begins = first + _ROW * torch.arange(len(rows), device=rows.device)
-    squared = begins * (begins * plain + 2 * by_place) + by_square
-    return torch.stack([plain.sum(), (begins * plain + by_place).sum(), squared.sum()])
-
-
 @functools.cache
-def _places(device: torch.device) -> torch.Tensor:
-    return torch.arange(_ROW, device=device)
-
-
-@functools.cache
-def _signs(device: torch.device) -> torch.Tensor:
+def _signs() -> torch.Tensor:
     """Return signs that look like random ones; no generator is used."""
-    mixed = _places(device) * 2654435761
+    mixed = torch.arange(_ROW) * 2654435761
     return ((mixed >> 15 & 1) * 2 - 1).float()

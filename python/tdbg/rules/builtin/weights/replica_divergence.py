@@ -86,7 +86,8 @@ def _where(observation: Observation) -> str:
         others = f"rank{'s' * (len(agree) > 1)} {', '.join(agree)}"
         who = f"on rank{'s' * (', ' in odd)} {odd} from {others}, which agree"
     size = numbers.get("relative", math.nan)
-    by = f", by about {percent(size)} of its size" if size >= _LEAST_SHOWN else ""
+    whose = "its" if n_differ == 1 else "their"
+    by = f", by about {percent(size)} of {whose} size" if size >= _LEAST_SHOWN else ""
     return f"{what} {verb} {who}{by}."
 
 
