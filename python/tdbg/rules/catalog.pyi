@@ -120,6 +120,7 @@ from tdbg.rules.builtin.weights.slow_schedule import SlowSchedule as SlowSchedul
 from tdbg.rules.builtin.weights.stopped_optimizer import (
     StoppedOptimizer as StoppedOptimizer,
 )
+from tdbg.rules.builtin.weights.teacher_misuse import TeacherMisuse as TeacherMisuse
 from tdbg.rules.builtin.weights.unregistered import (
     UnregisteredParameter as UnregisteredParameter,
 )

@@ -54,6 +54,11 @@ class Fault(enum.StrEnum):
     AVERAGE_NEVER_MOVES = "average_never_moves"
     TARGET_NEVER_MOVES = "target_never_moves"
 
+    # Models whose answers another one learns: one in evaluation mode is trained; a
+    # frozen one is in training mode and drops units.
+    TEACHER_LEARNS = "teacher_learns"
+    TEACHER_DROPS = "teacher_drops"
+
     # Replicas of a model differ. A wrapper that reduces gradients was never called,
     REPLICAS_BYPASS = "replicas_bypass"
     # its latest forward prepared no reduction,

@@ -47,6 +47,7 @@ ONLY_PYTORCH = {
     ),
     "weights/running_statistics.py": ("_of_unfed _of_momentum _of_frozen", "NEVER_FED"),
     "weights/slow_schedule.py": ("SlowSchedule", "schedules"),
+    "weights/teacher_misuse.py": ("_of_learning _of_dropping", "TEACHER_LEARNS"),
     "weights/unregistered.py": ("UnregisteredParameter", "untrained"),
     "loss/misuse.py": (
         "_softmax_twice _of_scores _of_probabilities _of_one _no_graph",

@@ -47,6 +47,7 @@ from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.schedules import Schedules
+from tdbg.hooks.pytorch.checks.teachers import Teachers
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
@@ -268,7 +269,7 @@ class Hook(FrameworkHook):
             return session.latest_step(ModeKeys.TRAIN)[0]
 
         losses = self._model.first_losses = FirstLosses(
-            self._tables, step, session.spend_once, Copies(session)
+            self._tables, step, session.spend_once, Copies(session), Teachers(session)
         )
         self._loaded = LoadedWeights(self._session, self._tables)
         watch = self._watch = OptimizerWatch(

@@ -219,8 +219,8 @@ BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "TreeSettings", "StalledTrain
 BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation", "SlowSchedule"}
 # On programs that clip, each in its own way: test_clipping.py.
 BY_THEMSELVES |= {"ClippingMisuse"}
-# test_running_statistics.py, test_model_copies.py and test_input_skew.py.
-BY_THEMSELVES |= {"RunningStatistics", "ModelCopies", "InputSkew"}
+# test_running_statistics.py, test_model_copies.py, test_input_skew.py.
+BY_THEMSELVES |= {"RunningStatistics", "ModelCopies", "InputSkew", "TeacherMisuse"}
 # How often a training is judged while it goes on.
 LOOK_EVERY = 37
 

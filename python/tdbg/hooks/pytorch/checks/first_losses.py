@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.loss_graph import LossGraph, read_loss_graph
 from tdbg.hooks.pytorch.checks.target_networks import TargetNetworks
+from tdbg.hooks.pytorch.checks.teachers import Teachers
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
@@ -76,6 +77,7 @@ class FirstLosses:
         step: Returns the global step of training.
         spend_once: Counts the time, in nanoseconds, that reading costs.
         copies: Watches copies of the modules.
+        teachers: Watches models whose answers the modules learn.
 
     Attributes:
         facts: The faults of the losses so far.
@@ -91,10 +93,12 @@ class FirstLosses:
         step: Callable[[], int],
         spend_once: Callable[[int], None],
         copies: Copies,
+        teachers: Teachers,
     ) -> None:
         self._tables = tables
         self._step = step
         self._copies = copies
+        self._teachers = teachers
         self._spend_once = spend_once
         self.facts: tuple[LossFact, ...] = ()
         self.is_open = self.is_surrogate = False
@@ -161,6 +165,7 @@ class FirstLosses:
         with contextlib.suppress(Exception):
             self._copies.conclude(make_targets=self.makes_targets)
         self._copies.remove()
+        self._teachers.remove()
 
     def _stop_reading(self) -> None:
         if self._roots is not None:
@@ -190,6 +195,7 @@ class FirstLosses:
             self._n_in_vain += 1
         else:
             self._learn(graph)
+            self._teachers.read(root)
         if self._n_read >= _MOST_GRAPHS or self._n_in_vain >= _MOST_IN_VAIN:
             self._stop_reading()
 
@@ -200,8 +206,10 @@ class FirstLosses:
         self._n_read += 1
         self.is_surrogate |= graph.is_surrogate
         self.logit_scale = max(self.logit_scale, graph.logit_scale)
-        roots = [each.module for each in self._tables]
-        self._copies.search([each for each in roots if each is not None])
+        found = [each.module for each in self._tables]
+        roots = [each for each in found if each is not None]
+        self._copies.search(roots)
+        self._teachers.search(roots)
         if graph.is_distance and self._targets is None:
             self._targets = TargetNetworks(self._step)
             self._targets.watch(self._copies.living())

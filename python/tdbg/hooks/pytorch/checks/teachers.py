@@ -1,0 +1,227 @@
+"""Watch models that teach: frozen ones that drop units, and ones that learn themselves.
+
+A teacher gives answers that another model learns.  In training mode its dropout makes
+them random.  If the optimizer has its weights and gradients reach them, it gives in:
+the two models meet somewhere between.
+
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import weakref
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+from torch import compiler, nn
+from torch.compiler import is_dynamo_compiling
+from torch.optim import Optimizer
+
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
+from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.hooks.pytorch.model.callbacks import Inert
+from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
+from tdbg.hooks.pytorch.model.process_objects import held_ids, living
+from tdbg.modes import TRAIN
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["Teachers"]
+
+# Frozen models that are watched, calls of each, and steps that must have some.
+_MOST_MODELS, _MOST_CALLS, _LEAST_STEPS = 8, 60, 10
+# Operations from a loss to what it compares, and below that, at most.
+_MOST_OF_END, _MOST_NODES = 60, 5000
+_ENDING = re.compile(r"Backward\w*$")
+# What compares two models' answers, and what may lie between the loss and that.
+# The divergence of answers with gradients is a product of both.
+_COMPARES = {"MseLoss", "SmoothL1Loss", "HuberLoss", "KlDiv", "Mul", "Sub", "Rsub"}
+_BETWEEN = {
+    *("Abs", "Add", "Clone", "Div", "Mean", "Neg", "Pow", "Sqrt", "Sum"),
+    *("Squeeze", "ToCopy", "UnsafeView", "Unsqueeze", "View"),
+}
+
+
+class Teachers:
+    """Watch the teachers of a training.
+
+    Args:
+        session: Counts the steps of training, and writes what is seen.
+
+    Attributes:
+        born: When it was made, for the compiler.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._roots: list[weakref.ref[nn.Module]] = []
+        self._handles: list[Any] = []
+        self._has_searched = False
+        self.born = now()
+
+    def search(self, roots: Sequence[nn.Module]) -> None:
+        """Find frozen models that drop units, once, as the first loss is computed."""
+        self._roots = [weakref.ref(each) for each in roots]
+        if self._has_searched:
+            return
+        self._has_searched = True
+        if not hooks_may_go(self):
+            return
+        parts = set[int]()
+        models = [each for each in living(nn.Module) if _is_frozen_and_drops(each)]
+        for each in sorted(models, key=lambda model: -sum(1 for _ in model.modules())):
+            if id(each) in parts or len(self._handles) >= _MOST_MODELS:
+                continue
+            parts.update(map(id, each.modules()))
+            self._handles.append(each.register_forward_pre_hook(_Called(self, each)))
+
+    def read(self, loss: torch.Tensor) -> None:
+        """Find a teacher that learns in the graph of a loss."""
+        for one, other in _compared(loss.grad_fn):
+            ours, theirs = _leaves(one), _leaves(other)
+            if not (ours and theirs) or not ours.isdisjoint(theirs):
+                continue
+            held = set[int]().union(*map(held_ids, living(Optimizer)))
+            if not (ours <= held and theirs <= held):
+                continue
+            modes = _modes_of(self._living_roots())
+            for teacher, student in ((ours, theirs), (theirs, ours)):
+                told = {modes.get(each) for each in teacher}
+                if told == {False} and {modes.get(each) for each in student} == {True}:
+                    self._observe(Fault.TEACHER_LEARNS, self._name_of(teacher))
+
+    def is_called(self, model: nn.Module) -> bool:
+        """Return whether a call of a frozen model now asks for answers to be learned.
+
+        A frozen part of a model that learns is called inside of it, with gradients.
+        """
+        if not model.training:
+            return False
+        return not torch.is_grad_enabled() or self._session.depth == 0
+
+    def drops(self, model: nn.Module) -> None:
+        """Report a frozen model that drops units."""
+        identities = set(map(id, model.parameters()))
+        self._observe(Fault.TEACHER_DROPS, self._name_of(identities, model))
+
+    @property
+    def step(self) -> int:
+        """The number of training steps so far."""
+        return self._session.n_training_steps
+
+    def set_idle(self, is_idle: bool) -> None:
+        """Let the compiler trace no hooks of these."""
+        if not is_idle:
+            self.remove()
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _living_roots(self) -> list[nn.Module]:
+        return [root for each in self._roots if (root := each()) is not None]
+
+    def _name_of(self, identities: AbstractSet[int], model: Any = None) -> str:
+        """Return the path of the module with these parameters, or its class."""
+        for root in self._living_roots():
+            for path, module in named_modules(root):
+                own = set(map(id, module.parameters()))
+                if path and own and own <= identities:
+                    return path
+        return "teacher" if model is None else class_name(model)
+
+    def _observe(self, fault: Fault, name: str) -> None:
+        step = max(0, self._session.latest_step(TRAIN)[0])
+        self._session.observe(Observation(fault, step, (name,)))
+
+
+class _Called(Inert):
+    """The hook of a frozen model."""
+
+    __slots__ = ("_n_calls", "_steps", "_teachers", "_weights")
+
+    def __init__(self, teachers: Teachers, model: nn.Module) -> None:
+        self._teachers = weakref.ref(teachers)
+        self._weights = _weights_of(model)
+        self._steps: set[int] = set()
+        self._n_calls = 0
+
+    def __call__(self, model: nn.Module, *_: Any) -> None:
+        teachers = self._teachers()
+        if self._n_calls >= _MOST_CALLS or teachers is None:
+            return
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
+            return
+        with contextlib.suppress(Exception):
+            self._n_calls += 1
+            if teachers.is_called(model):
+                self._steps.add(teachers.step)
+            if len(self._steps) >= _LEAST_STEPS:
+                self._n_calls = _MOST_CALLS
+                # A mean teacher drops on purpose, and moves.
+                if torch.equal(self._weights, _weights_of(model)):
+                    teachers._session.run(teachers.drops, model)
+
+
+never_compiled(_Called.__call__)
+
+
+def _is_frozen_and_drops(model: nn.Module) -> bool:
+    if not model.training or next(model.parameters(), None) is None:
+        return False
+    drops = any(
+        isinstance(each, nn.modules.dropout._DropoutNd) and each.training and each.p > 0
+        for each in model.modules()
+    )
+    return drops and not any(each.requires_grad for each in model.parameters())
+
+
+def _weights_of(model: nn.Module) -> torch.Tensor:
+    every = list(model.parameters())
+    return torch.cat([sample_of(each).double() for each in (every[0], every[-1])])
+
+
+def _modes_of(roots: Sequence[nn.Module]) -> dict[int, bool]:
+    """Return whether the owner of each parameter is in training mode, by its id."""
+    return {
+        id(parameter): module.training
+        for root in roots
+        for module in root.modules()
+        for parameter in module.parameters(recurse=False)
+    }
+
+
+def _compared(root: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield pairs of operations whose results the loss compares."""
+    seen, waiting = {root}, [root]
+    while waiting and len(seen) < _MOST_OF_END:
+        node = waiting.pop()
+        if node is None:
+            continue
+        name = _ENDING.sub("", node.name())
+        below = [each for each, _ in node.next_functions if each is not None]
+        if name in _COMPARES and len(below) == 2:
+            yield below[0], below[1]
+        if name in _COMPARES or name in _BETWEEN:
+            waiting += [each for each in below if each not in seen]
+            seen.update(below)
+
+
+def _leaves(node: Any) -> set[int]:
+    """Return the ids of the leaves that an operation depends on."""
+    seen, waiting, found = {node}, [node], set[int]()
+    while waiting and len(seen) < _MOST_NODES:
+        each = waiting.pop()
+        leaf = getattr(each, "variable", None)
+        if leaf is not None:
+            found.add(id(leaf))
+        for below, _ in each.next_functions:
+            if below is not None and below not in seen:
+                seen.add(below)
+                waiting.append(below)
+    return found
