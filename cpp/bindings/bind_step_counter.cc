@@ -8,6 +8,7 @@
 #include "bindings/register.h"
 #include "python_capture/counted_call.h"
 #include "python_capture/counted_hook.h"
+#include "python_capture/fingerprints.h"
 #include "python_capture/step_counter.h"
 
 namespace tdbg::bindings {
@@ -52,6 +53,12 @@ void RegisterStepCounter(py::module_& module) {
           "measure_by",
           [](StepCounter& counter, StepClock* clock) { counter.clock = clock; },
           py::arg("clock").none(true), py::keep_alive<1, 2>())
+      .def(
+          "fingerprint_by",
+          [](StepCounter& counter, python_capture::Fingerprints* given) {
+            counter.fingerprints = given;
+          },
+          py::arg("fingerprints").none(true), py::keep_alive<1, 2>())
       .def_property_readonly("n_events", &StepCounter::n_events)
       .def_property_readonly(
           "n",

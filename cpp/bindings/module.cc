@@ -12,6 +12,7 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   tdbg::bindings::RegisterDevices(module);
   tdbg::bindings::RegisterBatchCapture(module);
   tdbg::bindings::RegisterStepClock(module);
+  tdbg::bindings::RegisterFingerprints(module);
   tdbg::bindings::RegisterStepCounter(module);
   tdbg::bindings::RegisterSystemSampler(module);
   tdbg::bindings::RegisterTaps(module);

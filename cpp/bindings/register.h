@@ -21,6 +21,7 @@ void RegisterBatchCapture(pybind11::module_& module);
 // Phases of steps.
 void RegisterStepClock(pybind11::module_& module);
 // Steps that are only counted, and the hooks of them.
+void RegisterFingerprints(pybind11::module_& module);
 void RegisterStepCounter(pybind11::module_& module);
 // What samples the machine; call it after RegisterCapture.
 void RegisterSystemSampler(pybind11::module_& module);

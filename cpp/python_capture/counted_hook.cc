@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "python_capture/batch_size.h"
+#include "python_capture/fingerprints.h"
 #include "python_capture/step_counter.h"
 
 namespace tdbg::python_capture {
@@ -111,6 +112,22 @@ bool HasObjection(const Hook& hook, PyObject* optimizer) {
   return objects;
 }
 
+// Notes what a root is called with, in a step that is counted.
+void TakeBatch(const Hook& hook, PyObject* const* args, Py_ssize_t n) {
+  const StepCounter& counter = *hook.counter;
+  StepClock* const clock = counter.clock;
+  PyObject* const kwargs = n < 3 ? nullptr : args[2];
+  if (clock != nullptr && clock->is_on()) {
+    clock->Enter(Phase::kForward);
+    const BatchSize size = n < 2 ? BatchSize{} : ReadBatchSize(args[1], kwargs);
+    clock->AddBatch(size.samples, size.tokens);
+  }
+  if (counter.fingerprints != nullptr && n >= 2) {
+    counter.fingerprints->TakeCounted(hook.event, counter.counted().n_steps,
+                                      args[1], kwargs);
+  }
+}
+
 // Whether a step that is counted goes on with the call; its phases do, too.
 bool GoesOn(const Hook& hook, PyObject* const* args, Py_ssize_t n) {
   StepCounter& counter = *hook.counter;
@@ -119,13 +136,7 @@ bool GoesOn(const Hook& hook, PyObject* const* args, Py_ssize_t n) {
   const bool is_on = clock != nullptr && clock->is_on();
   switch (hook.kind) {
     case CountedHookKind::kForwardBegins:
-      if (counter.depth++ == 0 && is_on) {
-        clock->Enter(Phase::kForward);
-        const BatchSize size =
-            n < 2 ? BatchSize{}
-                  : ReadBatchSize(args[1], n < 3 ? nullptr : args[2]);
-        clock->AddBatch(size.samples, size.tokens);
-      }
+      if (counter.depth++ == 0) TakeBatch(hook, args, n);
       break;
     case CountedHookKind::kForwardEnds:
       if (--counter.depth == 0 && is_on) clock->Leave(Phase::kForward);

@@ -17,6 +17,8 @@
 
 namespace tdbg::python_capture {
 
+class Fingerprints;
+
 class StepCounter {
  public:
   // What was counted.
@@ -79,6 +81,9 @@ class StepCounter {
 
   // Measures the phases of the steps that are counted; null: nobody asks.
   StepClock* clock = nullptr;
+
+  // Hashes the samples of the steps that are counted; null: nobody asks.
+  Fingerprints* fingerprints = nullptr;
 
  private:
   bool is_on_ = false;

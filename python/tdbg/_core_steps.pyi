@@ -135,6 +135,9 @@ class StepCounter:
     def measure_by(self, clock: StepClock | None) -> None:
         """Measure the phases of steps that are counted."""
 
+    def fingerprint_by(self, fingerprints: Fingerprints | None) -> None:
+        """Hash the samples of steps that are counted."""
+
     @property
     def is_over(self) -> bool:
         """Whether as many steps were counted, or as much time has passed, as may."""
@@ -201,3 +204,49 @@ class CountedCall:
         /,
     ) -> CountedCall: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+@final
+class Fingerprints:
+    """Hashes of the samples of a training: cpp/python_capture/fingerprints.h.
+
+    Args:
+        batch: A ``BatchCapture``, which reads the tensors.
+        most_trained: Samples of training that are hashed at most.
+        most_others: Samples of other modes.
+        training_mode: The number of the mode of training.
+    """
+
+    def __init__(
+        self, batch: object, most_trained: int, most_others: int, training_mode: int
+    ) -> None: ...
+    def add_root(self, event: object, name: str) -> None: ...
+    def add_loss(self, name: str) -> int:
+        """Return the number of a loss of that name."""
+
+    def begin_counting(self, step: int) -> None:
+        """Note that counted steps come after this one."""
+
+    def take_inputs(
+        self, event: object, step: int, mode: int, args: Any, kwargs: Any = None
+    ) -> bool:
+        """Hash what a root is called with; return whether rows are due to be taken."""
+
+    def take_labels(self, loss: int, args: Any, kwargs: Any = None) -> bool:
+        """Hash the second argument of a loss; return whether rows are due."""
+
+    def take(self) -> list[tuple[str, bytes]]:
+        """Return the rows of each tensor (``FINGERPRINT``), and forget them."""
+
+    def is_full(self, is_training: bool) -> bool: ...
+    def n_hashed(self, is_training: bool) -> int: ...
+    @property
+    def n_beyond(self) -> int:
+        """Samples beyond the bound of a call."""
+
+    @property
+    def n_on_devices(self) -> int:
+        """Tensors that were not read because they lie on a device."""
+
+    @property
+    def spent_ns(self) -> int:
+        """Time spent in calls that Python does not measure."""

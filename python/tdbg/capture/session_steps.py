@@ -9,7 +9,7 @@ Errors: ``TrainingStopped``, from ``forward_begins`` and ``obey`` only.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tdbg.capture.adapter import DeviceArray
 from tdbg.capture.counted_steps import CountedSteps, StepEvent
@@ -69,6 +69,8 @@ class SessionSteps(SessionTensors):
         listeners: Callbacks; ``Session.listen`` adds to them.
         clock: Measures the phases of steps once ``measure_steps`` was called; hooks
             enter and leave those that the session does not know.
+        fingerprints: Records hashes of the samples (``tdbg.profiler.Fingerprints``);
+            None: nothing does.
     """
 
     add_event: Callable[[StepEvent], None]
@@ -95,6 +97,7 @@ class SessionSteps(SessionTensors):
         self.forward_context: StepContext | None = None
         self.n_replicas = 0
         self.is_called_in_steps = self.compiles_own = False
+        self.fingerprints: Any = None
         self.forward_of: Mapping[ModeKeys, int] = FORWARD_OF
         self._resumed_at: dict[ModeKeys, int] = {}
         self.idle = IdleState()

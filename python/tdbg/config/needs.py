@@ -34,7 +34,7 @@ BEGINNING = 50
 #: The tables of a profile that a rule may ask for.
 PROFILE_TABLES = (
     *("step", "system", "core", "disk", "network", "gpu", "process", "loader"),
-    "collective",
+    *("collective", "fingerprint"),
 )
 _NUMBERS = {"interval": 1, "first_steps": 1, "raw_limit": 0}
 

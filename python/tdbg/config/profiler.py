@@ -199,6 +199,8 @@ class ProfilerConfig:
             one that is due meanwhile begins when the other has ended.
         budget: The share of the training's time that windows may cost.  What would
             cost more is put off.
+        fingerprints: Whether a hash of each sample is recorded, by which rules find
+            samples again: docs/fingerprints.md.
 
     Raises:
         ConfigurationError: If an argument is bad.
@@ -209,12 +211,14 @@ class ProfilerConfig:
     python_interval: float | None = 0.05
     windows: tuple[WindowConfig, ...] = ()
     budget: float = 0.01
+    fingerprints: bool = True
 
     def __post_init__(self) -> None:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)  # The way of a frozen dataclass.
 
         check_flag("enabled", self.enabled)
+        check_flag("fingerprints", self.fingerprints)
         for name, least in (
             ("system_interval", LEAST_SYSTEM_INTERVAL),
             ("python_interval", LEAST_PYTHON_INTERVAL),

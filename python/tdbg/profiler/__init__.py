@@ -9,6 +9,7 @@ from tdbg.profiler.any_loader import measured
 from tdbg.profiler.checkpoints import Checkpoints
 from tdbg.profiler.collectives import Collectives
 from tdbg.profiler.compilations import Compilations
+from tdbg.profiler.fingerprints import Fingerprints
 from tdbg.profiler.gc_pauses import CollectorPauses
 from tdbg.profiler.loaders import Loaders, worker_processes
 from tdbg.profiler.profiler import Profiler
@@ -22,6 +23,7 @@ __all__ = [
     "Collectives",
     "CollectorPauses",
     "Compilations",
+    "Fingerprints",
     "Loaders",
     "NamedSpan",
     "Profiler",

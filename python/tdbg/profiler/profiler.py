@@ -24,6 +24,7 @@ from tdbg.profiler import (
     clipping,
     collectives,
     compilations,
+    fingerprints,
     framework_loaders,
     gc_pauses,
     loaders,
@@ -46,6 +47,7 @@ OF_EVERY_RANK: frozenset[Start] = frozenset({stacks.start})
 PARTS: Sequence[Start] = (
     stacks.start,
     step_rows.start,
+    fingerprints.start,
     loaders.start,
     framework_loaders.start,
     collectives.start,

@@ -32,6 +32,7 @@ __all__ = [
     "COLLECTIVE",
     "COLLECTIVE_KINDS",
     "DISK",
+    "FINGERPRINT",
     "GPU",
     "LOADER",
     "MODEL_PHASES",
@@ -265,6 +266,26 @@ COLLECTIVE: Final = np.dtype(
     ]
 )
 
+#: Hashes of samples, up to 16 in a row: of the first rows of a tensor that the model
+#: or a loss was given.  The instance is ``input/`` or ``label/`` and the tensor's name.
+FINGERPRINT: Final = np.dtype(
+    [
+        ("time", "<i8"),  # when the call began
+        ("global_step", "<i8"),
+        ("hashes", "<u8", (16,)),  # XXH64 of each sample's bytes, see docs/format.md
+        ("call", "<u4"),  # number of the model's call in the step
+        ("samples", "<u4"),  # in the tensor
+        ("first", "<u4"),  # number of the first hash's sample
+        ("row_bytes", "<u4"),  # of a sample
+        ("mode", "<u2"),  # tdbg.modes.ModeKeys
+        ("n", "|u1"),  # hashes in the row
+        ("n_varied", "|u1"),  # of their samples, with 6 different elements or more
+        ("kind", "|u1"),  # of the elements, as NumPy's letter: f, i, u or b
+        ("is_whole", "|u1"),  # 1: all bytes of a sample were hashed
+        ("reserved", "<u2"),
+    ]
+)
+
 #: The kinds of collective operations, as PyTorch names them, in the order of the words
 #: that this tdbg writes.  ``ddp_all_reduce`` is the all-reduce of gradients that
 #: DistributedDataParallel makes of a backward.
@@ -283,6 +304,7 @@ TABLES: Final[Mapping[str, np.dtype[Any]]] = {
     "process": PROCESS,
     "loader": LOADER,
     "collective": COLLECTIVE,
+    "fingerprint": FINGERPRINT,
 }
 
 

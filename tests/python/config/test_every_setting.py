@@ -286,6 +286,11 @@ TABLE = [
     ),
     Row(
         "profiler",
+        {"profiler": "fingerprints=off"},
+        lambda ran: "fingerprint" not in ran.trial.profile.tables(),
+    ),
+    Row(
+        "profiler",
         {"profiler": "start_step=1, duration=2"},
         None,
         refused_with="steps or by",

@@ -30,6 +30,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"system_interval": "fast"}, "system_interval.*'fast'"),
         ({"system_interval": float("nan")}, "system_interval"),
         ({"python_interval": 0}, "python_interval must be from 0.001"),
+        ({"fingerprints": "some"}, "fingerprints must be"),
         ({"enabled": 1}, "enabled must be True or False, not 1"),
         ({"budget": 0}, "budget must be a share .* not 0"),
         ({"windows": "all"}, "windows must be a list of windows, not 'all'"),

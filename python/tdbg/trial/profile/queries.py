@@ -39,7 +39,7 @@ SPAN_DTYPE = np.dtype(
 )
 
 # Tables of which a writer has several, one for each device.
-_WITH_INSTANCES = frozenset({"disk", "network", "gpu"})
+_WITH_INSTANCES = frozenset({"disk", "network", "gpu", "fingerprint"})
 # The column that says how long what a row tells of had lasted when it was written.
 _DURATIONS = {
     "step": "duration_ns",

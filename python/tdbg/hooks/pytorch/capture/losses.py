@@ -11,7 +11,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import compiler, nn
 from torch.compiler import is_dynamo_compiling
@@ -28,6 +28,9 @@ from tdbg.hooks.pytorch.device.tensors import is_tensor
 from tdbg.hooks.pytorch.functions.call_sites import CallSites
 from tdbg.hooks.pytorch.model.callbacks import Callback
 from tdbg.modes import ModeKeys
+
+if TYPE_CHECKING:
+    from tdbg.profiler import Fingerprints
 
 __all__ = ["CapturedLoss", "is_call_of_function"]
 
@@ -83,11 +86,19 @@ class _After(_Before):
 class _Begins(Callback):
     """Notes that a loss is being computed, which belongs to the forward."""
 
-    __slots__ = ()
+    __slots__ = ("_capture",)
 
-    def __call__(self, *_: Any) -> None:
+    def __init__(self, session: Session, capture: CapturedLoss) -> None:
+        super().__init__(session)
+        self._capture = capture
+
+    def __call__(self, _: Any, args: Any, kwargs: Any = None) -> None:
         if not (is_dynamo_compiling() or compiler._is_compiling_flag):
-            self.session.clock.loss_begins()
+            session = self.session
+            session.clock.loss_begins()
+            prints: Fingerprints | None = session.fingerprints
+            if prints is not None:
+                prints.take_labels(self._capture, args, kwargs)
 
 
 never_compiled(_Before.__call__, _After.__call__, _Begins.__call__)
@@ -102,14 +113,14 @@ class _Function:
 
     def __init__(self, capture: CapturedLoss, function: Callable[..., Any]) -> None:
         self._tdbg_before = _Before(capture.session, capture)
-        self._tdbg_begins = _Begins(capture.session)
+        self._tdbg_begins = _Begins(capture.session, capture)
         self._tdbg_after = _After(capture.session, capture)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         function: Callable[..., Any] = self.__dict__["__wrapped__"]
         self._tdbg_before(None, args, kwargs)
-        self._tdbg_begins()
+        self._tdbg_begins(None, args, kwargs)
         result = function(*args, **kwargs)
         self._tdbg_after(None, args, result)
         return result
@@ -218,7 +229,9 @@ class CapturedLoss:
     def hook(self, module: nn.Module) -> None:
         """Capture at each call of a module."""
         self._module = weakref.ref(module)
-        begins = module.register_forward_pre_hook(_Begins(self.session))
+        begins = module.register_forward_pre_hook(
+            _Begins(self.session, self), with_kwargs=True
+        )
         after = module.register_forward_hook(_After(self.session, self))
         self._handles += [begins, after]
         self.refresh()

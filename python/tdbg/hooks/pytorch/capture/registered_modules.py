@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import compiler, nn
@@ -25,6 +25,7 @@ from torch.nn.modules.module import (
 from tdbg.capture.counted_steps import StepEvent
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.session import Session
+from tdbg.capture.steps import Step
 from tdbg.hooks.pytorch.capture.buffers import BufferTable
 from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
@@ -43,6 +44,9 @@ from tdbg.hooks.pytorch.model.module_tree import (
     wrapped_parts,
 )
 from tdbg.modes import TRAIN, TRAINING
+
+if TYPE_CHECKING:
+    from tdbg.profiler import Fingerprints
 
 __all__ = [
     "Additions",
@@ -136,6 +140,8 @@ class Begin(Callback):
             inputs = self.module_capture.inputs
             if inputs.is_interested(module):
                 session.run(inputs.take, module, args)
+            if session.fingerprints is not None:
+                session.run(self.module_capture.take_samples, args, kwargs)
 
     def called(self, *_: Any) -> None:
         """Handle a call from a compiled graph."""
@@ -252,6 +258,8 @@ class ModuleCapture:
         self._end_handle: Any = None
         self.part: nn.Module | None = None
         self.inputs = InputStatistics(session, name)
+        # The step of the call that has just begun.
+        self._step: Step | None = None
         self.begins = StepEvent(self._repeat_begin)
         self.ends = StepEvent(self._repeat_end)
         self._part_handles: list[Any] = []
@@ -331,7 +339,7 @@ class ModuleCapture:
         """
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return  # A checkpointed forward that is recomputed.
-        session = self._session
+        session, self._step = self._session, None
         if IS_REPLICA in vars(module) and (
             is_part or not begin_replica(session, module, self.module)
         ):
@@ -349,6 +357,8 @@ class ModuleCapture:
         if is_training:
             self._before_training()
         context = session.forward_begins(id(self), mode)
+        if context is not None and session.depth == 1:
+            self._step = context.step
         functions = self._functions
         if functions is not None and functions.is_following and session.depth == 1:
             functions.forward_begins(self._name, mode)
@@ -360,6 +370,14 @@ class ModuleCapture:
         if context is None or context.step_plan.is_light or not context.takes:
             return
         self._capture(context, optimizes=bool(is_training and session.optimizers))
+
+    def take_samples(self, args: Any, kwargs: Any) -> None:
+        """Hash what the root is called with, if no other root calls it."""
+        prints: Fingerprints | None = self._session.fingerprints
+        step, self._step = self._step, None
+        if prints is not None and step is not None:
+            given = args, kwargs
+            prints.take_inputs(self.begins, self._name, step.number, step.mode, given)
 
     def _capture(self, context: StepContext, *, optimizes: bool) -> None:
         """Capture parameters as the forward begins, or begin to copy them."""
