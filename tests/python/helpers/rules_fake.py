@@ -235,6 +235,10 @@ class FakeRun:
     def training_steps_at(self, global_steps: Sequence[int]) -> list[int]:
         return list(global_steps)
 
+    def observations(self) -> tuple[()]:
+        """No hook was there to see anything."""
+        return ()
+
     def configuration(self) -> dict[str, Any]:
         return self.settings
 

@@ -32,6 +32,7 @@ from tdbg.run.findings import Evidence, Severity, Stage
 from tdbg.run.model_info import owner_of
 
 if TYPE_CHECKING:
+    from tdbg.rules.training_facts import TrainingFacts
     from tdbg.run.model_info import ModelInfo
 
 __all__ = ["SaturatedActivation"]
@@ -86,6 +87,10 @@ class SaturatedActivation(UnitRule):
         )
         losses = Needs(collections=frozenset({"losses"}))
         return *needs_of_units(self.modules), first, losses
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that no module saturates, if so; losses are only witnesses."""
+        return training.lacks(needs_of_units(self.modules))
 
     @property
     def head_rows(self) -> int:
