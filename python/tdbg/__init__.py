@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg import shown
 
 if TYPE_CHECKING:
-    from tdbg import errors, modes, rules
+    from tdbg import errors, invariants, modes, rules
     from tdbg._core import __version__
     from tdbg.compare import diff
     from tdbg.config.collections import Collection, CollectionKeys
@@ -37,6 +37,7 @@ __all__ = [
     "create_trial",
     "diff",
     "errors",
+    "invariants",
     "modes",
     "rules",
     "sql",
@@ -63,6 +64,7 @@ _SUBMODULES = (
     "config",
     "errors",
     "export",
+    "invariants",
     "modes",
     "notebook",
     "pytorch",

@@ -23,6 +23,7 @@ EXPECTED = [
     "create_trial",
     "diff",
     "errors",
+    "invariants",
     "modes",
     "rules",
     "sql",

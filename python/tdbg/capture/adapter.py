@@ -7,6 +7,7 @@ Thread safety: values, and what ``FrameworkAdapter`` says.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Hashable, Sequence
@@ -214,6 +215,10 @@ class FrameworkAdapter:
     version: str = ""
     tensor_types: tuple[type, ...] = ()
     device_backend: DeviceBackend | None = None
+
+    def quietly(self) -> contextlib.AbstractContextManager[object]:
+        """Make what surrounds the user's own checks: no gradient is recorded in it."""
+        return contextlib.nullcontext()
 
     def is_tensor(self, value: Any) -> bool:
         """Whether *value* is one of the framework's tensors."""

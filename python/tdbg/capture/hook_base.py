@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
 from tdbg.capture.dry_run import DryRunSummary, MeasuringWriter, summarize
+from tdbg.capture.invariants import WithInvariants
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.opening import SessionSpec, open_session
 from tdbg.capture.overhead import Overhead
@@ -56,7 +57,7 @@ _log = logging.getLogger("tdbg")
 _MOST_THREADS = 4
 
 
-class HookBase(ABC):
+class HookBase(WithInvariants, ABC):
     """Captures a training; by default only its losses.
 
     A framework's hook says by five methods what the framework is: ``_make_adapter``,
@@ -199,7 +200,7 @@ class HookBase(ABC):
 
     @abstractmethod
     def _make_adapter(self) -> FrameworkAdapter:
-        """Make the object that capture asks about the framework's tensors."""
+        """Make what capture asks about tensors."""
 
     @abstractmethod
     def _make_policy(self, config: HookConfig) -> Policy:
@@ -215,9 +216,7 @@ class HookBase(ABC):
             ConfigurationError: If the export can never work.
         """
 
-    def _start_profiler(  # noqa: B027
-        self, session: Session, settings: ProfilerConfig
-    ) -> None:
+    def _start_profiler(self, session: Session, settings: ProfilerConfig) -> None:
         """Observe where the time of the training goes, if the settings say so."""
 
     def _attach(self, session: Session) -> CurrentMode:
@@ -228,16 +227,16 @@ class HookBase(ABC):
         """
         return CurrentMode(session)
 
-    def _detach(self) -> None:  # noqa: B027
+    def _detach(self) -> None:
         """Remove everything from the training; the run is about to end."""
 
-    def _remember(self) -> None:  # noqa: B027
+    def _remember(self) -> None:
         """Become the hook that the framework's ``get_hook`` returns."""
 
-    def _before_training_forward(self) -> None:  # noqa: B027
+    def _before_training_forward(self) -> None:
         """Prepare for a forward in training that is about to begin."""
 
-    def _capture_before_forward(  # noqa: B027
+    def _capture_before_forward(
         self, context: StepContext, *, is_training: bool
     ) -> None:
         """Capture tensors that exist before the module is called, as parameters."""

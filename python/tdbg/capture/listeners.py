@@ -80,7 +80,10 @@ class Listeners:
 
 
 def call_all(callbacks: Iterable[Callback]) -> None:
-    """Call them all; what one of them raises keeps no other from being called."""
-    for callback in callbacks:
+    """Call them all; what one of them raises keeps no other from being called.
+
+    One that takes itself off the list keeps no other from it, either.
+    """
+    for callback in tuple(callbacks):
         with contextlib.suppress(Exception):
             callback()

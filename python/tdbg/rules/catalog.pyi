@@ -37,6 +37,7 @@ from tdbg.rules.builtin.loss.overfit import Overfit as Overfit
 from tdbg.rules.builtin.loss.overtraining import Overtraining as Overtraining
 from tdbg.rules.builtin.loss.spike import LossSpike as LossSpike
 from tdbg.rules.builtin.loss.underfitting import Underfitting as Underfitting
+from tdbg.rules.builtin.runs.broken_invariant import BrokenInvariant as BrokenInvariant
 from tdbg.rules.builtin.runs.similar_across_runs import (
     SimilarAcrossRuns as SimilarAcrossRuns,
 )

@@ -52,6 +52,7 @@ class TorchAdapter(FrameworkAdapter):
     compute_units = staticmethod(sparse_units)
     to_dense = staticmethod(dense_of)
     import_array = staticmethod(foreign)
+    quietly = staticmethod(torch.no_grad)
     process_rank = staticmethod(process_group_rank)
     rank_store = staticmethod(TorchStore)
 

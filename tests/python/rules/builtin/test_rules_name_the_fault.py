@@ -214,6 +214,8 @@ NAMED = [
 ]  # fmt: skip
 # Of no training of PyTorch, and of one that stands still: below.
 BY_THEMSELVES = {"FeatureImportance", "TreeDepth", "TreeSettings", "StalledTraining"}
+# On conditions that a program gives: test_invariants.py.
+BY_THEMSELVES |= {"BrokenInvariant"}
 # On trainings of their own: test_repeated.py, test_dropout_in_evaluation.py and
 # test_slow_schedule.py.
 BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation", "SlowSchedule"}
