@@ -170,7 +170,7 @@ class _Group:
         self.sizes = np.stack([each.sizes for each in prints.values()])
         self.differ = _differ(self.weights)
         self.gradients_differ = _differ(self.gradients)
-        self.has_gradient = self.gradients.any((0, 2))
+        self.has_gradient = np.asarray(self.gradients.any((0, 2)))
 
     def names_of(self, chosen: NDArray[np.bool_]) -> tuple[str, ...]:
         """Return the names of the chosen tensors."""

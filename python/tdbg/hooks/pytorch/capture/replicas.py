@@ -40,7 +40,7 @@ from tdbg.run.observations import Observation
 __all__ = ["ReplicaTensors"]
 
 # Elements and tensors that a look reads, at most; the next look continues.
-_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 27}
+_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
 _TENSORS = {"cpu": 64, "cuda": 1024}
 # Steps at which the smallest tensor is read, where replicas may be meant to differ.
 _SPOTS = 64

@@ -23,7 +23,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _DEVICES = frozenset({"cpu", "cuda"})
 # Elements that caches hold, and that a device sums at once.
-_ROW, _PACK = 1 << 16, 1 << 24
+_ROW, _PACK = 1 << 16, 1 << 23
 # The sums are numbers of 64 bits.
 _MASK = (1 << 64) - 1
 
@@ -140,8 +140,8 @@ def _of_pieces(numbers: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
 def _sums_of_values(flat: torch.Tensor) -> torch.Tensor:
     total = torch.zeros(2, dtype=torch.float64)
     if flat.is_floating_point():
-        for part in flat.split(_ROW):
-            values = part.float()
+        for start in range(0, len(flat), _ROW):
+            values = flat[start : start + _ROW].float()
             signed = (values * _signs()[: len(values)]).sum(dtype=torch.float64)
             total += torch.stack([(values * values).sum(dtype=torch.float64), signed])
     return total
