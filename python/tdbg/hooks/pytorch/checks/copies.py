@@ -28,6 +28,7 @@ from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statist
 from tdbg.hooks.pytorch.checks.target_networks import copies_in
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
 from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.hooks.pytorch.model.call_context import is_traced
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import class_name
 from tdbg.modes import TRAIN
@@ -264,6 +265,8 @@ class _Called(Inert):
             return
         copies = self._copies()
         if copies is None or is_dynamo_compiling() or compiler._is_compiling_flag:
+            return
+        if is_traced():
             return
         if self._n_calls >= _MOST_INPUTS:
             self._next = int(self._n_calls * _RARER) + 1

@@ -21,7 +21,7 @@ from torch import nn
 from torch._C import _current_graph_task_id
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD, is_in_transform
+from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD, is_traced
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -80,7 +80,7 @@ class InputStatistics:
         """Take the inputs of a call that begins."""
         if _current_graph_task_id() != NOT_IN_BACKWARD:
             return
-        if torch.jit.is_tracing() or is_in_transform():
+        if is_traced():
             return  # These are no numbers of a batch.
         given = next(iter(args), None)
         is_training = module.training and torch.is_grad_enabled()

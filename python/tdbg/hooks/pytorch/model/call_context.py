@@ -13,7 +13,11 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from torch._C import _current_graph_task_id, _FunctionBase
+from torch._C import (
+    _current_graph_task_id,
+    _FunctionBase,
+    _get_tracing_state,
+)
 from torch._C import _functorch as transforms
 from torch._functorch import pyfunctorch
 from torch.autograd import Function
@@ -23,6 +27,7 @@ __all__ = [
     "is_in_backward",
     "is_in_function",
     "is_in_transform",
+    "is_traced",
     "outside_transforms",
 ]
 
@@ -86,6 +91,11 @@ def _running_context(function: type) -> Any:
 def is_in_transform() -> bool:
     """Return whether a transform of ``torch.func`` is calling."""
     return transforms.peek_interpreter_stack() is not None
+
+
+def is_traced() -> bool:
+    """Return whether tensors stand for others: a transform or a tracer is calling."""
+    return _get_tracing_state() is not None or is_in_transform()
 
 
 @contextlib.contextmanager
