@@ -18,6 +18,9 @@ from tdbg.rules.builtin.data.not_normalized import (
 )
 from tdbg.rules.builtin.data.repeated import RepeatedData as RepeatedData
 from tdbg.rules.builtin.data.unshuffled import UnshuffledData as UnshuffledData
+from tdbg.rules.builtin.gradients.accumulation import (
+    AccumulationMisuse as AccumulationMisuse,
+)
 from tdbg.rules.builtin.gradients.clipping import ClippingMisuse as ClippingMisuse
 from tdbg.rules.builtin.gradients.exploding import (
     ExplodingGradient as ExplodingGradient,
@@ -36,6 +39,7 @@ from tdbg.rules.builtin.loss.not_decreasing import (
 from tdbg.rules.builtin.loss.overfit import Overfit as Overfit
 from tdbg.rules.builtin.loss.overtraining import Overtraining as Overtraining
 from tdbg.rules.builtin.loss.spike import LossSpike as LossSpike
+from tdbg.rules.builtin.loss.term_misuse import LossTermMisuse as LossTermMisuse
 from tdbg.rules.builtin.loss.underfitting import Underfitting as Underfitting
 from tdbg.rules.builtin.runs.broken_invariant import BrokenInvariant as BrokenInvariant
 from tdbg.rules.builtin.runs.similar_across_runs import (

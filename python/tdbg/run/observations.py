@@ -33,6 +33,16 @@ class Fault(enum.StrEnum):
     CLIPPED_AFTER_STEP = "clipped_after_step"
     # Gradients are clipped while a scaler's factor is in them.
     CLIPPED_SCALED = "clipped_scaled"
+    # Terms of a loss: an entropy bonus that is a penalty, the ratio of a policy to
+    # itself, the weight of a focal loss that is one for the batch, noise that is
+    # multiplied by a variance or its logarithm.
+    ENTROPY_PENALIZED = "entropy_penalized"
+    RATIO_ALWAYS_ONE = "ratio_always_one"
+    FOCAL_OF_MEAN = "focal_of_mean"
+    VARIANCE_AS_DEVIATION = "variance_as_deviation"
+    # Micro-batches count alike, whatever their size, or add up without division.
+    MEAN_OF_MEANS = "mean_of_means"
+    MICRO_BATCHES_ADD_UP = "micro_batches_add_up"
 
     # Running statistics of a normalization: evaluation uses those that it was made
     # with; the batch has the weight that is the past's in another framework; they

@@ -223,6 +223,10 @@ BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation", "SlowSchedule"}
 BY_THEMSELVES |= {"ClippingMisuse"}
 # test_running_statistics.py, test_model_copies.py, test_input_skew.py.
 BY_THEMSELVES |= {"RunningStatistics", "ModelCopies", "InputSkew", "TeacherMisuse"}
+# test_running_statistics.py, test_model_copies.py and test_input_skew.py.
+BY_THEMSELVES |= {"RunningStatistics", "ModelCopies", "InputSkew"}
+# On losses of their own: test_term_misuse.py and test_accumulation.py.
+BY_THEMSELVES |= {"LossTermMisuse", "AccumulationMisuse"}
 # How often a training is judged while it goes on.
 LOOK_EVERY = 37
 

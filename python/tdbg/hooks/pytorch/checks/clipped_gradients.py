@@ -4,26 +4,33 @@ A call that clips is compared with what the optimizer then does: it must be give
 parameters, these must have gradients, the optimizer must not have used them before, and
 a scaler must have unscaled them.
 
+PyTorch's functions call the code that clips from a closure.  While anybody watches,
+that code is followed.  The functions stay the same objects, so a call is seen wherever
+the program imported them.
+
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 import math
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import GeneratorType
+from typing import Any, NamedTuple
 
 import torch
+from torch.compiler import is_dynamo_compiling
+from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
 from tdbg.hooks.pytorch.device.tensors import gradient_of
-from tdbg.hooks.pytorch.functions.clip_calls import (
-    ClipCall,
-    unwatch_clipping,
-    watch_clipping,
-)
+from tdbg.hooks.pytorch.functions.diverted import WarnedLines
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
 from tdbg.hooks.pytorch.model.process_objects import parameters_of
 from tdbg.run.observations import Fault
@@ -41,6 +48,40 @@ _NO_LIMIT = 1e6
 _LEAST_SCALE, _LIMIT_OF_SCALE = 128.0, 0.01
 
 Note = Callable[[Fault, Mapping[str, float], Mapping[str, str]], None]
+
+
+# The functions, and the arguments that limit gradients.
+_LIMITS = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
+
+
+class ClipCall(NamedTuple):
+    """A call that is about to clip.
+
+    Attributes:
+        function: Its name.
+        parameters: The tensors that it is given.
+        limit: The largest norm or value; None: it is no number of Python's.
+        is_used_up: Whether it is given an iterator that somebody has read to its end.
+    """
+
+    function: str
+    parameters: tuple[torch.Tensor, ...]
+    limit: float | None
+    is_used_up: bool
+
+
+class _Followed(NamedTuple):
+    """The cell that holds the code that clips, before and while it is followed."""
+
+    cell: Any
+    original: Callable[..., Any]
+    followed: Callable[..., Any]
+    lines: WarnedLines
+
+
+# While there are any, the functions are followed.
+_watchers: weakref.WeakSet[ClippedGradients] = weakref.WeakSet()
+_followed: list[_Followed] = []
 
 
 class ClippedGradients:
@@ -68,7 +109,7 @@ class ClippedGradients:
         self._used_again: ClipCall | None = None
         # Gradients that the latest step of an optimizer used, with their versions.
         self._used: dict[int, tuple[TensorWeakRef, int]] = {}
-        watch_clipping(self)
+        _watch(self)
 
     def clips(self, call: ClipCall) -> None:
         """Look at what a call is about to clip."""
@@ -144,7 +185,7 @@ class ClippedGradients:
     def remove(self) -> None:
         """Watch no longer."""
         self.is_over = True
-        unwatch_clipping(self)
+        _unwatch(self)
         self._fresh.clear()
         self._without.clear()
         self._used.clear()
@@ -185,3 +226,78 @@ class ClippedGradients:
         if call.limit is not None and math.isfinite(call.limit):
             known.setdefault("limit", float(call.limit))
         self._note(fault, known, {"function": call.function})
+
+
+# ---- calls that clip ----------------------------------------------------------------
+
+
+def _watch(watcher: ClippedGradients) -> None:
+    """Call *watcher* before each call that clips."""
+    _watchers.add(watcher)
+    if not _followed:
+        _followed.extend(_follow())
+
+
+def _unwatch(watcher: ClippedGradients) -> None:
+    """Call *watcher* no longer."""
+    _watchers.discard(watcher)
+    while _followed and not _watchers:
+        each = _followed.pop()
+        each.lines.end()
+        if each.cell.cell_contents is each.followed:
+            each.cell.cell_contents = each.original
+
+
+def _follow() -> Iterator[_Followed]:
+    for name in _LIMITS:
+        function: Any = getattr(clip_grad, name, None)
+        original: Any = inspect.unwrap(function)
+        # The profiler may have wrapped what PyTorch has wrapped.
+        while getattr(function, "__wrapped__", original) is not original:
+            function = function.__wrapped__
+        for cell in getattr(function, "__closure__", None) or ():
+            if cell.cell_contents is original:
+                followed = _following(name, original)
+                lines = WarnedLines(original.__globals__, followed.__code__, followed)
+                lines.begin()
+                cell.cell_contents = followed
+                yield _Followed(cell, original, followed, lines)
+
+
+def _following(name: str, original: Callable[..., Any]) -> Any:
+    def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_dynamo_compiling():
+            with contextlib.suppress(Exception):
+                parameters, call = _read(name, parameters, args, kwargs)
+                for each in list(_watchers):
+                    each.clips(call)
+        return original(parameters, *args, **kwargs)
+
+    return functools.wraps(original)(clip)
+
+
+def _read(
+    name: str, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ClipCall]:
+    """Return what to give on, since an iterator can be read once, and the call."""
+    limit = args[0] if args else kwargs.get(_LIMITS[name])
+    if not isinstance(limit, int | float):
+        limit = None
+    if isinstance(given, torch.Tensor):
+        return given, ClipCall(name, (given,), limit, False)
+    is_used_up = _is_used_up(given)
+    every = tuple(given)
+    call = ClipCall(name, every, limit, is_used_up)
+    if isinstance(given, GeneratorType):
+        return (each for each in every), call
+    return (every if isinstance(given, Iterator) else given), call
+
+
+def _is_used_up(given: Any) -> bool:
+    """Return whether a generator has ended, or that of a filter."""
+    if isinstance(given, GeneratorType):
+        return given.gi_frame is None
+    if isinstance(given, filter | map):
+        reduced: Any = given.__reduce__()
+        return any(map(_is_used_up, reduced[1][1:]))
+    return False

@@ -18,6 +18,8 @@ from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
+from tdbg.hooks.pytorch.checks.loss_terms import LossTerms, PolicyRatio
+from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
 from tdbg.hooks.pytorch.model.module_tree import class_name
@@ -70,7 +72,12 @@ class FirstUpdates:
         self._observe = observe
         self._spend_once = spend_once
         self._clipping = ClippedGradients(self._parameters, self._note)
-        self._checks: list[_Check] = [self._clipping]
+        self._checks: list[_Check] = [
+            self._clipping,
+            LossTerms(self._note),
+            MicroBatches(self._note),
+            PolicyRatio(self._note),
+        ]
         self._roots: BackwardRoots | None = BackwardRoots(self._backward_begins)
 
     @property

@@ -1,0 +1,489 @@
+"""Find terms of a loss that do not do what their form says, in its graph.
+
+A loss is a sum of terms, each with a sign.  Operations, constants and saved numbers
+tell what a term is: an entropy, a divergence from a normal distribution, the weight of
+a focal loss.
+
+Thread safety: reads only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import Optimizer
+
+from tdbg.hooks.pytorch.checks.graph_nodes import (
+    SHAPING,
+    factor_of,
+    name_of,
+    operands_of,
+    shape_of,
+)
+from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
+from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.run.observations import Fault
+
+__all__ = ["LossTerms", "PolicyRatio", "faults_of_terms"]
+
+# Graphs that are read, and operations of a graph, at most.
+_MOST_GRAPHS, _MOST_NODES, _MOST_TERMS = 6, 5000, 300
+# Rows of probabilities that are looked at, and how exact they are.
+_MOST_ROWS, _ROUNDING = 64, 1e-3
+# Operations between the probabilities of a policy and the scores they are made of.
+_OF_CHANCE = SHAPING | {
+    "Add", "Clamp", "Div", "Exp", "Gather", "Log", "LogSoftmax", "Logsumexp", "Mul",
+    "Neg", "Pow", "Softmax", "Sub", "Sum",
+}  # fmt: skip
+_MOST_OF_CHANCE = 40
+# Losses that PyTorch reduces to a mean, and how the graph calls that.
+_MEANS = frozenset({"NllLoss", "NllLoss2D", "BinaryCrossEntropyWithLogits"})
+_REDUCED_BY_MEAN = 1
+# Between a loss and the weight that a focal loss makes of it.
+_OF_FOCAL = frozenset({"Add", "Mul", "Neg", "Pow", "Rsub", "Sub"})
+_MOST_OF_FOCAL = 8
+# Noise has about the mean and deviation of a standard normal distribution.
+_LEAST_NOISE = 16
+
+# Losses without a ratio, losses with one, and operations of a loss, at most.
+_MOST_IN_VAIN, _MOST_LOSSES, _MOST_OF_RATIO = 8, 200, 2000
+_MOST_NEAR = 60
+# Repetitions that prove it.
+_ENOUGH = 2
+# Rows of a batch that are compared, at most, and how many there must be.
+_MOST_SAMPLES, _LEAST_SAMPLES = 256, 8
+# Batches of few different samples are compared as a whole, if no sample is most of it.
+_VARIED, _LARGEST_SHARE = 0.5, 0.75
+# First layers, and where their operations keep the inputs.
+_INPUTS = {
+    "Addmm": "_saved_mat1",
+    "Mm": "_saved_self",
+    "Convolution": "_saved_input",
+    "Embedding": "_saved_indices",
+}
+_BETWEEN = SHAPING | {"Clamp", "Sum", "Mul"}
+
+# A result of an operation.
+_Result = tuple[Any, int]
+_Note = Callable[[Fault, Mapping[str, float], Mapping[str, str]], None]
+
+
+class LossTerms:
+    """Read the terms of the first losses.
+
+    Args:
+        note: Called with what is found out.
+
+    Attributes:
+        is_over: Whether nothing more will be found out.
+    """
+
+    def __init__(self, note: _Note) -> None:
+        self._note = note
+        self._n_graphs = 0
+        self.is_over = False
+
+    def backward_begins(self, root: torch.Tensor) -> None:
+        """Read the terms of the loss at which a backward pass begins."""
+        self._n_graphs += 1
+        self.is_over = self._n_graphs >= _MOST_GRAPHS
+        for fault in faults_of_terms(root):
+            self._note(fault, {}, {})
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Ignore steps."""
+
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """Ignore steps."""
+
+    def remove(self) -> None:
+        """Read no more."""
+        self.is_over = True
+
+
+class _Term(NamedTuple):
+    """A result that a loss contains, times a number of that sign."""
+
+    result: _Result
+    sign: float
+
+    @property
+    def node(self) -> Any:
+        return self.result[0]
+
+
+def faults_of_terms(loss: torch.Tensor) -> Iterator[Fault]:
+    """Yield the faults of the terms of a loss.
+
+    Example:
+        >>> error = torch.nn.functional.cross_entropy(
+        ...     torch.zeros(4, 3, requires_grad=True), torch.zeros(4).long()
+        ... )
+        >>> list(faults_of_terms((1 - (-error).exp()) ** 2 * error))
+        [<Fault.FOCAL_OF_MEAN: 'focal_of_mean'>]
+    """
+    root = loss.grad_fn
+    if root is None:
+        return
+    terms = list(_terms(root))
+    if any(map(_is_focal_of_mean, (term.node for term in terms))):
+        yield Fault.FOCAL_OF_MEAN
+    if any(map(_lowers_entropy, terms)) and read_loss_graph(loss).is_surrogate:
+        penalized = [term.node for term in terms if _lowers_entropy(term)]
+        if any(_is_of_policy(each, terms) for each in penalized):
+            yield Fault.ENTROPY_PENALIZED
+    if _takes_variance_for_deviation(root, terms):
+        yield Fault.VARIANCE_AS_DEVIATION
+
+
+def _terms(root: Any) -> Iterator[_Term]:
+    """Yield the terms of a loss, and what they are a mean, sum or multiple of."""
+    waiting = [_Term((root, 0), 1.0)]
+    for _ in range(_MOST_TERMS):
+        if not waiting:
+            return
+        term = waiting.pop()
+        yield term
+        node, name = term.node, name_of(term.node)
+        below = [each for each in node.next_functions if each[0] is not None]
+        sign = term.sign * _sign_of(node, name)
+        if name in {"Add", "Sub", "Rsub"}:
+            signs = _signs_of_sum(node, name)
+            waiting += [
+                _Term(each, term.sign * signs[i])
+                for i, each in enumerate(node.next_functions)
+                if each[0] is not None and i < len(signs)
+            ]
+        elif sign and len(below) == 1:
+            waiting.append(_Term(below[0], sign))
+
+
+def _signs_of_sum(node: Any, name: str) -> tuple[float, float]:
+    alpha = float(getattr(node, "_saved_alpha", 1.0))
+    if name == "Rsub":
+        return -alpha, 1.0
+    return 1.0, -alpha if name == "Sub" else alpha
+
+
+def _sign_of(node: Any, name: str) -> float:
+    """Return the sign of what an operation multiplies by; 0: it does something else."""
+    if name in {"Mean", "Sum", "Expand"} or name in SHAPING:
+        return 1.0
+    if name == "Neg":
+        return -1.0
+    if name not in {"Mul", "Div"}:
+        return 0.0
+    factor = factor_of(node)
+    if factor is not None:
+        return math.copysign(1.0, factor) if factor else 0.0
+    other = _constant(node)
+    if other is None or not other.numel():
+        return 0.0
+    if float(other.min()) >= 0.0:
+        return 1.0
+    return -1.0 if float(other.max()) <= 0.0 else 0.0
+
+
+def _constant(node: Any) -> torch.Tensor | None:
+    """Return the tensor by which an operation multiplies or divides its operand."""
+    if len(operands_of(node)) != 1:
+        return None
+    for name in ("_saved_other", "_saved_self"):
+        found = getattr(node, name, None)
+        if isinstance(found, torch.Tensor):
+            return found.detach()
+    return None
+
+
+# ---- a policy's entropy --------------------------------------------------------------
+
+
+def _lowers_entropy(term: _Term) -> bool:
+    """Return whether a smaller loss means a smaller entropy, of choices or numbers.
+
+    The sum of p log p is the negative entropy; the logarithm of a scale is a part of
+    the entropy of a normal distribution.
+    """
+    name = name_of(term.node)
+    if name == "Mul" and term.sign < 0:
+        return _is_of_probabilities(term.node)
+    return name == "Log" and term.sign > 0
+
+
+def _is_of_probabilities(node: Any) -> bool:
+    """Return whether a product is one of probabilities and their logarithms."""
+    one, other = (getattr(node, f"_saved_{each}", None) for each in ("self", "other"))
+    if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
+        return False
+    if one.shape != other.shape or one.ndim < 1 or one.shape[-1] < 2:
+        return False
+    rows = [each.detach().reshape(-1, each.shape[-1]) for each in (one, other)]
+    rows = [each[:_MOST_ROWS].float() for each in rows]
+    return any(_are_probabilities(p, log_p) for p, log_p in (rows, rows[::-1]))
+
+
+def _are_probabilities(p: torch.Tensor, log_p: torch.Tensor) -> bool:
+    add_up = bool(((p.sum(-1) - 1).abs() < _ROUNDING).all())
+    return add_up and bool(((log_p.exp() - p).abs() < _ROUNDING).all())
+
+
+def _is_of_policy(node: Any, terms: list[_Term]) -> bool:
+    """Return whether an entropy has the scores of chances that the loss weighs."""
+    weighed = [term.node for term in terms if _gathers(term.node)]
+    own = _made_of(node)
+    return any(own & _made_of(each) for each in weighed)
+
+
+def _gathers(node: Any) -> bool:
+    """Return whether numbers of both signs weigh chances that follow from choices."""
+    if name_of(node) in {"Minimum", "Min", "Maximum"}:
+        return any(map(_gathers, operands_of(node)))
+    weights = _constant(node) if name_of(node) == "Mul" else None
+    return weights is not None and float(weights.min()) < 0.0
+
+
+def _made_of(node: Any) -> set[Any]:
+    """Return the operations that made the scores or scales that a chance is of."""
+    seen, waiting, found = {node}, [node], set[Any]()
+    while waiting and len(seen) < _MOST_OF_CHANCE:
+        each = waiting.pop()
+        if name_of(each) not in _OF_CHANCE:
+            found.add(each)
+            continue
+        if name_of(each) == "Log":
+            found.update(operands_of(each))
+        for below in operands_of(each):
+            if below not in seen:
+                seen.add(below)
+                waiting.append(below)
+    return found
+
+
+# ---- the weight of a focal loss ------------------------------------------------------
+
+
+def _is_focal_of_mean(node: Any) -> bool:
+    """Return whether a mean loss is weighted by (1 - exp(-mean loss)) ** gamma."""
+    if name_of(node) != "Mul" or shape_of(node) or len(operands_of(node)) != 2:
+        return False
+    one, other = operands_of(node)
+    return any(
+        _is_mean_of_several(mean) and _is_focal_weight(weight, mean)
+        for mean, weight in ((one, other), (other, one))
+    )
+
+
+def _is_mean_of_several(node: Any) -> bool:
+    if shape_of(node):
+        return False
+    if name_of(node) == "Mean":
+        return math.prod(shape_of(operands_of(node)[0])) > 1
+    is_mean = getattr(node, "_saved_reduction", None) == _REDUCED_BY_MEAN
+    n_samples = (*shape_of(operands_of(node)[0]), 0)[0]
+    return name_of(node) in _MEANS and is_mean and n_samples > 1
+
+
+def _is_focal_weight(node: Any, mean: Any) -> bool:
+    for _ in range(_MOST_OF_FOCAL):
+        name, below = name_of(node), operands_of(node)
+        if len(below) != 1:
+            return False
+        if name == "Exp":
+            return below[0] is mean or operands_of(below[0]) == [mean]
+        if name not in _OF_FOCAL:
+            return False
+        node = below[0]
+    return False
+
+
+# ---- the deviation of noise ----------------------------------------------------------
+
+
+def _takes_variance_for_deviation(root: Any, terms: list[_Term]) -> bool:
+    """Return whether noise is multiplied by what the divergence says is no deviation.
+
+    A divergence from the standard normal distribution has exp(x) - x of a logarithm x
+    of a variance.  Noise then takes exp(x / 2).
+    """
+    every = {term.result for term in terms}
+    logarithms = {
+        below
+        for node, _ in every
+        if name_of(node) == "Exp"
+        for below in node.next_functions
+        if below in every
+    }
+    if not logarithms:
+        return False
+    return any(
+        of in logarithms
+        or (name_of(of[0]) == "Exp" and of[0].next_functions[0] in logarithms)
+        for of in _scales_of_noise(root)
+    )
+
+
+def _scales_of_noise(root: Any) -> Iterator[_Result]:
+    """Yield what is multiplied by noise and then added to something."""
+    seen, waiting = {root}, [root]
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        below = operands_of(node)
+        if name_of(node) == "Add" and len(below) == 2:
+            yield from (
+                each.next_functions[i]
+                for each in below
+                if name_of(each) == "Mul" and _is_by_noise(each)
+                for i, (of, _) in enumerate(each.next_functions)
+                if of is not None
+            )
+        for each in below:
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)
+
+
+def _is_by_noise(node: Any) -> bool:
+    noise = _constant(node)
+    if noise is None or noise.numel() < _LEAST_NOISE or not noise.is_floating_point():
+        return False
+    if tuple(noise.shape) != shape_of(node):
+        return False
+    some = noise.flatten()[:4096].float()
+    near = 4.0 / math.sqrt(some.numel())
+    return abs(float(some.mean())) < near and abs(float(some.std()) - 1.0) < near
+
+
+# ---- the ratio of a policy to an older one ------------------------------------------
+
+
+class PolicyRatio:
+    """Find ratios of probabilities that are one although the policy has changed.
+
+    Proximal policy optimization (PPO) divides a probability by the one that the action
+    had when it was chosen.  The first update of new samples finds a ratio of exactly
+    one.  If the same samples come again after an update, the ratio must differ from
+    one, or the program computes the old probabilities anew.
+
+    Args:
+        note: Called with what is found out.
+
+    Attributes:
+        is_over: Whether nothing more will be found out.
+    """
+
+    def __init__(self, note: _Note) -> None:
+        self._note = note
+        self.is_over = False
+        self._n_losses = self._n_in_vain = self._n_steps = self._n_repeated = 0
+        # The step at which a sample, or a batch, was met first.
+        self._met: dict[int, int] = {}
+        # Some weights at the latest loss.
+        self._weights: torch.Tensor | None = None
+
+    def backward_begins(self, root: torch.Tensor) -> None:
+        """Look at the ratio in the loss at which a backward pass begins."""
+        ratio = None if root.grad_fn is None else _ratio(root.grad_fn)
+        if ratio is None:
+            self._n_in_vain += 1
+            if self._n_in_vain > _MOST_IN_VAIN:
+                self.remove()
+            return
+        self._n_losses += 1
+        if self._n_losses > _MOST_LOSSES or not bool((ratio == 1.0).all()):
+            self.remove()  # Some samples were chosen by an older policy.
+            return
+        self._look_at_samples(root.grad_fn)
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Ignore that a step begins."""
+
+    def step_ends(self, optimizer: Optimizer) -> None:  # noqa: ARG002
+        """Note that the policy has changed."""
+        self._n_steps += 1
+
+    def remove(self) -> None:
+        """Look at no more."""
+        self.is_over = True
+        self._met.clear()
+        self._weights = None
+
+    def _look_at_samples(self, root: Any) -> None:
+        """Note a ratio of one of samples that an earlier step has used."""
+        parts, weights = _samples_of(root)
+        keys = _keys(parts)
+        has_changed = self._weights is not None and not (
+            weights is not None and torch.equal(weights, self._weights)
+        )
+        self._weights = weights
+        steps = [self._met.setdefault(key, self._n_steps) for key in keys]
+        if keys and has_changed and max(steps) < self._n_steps:
+            self._n_repeated += 1
+        if self._n_repeated >= _ENOUGH:
+            self.remove()
+            self._note(Fault.RATIO_ALWAYS_ONE, {}, {})
+
+
+def _ratio(root: Any) -> torch.Tensor | None:
+    """Return the exponential of a difference near the end of a loss; None: no such."""
+    for node in _below(root, _MOST_NEAR):
+        result = getattr(node, "_saved_result", None)
+        if name_of(node) != "Exp" or result is None or result.numel() < _LEAST_SAMPLES:
+            continue
+        below = operands_of(node)
+        while len(below) == 1 and name_of(below[0]) in _BETWEEN:
+            below = operands_of(below[0])
+        if len(below) == 1 and name_of(below[0]) == "Sub":
+            return result.detach()  # type: ignore[no-any-return]
+    return None
+
+
+def _samples_of(root: Any) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+    """Return the inputs of the first layer, the chosen actions, and some weights."""
+    parts: dict[str, torch.Tensor] = {}
+    weights = None
+    for node in _below(root, _MOST_OF_RATIO):
+        name = name_of(node)
+        leaf = getattr(node, "variable", None)
+        if weights is None and leaf is not None:
+            weights = sample_of(leaf)
+        kept = getattr(node, _INPUTS.get(name, ""), None)
+        if isinstance(kept, torch.Tensor) and not kept.requires_grad:
+            parts.setdefault("input", kept.detach())
+        if name == "Gather":
+            parts.setdefault("choice", node._saved_index.detach())
+    return (list(parts.values()) if "input" in parts else []), weights
+
+
+def _keys(parts: list[torch.Tensor]) -> list[int]:
+    """Return what tells samples apart, or batches; nothing if these are too alike."""
+    n = min((len(each) for each in parts if each.ndim), default=0)
+    if n < _LEAST_SAMPLES or any(len(each) != n for each in parts):
+        return []
+    arrays = [
+        each[:_MOST_SAMPLES].reshape(min(n, _MOST_SAMPLES), -1).cpu() for each in parts
+    ]
+    rows = [
+        b"".join(each.contiguous().numpy().tobytes() for each in row)
+        for row in zip(*arrays, strict=True)
+    ]
+    counted = Counter(rows)
+    if len(counted) >= _VARIED * len(rows):
+        return [hash(row) for row in counted]
+    if max(counted.values()) <= _LARGEST_SHARE * len(rows):
+        return [hash(tuple(rows))]
+    return []
+
+
+def _below(root: Any, most: int) -> Iterator[Any]:
+    """Yield the operations of a loss, the last ones first."""
+    seen, waiting = {root}, [root]
+    for node in waiting:
+        yield node
+        for each in operands_of(node):
+            if each not in seen and len(seen) < most:
+                seen.add(each)
+                waiting.append(each)

@@ -1,0 +1,224 @@
+"""Find out in the first steps how micro-batches are put together.
+
+If a step has several backward passes of the same kind, their gradients add up.  The
+graph of each loss says over how many numbers it is a mean, and what it is multiplied
+by.
+
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import SGD, Optimizer
+
+from tdbg.hooks.pytorch.checks.graph_nodes import factor_of, name_of, operands_of
+from tdbg.hooks.pytorch.device.tensors import gradient_of
+from tdbg.hooks.pytorch.functions.backward_calls import unscaled
+from tdbg.hooks.pytorch.model.process_objects import held_ids
+from tdbg.run.observations import Fault
+
+__all__ = ["MicroBatches"]
+
+# Steps that are looked at, those of a fault that prove it, and passes, at most.
+_MOST_STEPS, _ENOUGH, _MOST_PASSES = 8, 4, 400
+# The least number of passes that are taken for micro-batches where none says so.
+_LEAST_UNDIVIDED = 3
+# Counts of numbers that differ by less hardly matter.
+_UNEQUAL = 1.25
+_CLOSE = 1e-3
+# Losses that PyTorch reduces, and how the graph calls a mean.
+_REDUCED = frozenset(
+    {
+        "BinaryCrossEntropy",
+        "BinaryCrossEntropyWithLogits",
+        "HuberLoss",
+        "MseLoss",
+        "NllLoss",
+        "NllLoss2D",
+        "SmoothL1Loss",
+    }
+)
+_BY_MEAN = 1
+_DEEPEST = 60
+
+_Note = Callable[[Fault, Mapping[str, float], Mapping[str, str]], None]
+
+
+class _Pass(NamedTuple):
+    """A backward pass.
+
+    Attributes:
+        kind: The operation that makes the mean.
+        leaf: The parameter next to the loss.
+        factor: What the mean is multiplied by.
+        n_numbers: The numbers that it is a mean of.
+    """
+
+    kind: str
+    leaf: torch.Tensor
+    factor: float
+    n_numbers: float
+
+
+class MicroBatches:
+    """Compare the backward passes of each step.
+
+    Args:
+        note: Called with what is found out.
+
+    Attributes:
+        is_over: Whether nothing more will be found out.
+    """
+
+    def __init__(self, note: _Note) -> None:
+        self._note = note
+        self.is_over = False
+        self._n_steps = self._n_passes = 0
+        self._passes: list[_Pass | None] = []
+        # Of steps that have the fault: the largest count by the smallest.
+        self._unequal: list[float] = []
+        self._undivided: list[int] = []
+        self._handle: Any = None
+        # The version of the first leaf's gradient, as the latest pass left it.
+        self._versions = [-1]
+
+    def backward_begins(self, root: torch.Tensor) -> None:
+        """Read what a backward pass is about to add up."""
+        self._n_passes += 1
+        if self._n_passes > _MOST_PASSES:
+            self.remove()
+            return
+        found = _read(root)
+        self._passes.append(found)
+        if found is not None and self._handle is None:
+            self._watch(found.leaf)
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Compare the passes since the step before."""
+        passes, self._passes = self._passes, []
+        known = [each for each in passes if each is not None]
+        if len(known) < len(passes) or not known:
+            return
+        is_alike = len({(each.kind, id(each.leaf)) for each in known}) == 1
+        if not is_alike or id(known[0].leaf) not in held_ids(optimizer):
+            return
+        if len(known) > 1 and _are_averaged(known):
+            counts = [each.n_numbers for each in known]
+            if max(counts) >= _UNEQUAL * min(counts) > 0:
+                self._unequal.append(max(counts) / min(counts))
+        if self._add_up(known, optimizer):
+            self._undivided.append(len(known))
+
+    def step_ends(self, optimizer: Optimizer) -> None:  # noqa: ARG002
+        """Count a step, and say what was found out."""
+        self._n_steps += 1
+        if len(self._unequal) >= _ENOUGH:
+            times = sorted(self._unequal)[len(self._unequal) // 2]
+            self._note(Fault.MEAN_OF_MEANS, {"times": times}, {})
+            self.remove()
+        elif len(self._undivided) >= _ENOUGH and len(set(self._undivided)) == 1:
+            passes = {"passes": float(self._undivided[0])}
+            self._note(Fault.MICRO_BATCHES_ADD_UP, passes, {})
+            self.remove()
+        elif self._n_steps >= _MOST_STEPS:
+            self.remove()
+
+    def remove(self) -> None:
+        """Look at no more."""
+        self.is_over = True
+        self._passes.clear()
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def _watch(self, leaf: torch.Tensor) -> None:
+        """Note each version of a gradient that a pass leaves."""
+        register: Any = leaf.register_post_accumulate_grad_hook
+        versions = self._versions
+
+        def accumulated(parameter: torch.Tensor) -> None:
+            gradient = gradient_of(parameter)
+            versions[0] = -1 if gradient is None else gradient._version
+
+        self._handle = register(accumulated)
+
+    def _add_up(self, passes: Sequence[_Pass], optimizer: Optimizer) -> bool:
+        """Return whether an optimizer is to use the sum of several means as it is.
+
+        Adam and its like make the same of a gradient and of a multiple of it.
+        """
+        counts = {each.n_numbers for each in passes}
+        if len(passes) < _LEAST_UNDIVIDED or type(optimizer) is not SGD:
+            return False
+        if len(counts) > 1 or min(counts) < 2 or self._handle is None:
+            return False
+        gradient = gradient_of(passes[0].leaf)
+        is_untouched = gradient is not None and gradient._version == self._versions[0]
+        return is_untouched and all(_is_close(each.factor, 1.0) for each in passes)
+
+
+def _are_averaged(passes: Sequence[_Pass]) -> bool:
+    """Return whether each pass has the same share, which is one by their number."""
+    return all(_is_close(each.factor * len(passes), 1.0) for each in passes)
+
+
+def _is_close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_CLOSE)
+
+
+def _read(root: torch.Tensor) -> _Pass | None:
+    """Return what a loss is the mean of; None: it is no multiple of a single mean."""
+    node, factor = root.grad_fn, _scale_of(root)
+    for _ in range(_DEEPEST):
+        if node is None:
+            return None
+        name, below = name_of(node), operands_of(node)
+        if name in _REDUCED or name == "Mean":
+            count, leaf = _count(node, name), _leaf(node)
+            return None if leaf is None else _Pass(name, leaf, factor, count)
+        number = factor_of(node) if name in {"Mul", "Div"} else None
+        if len(below) != 1 or not number:
+            return None
+        factor = factor * number if name == "Mul" else factor / number
+        node = below[0]
+    return None
+
+
+def _scale_of(root: torch.Tensor) -> float:
+    """Return what undoes the scale of a scaler."""
+    before = unscaled(root)
+    if before is root or before.data_ptr() == root.data_ptr():
+        return 1.0
+    scaled = float(root.detach())
+    return float(before) / scaled if scaled else math.nan
+
+
+def _count(node: Any, name: str) -> float:
+    """Return the number of numbers, or of labels, that a mean is of."""
+    if name == "Mean":
+        return float(getattr(node, "_saved_self_sym_numel", 0))
+    if getattr(node, "_saved_reduction", None) != _BY_MEAN:
+        return math.nan
+    weight = getattr(node, "_saved_total_weight", None)
+    if weight is not None:
+        return float(weight)
+    return float(node._saved_self.numel())
+
+
+def _leaf(node: Any) -> torch.Tensor | None:
+    """Return the first parameter below an operation."""
+    seen, waiting = {node}, [node]
+    for each in waiting:
+        leaf: torch.Tensor | None = getattr(each, "variable", None)
+        if leaf is not None:
+            return leaf
+        for below in operands_of(each):
+            if below not in seen and len(seen) < _DEEPEST:
+                seen.add(below)
+                waiting.append(below)
+    return None

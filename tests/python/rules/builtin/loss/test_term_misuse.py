@@ -1,0 +1,226 @@
+"""LossTermMisuse, on real trainings: policies, focal losses and sampled codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal, kl_divergence
+from torch.nn import functional
+
+import tdbg
+import tdbg.pytorch as td
+from tdbg.rules import LossTermMisuse
+from tdbg.run.findings import Finding, Severity
+
+N_STEPS = 12
+Loss = Callable[[nn.Module, int], Tensor]
+
+
+def states(step: int, n: int = 32) -> Tensor:
+    luck = torch.Generator().manual_seed(step)
+    return torch.randn(n, 4, generator=luck)
+
+
+def rewards(step: int, n: int = 32) -> Tensor:
+    return states(step, n)[:, 0]
+
+
+def policy_gradient(entropy: Callable[[Categorical], Tensor]) -> Loss:
+    def loss(model: nn.Module, step: int) -> Tensor:
+        told = Categorical(logits=model(states(step)))
+        gain = told.log_prob(told.sample()) * rewards(step)
+        return -gain.mean() + entropy(told)
+
+    return loss
+
+
+def bonus(told: Categorical) -> Tensor:
+    return -0.1 * told.entropy().mean()
+
+
+def penalty(told: Categorical) -> Tensor:
+    return 0.1 * told.entropy().mean()
+
+
+def penalty_by_hand(told: Categorical) -> Tensor:
+    chances, logs = (
+        functional.softmax(told.logits, -1),
+        functional.log_softmax(told.logits, -1),
+    )
+    return -0.1 * (chances * logs).sum(-1).mean()
+
+
+def of_numbers(sign: float) -> Loss:
+    """A policy that chooses numbers."""
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        mean, scale = model(states(step)).chunk(2, 1)
+        told = Normal(mean, scale.exp())
+        gain = told.log_prob(told.sample()).sum(1) * rewards(step)
+        return -gain.mean() + sign * 0.1 * told.entropy().sum(1).mean()
+
+    return loss
+
+
+def least_entropy(model: nn.Module, step: int) -> Tensor:
+    """Adapts to new data without labels; there is no policy."""
+    return Categorical(logits=model(states(step))).entropy().mean()
+
+
+def with_labels(model: nn.Module, step: int) -> Tensor:
+    """Labelled samples, and unlabelled ones that should be certain."""
+    scores = model(states(step))
+    certain = Categorical(logits=model(states(step + 1))).entropy().mean()
+    return functional.cross_entropy(scores, labels(step)) + 0.1 * certain
+
+
+def soft_actor(model: nn.Module, step: int) -> Tensor:
+    """Discrete SAC: the entropy is part of what is maximized."""
+    scores = model(states(step))
+    chances, logs = scores.softmax(1), scores.log_softmax(1)
+    return (chances * (0.2 * logs - states(step + 1))).sum(1).mean()
+
+
+def labels(step: int) -> Tensor:
+    return states(step).argmax(1)
+
+
+def smoothed(model: nn.Module, step: int) -> Tensor:
+    return functional.cross_entropy(
+        model(states(step)), labels(step), label_smoothing=0.1
+    )
+
+
+class Proximal:
+    """Updates of a policy, *n* on the same samples, by the ratio to an older one."""
+
+    def __init__(self, n: int, *, anew: bool, parts: int = 1) -> None:
+        self.n, self.anew, self.parts = n, anew, parts
+        self.actions = self.old = torch.zeros(0)
+
+    def __call__(self, model: nn.Module, step: int) -> Tensor:
+        rollout = step // self.n
+        inputs, gains = states(rollout, 64), rewards(rollout, 64)
+        told = Categorical(logits=model(inputs))
+        if step % self.n == 0:
+            self.actions = told.sample()
+            self.old = told.log_prob(self.actions).detach()
+        rows = torch.arange(64)
+        if self.parts > 1:
+            luck = torch.Generator().manual_seed(step // self.parts)
+            order = torch.randperm(64, generator=luck)
+            rows = order.chunk(self.parts)[step % self.parts]
+        new = Categorical(logits=model(inputs[rows])).log_prob(self.actions[rows])
+        old = new.detach() if self.anew else self.old[rows]
+        ratio = (new - old).exp()
+        clipped = ratio.clamp(0.8, 1.2)
+        return -torch.minimum(ratio * gains[rows], clipped * gains[rows]).mean()
+
+
+def focal(model: nn.Module, step: int, *, reduction: str) -> Tensor:
+    error = functional.cross_entropy(
+        model(states(step)), labels(step), reduction=reduction
+    )
+    return (0.25 * (1 - (-error).exp()) ** 2 * error).mean()
+
+
+def focal_of_mean(model: nn.Module, step: int) -> Tensor:
+    return focal(model, step, reduction="mean")
+
+
+def focal_of_samples(model: nn.Module, step: int) -> Tensor:
+    return focal(model, step, reduction="none")
+
+
+def sampled(scale: Callable[[Tensor], Tensor]) -> Loss:
+    """A code of two numbers with a divergence, sampled with *scale* of the second."""
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        inputs = states(step)
+        mean, log_variance = model(inputs).chunk(2, 1)
+        code = mean + scale(log_variance) * torch.randn_like(mean)
+        divergence = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).sum(1)
+        return ((code - inputs[:, :2]) ** 2).mean() + 0.1 * divergence.mean()
+
+    return loss
+
+
+def sampled_by_deviation(model: nn.Module, step: int) -> Tensor:
+    inputs = states(step)
+    mean, log_scale = model(inputs).chunk(2, 1)
+    told = Normal(mean, log_scale.exp())
+    apart = kl_divergence(told, Normal(0.0, 1.0)).sum(1).mean()
+    return ((told.rsample() - inputs[:, :2]) ** 2).mean() + 0.1 * apart
+
+
+def judged(run_dir: Path, loss: Loss) -> list[Finding]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+    rules = [LossTermMisuse()]
+    with td.Hook(run_dir, rules=rules, min_free_bytes=0) as hook:
+        hook.register_module(model)
+        for step in range(N_STEPS):
+            optimizer.zero_grad()
+            found = loss(model, step)
+            found.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            hook.save_scalar("loss", float(found.detach()))
+        assert hook.counters()["internal_errors"] == 0
+    return list(tdbg.rules.check(run_dir, rules=rules).findings)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (policy_gradient(penalty), "entropy bonus has the wrong sign"),
+        (policy_gradient(penalty_by_hand), "entropy bonus has the wrong sign"),
+        (of_numbers(1.0), "entropy bonus has the wrong sign"),
+        (Proximal(4, anew=True), "always exactly 1"),
+        (Proximal(8, anew=True, parts=2), "always exactly 1"),
+        (focal_of_mean, "one weight for the whole batch"),
+        (sampled(lambda x: x), "multiplies noise by a variance"),
+        (sampled(torch.exp), "multiplies noise by a variance"),
+    ],
+    ids=[
+        "entropy", "by hand", "of numbers", "ratio", "ratio of parts", "focal",
+        "logarithm", "variance",
+    ],
+)  # fmt: skip
+def test_a_term_that_does_not_do_what_its_form_says(
+    run_dir: Path, loss: Loss, said: str
+) -> None:
+    (finding,) = judged(run_dir, loss)
+    assert finding.severity is Severity.WARNING
+    assert said in finding.message
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        policy_gradient(bonus),
+        policy_gradient(lambda told: 0.0 * told.logits.sum()),
+        of_numbers(-1.0),
+        least_entropy,
+        with_labels,
+        soft_actor,
+        smoothed,
+        Proximal(4, anew=False),
+        Proximal(8, anew=False, parts=2),
+        Proximal(1, anew=True),
+        focal_of_samples,
+        sampled(lambda x: (0.5 * x).exp()),
+        sampled_by_deviation,
+    ],
+    ids=[
+        "bonus", "no bonus", "of numbers", "adaptation", "half labelled", "SAC",
+        "smoothed", "ratio", "ratio of parts", "samples used once", "focal",
+        "deviation", "logarithm of the deviation",
+    ],
+)  # fmt: skip
+def test_a_term_as_it_should_be(run_dir: Path, loss: Loss) -> None:
+    assert judged(run_dir, loss) == []
