@@ -115,6 +115,9 @@ from tdbg.rules.builtin.weights.missing_gradient import (
 )
 from tdbg.rules.builtin.weights.model_copies import ModelCopies as ModelCopies
 from tdbg.rules.builtin.weights.not_in_optimizer import NotInOptimizer as NotInOptimizer
+from tdbg.rules.builtin.weights.optimizer_misuse import (
+    OptimizerMisuse as OptimizerMisuse,
+)
 from tdbg.rules.builtin.weights.replica_divergence import (
     ReplicaDivergence as ReplicaDivergence,
 )

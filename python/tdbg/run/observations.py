@@ -24,6 +24,14 @@ OBSERVATION = "observation"
 class Fault(enum.StrEnum):
     """A fault, by the name that it has on disk: never rename one."""
 
+    # Weight decay on normalizations, where biases are exempt from it.
+    DECAYED_NORMALIZATION = "decayed_normalization"
+    # One optimizer has all parameters of another one, through which its own are judged.
+    SHARED_BY_OPTIMIZERS = "shared_by_optimizers"
+    # An optimizer uses gradients of a loss that trains the parameters of another one.
+    GRADIENTS_OF_ANOTHER_LOSS = "gradients_of_another_loss"
+    # An optimizer whose parameters have gradients does not step, while others do.
+    OPTIMIZER_NEVER_STEPS = "optimizer_never_steps"
     # A condition that the author of the training gave does not hold.
     BROKEN_INVARIANT = "broken_invariant"
     # Gradients are clipped without effect: no parameters are given, they have no

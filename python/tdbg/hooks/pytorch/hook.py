@@ -45,6 +45,7 @@ from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
+from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
 from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.checks.teachers import Teachers
@@ -58,6 +59,7 @@ from tdbg.hooks.pytorch.model.mode import TorchMode
 from tdbg.hooks.pytorch.model.module_tree import class_name, unwrapped
 from tdbg.hooks.pytorch.model.process_objects import empty_loader
 from tdbg.modes import ModeKeys
+from tdbg.run.observations import Observation
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
@@ -268,8 +270,17 @@ class Hook(FrameworkHook):
         def step() -> int:
             return session.latest_step(ModeKeys.TRAIN)[0]
 
+        def observe(seen: Observation) -> None:
+            session.run(session.observe, seen)
+
+        setup = self._model.setup = OptimizerSetup(self._module_captures, step, observe)
         losses = self._model.first_losses = FirstLosses(
-            self._tables, step, session.spend_once, Copies(session), Teachers(session)
+            self._tables,
+            step,
+            session.spend_once,
+            Copies(session),
+            Teachers(session),
+            setup.loss_begins,
         )
         self._loaded = LoadedWeights(self._session, self._tables)
         watch = self._watch = OptimizerWatch(
@@ -280,12 +291,8 @@ class Hook(FrameworkHook):
             self._torch.cuda,
             self._model_info,
             losses.begin_anew,
-            FirstUpdates(
-                self._tables,
-                step,
-                lambda seen: session.run(session.observe, seen),
-                session.spend_once,
-            ),
+            FirstUpdates(self._tables, step, observe, session.spend_once),
+            setup,
         )
         self._model.watch = watch
         if self._session.ranks is not None:

@@ -24,6 +24,7 @@ from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterPlace
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
+from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
 from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.device.tensors import gradient_of, name_of, sample_of
@@ -55,6 +56,7 @@ class TorchModel:
     Attributes:
         watch: Knows the optimizers, once something does.
         first_losses: Reads the graphs of the losses; None: nothing does yet.
+        setup: Knows how the optimizers are set up; None: nothing does yet.
         functions: Follows calls of functions, if anything does.
         statistics: Watches running statistics, if anything does.
     """
@@ -70,6 +72,7 @@ class TorchModel:
         self._schedules = schedules
         self.watch: OptimizerWatch | None = None
         self.first_losses: FirstLosses | None = None
+        self.setup: OptimizerSetup | None = None
         # Names of parameters that have had a gradient.
         self._with_gradient: set[str] = set()
         self.functions: FunctionCalls | None = None
@@ -117,6 +120,8 @@ class TorchModel:
         found.append(len(self._made_inputs()))
         if self.first_losses is not None:
             found += self.first_losses.look()
+        if self.setup is not None:
+            self.setup.look()
         if self.statistics is not None:
             with contextlib.suppress(Exception):
                 self.statistics.look()
@@ -157,6 +162,8 @@ class TorchModel:
 
     def at_end(self, info: ModelInfo) -> ModelInfo:
         """Add how far the schedules have come."""
+        if self.setup is not None:
+            self.setup.look(at_end=True)
         self._schedules.look(self._optimizers)
         return dataclasses.replace(info, schedules=self._schedules.known())
 

@@ -31,6 +31,7 @@ from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture, remove_
 from tdbg.hooks.pytorch.checks.compiled_before import SilentModel
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.kept_gradients import KeptGradients
+from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.functions.scaler_calls import (
@@ -66,6 +67,7 @@ class OptimizerWatch:
         model_info: Writes what changes with them, and counts their steps.
         found: Called when an optimizer is found.
         first_updates: Told of the first steps of optimizers.
+        setup: Told of them, and of their first steps.
 
     Attributes:
         around: Captures around the step of an optimizer.
@@ -84,10 +86,12 @@ class OptimizerWatch:
         model_info: ModelInfoWriter,
         found: Callable[[], None],
         first_updates: FirstUpdates,
+        setup: OptimizerSetup,
     ) -> None:
         self._session = session
         self._found = found
         self._first_updates = first_updates
+        self._setup = setup
         self._model_info = model_info
         self._remote = remote
         self._module_captures = module_captures
@@ -118,6 +122,14 @@ class OptimizerWatch:
         self._kept: dict[int, KeptGradients] = {}
         self._silent_model = SilentModel(module_captures)
         self._events: dict[int, OptimizerEvents] = {}
+        self._handles: list[Any] = []
+        self.meets = self._meet_all()
+        # No hook outlasts a training that nobody closes.
+        weakref.finalize(self, remove_all, self._handles).atexit = False
+        watch_scalers(self)
+
+    def _meet_all(self) -> int:
+        """Hear of the steps of all optimizers; return the key of the hook."""
         # The hook is global: it must not keep this training alive.
         me, keys = weakref.ref(self), self._keys
 
@@ -129,11 +141,9 @@ class OptimizerWatch:
                 watch._session.run(watch._consider, optimizer)
 
         never_compiled(met)
-        self._handles = [register_optimizer_step_pre_hook(met)]
-        self.meets = self._handles[0].id
-        # Nor does it outlast a training that nobody closes.
-        weakref.finalize(self, remove_all, self._handles).atexit = False
-        watch_scalers(self)
+        handle = register_optimizer_step_pre_hook(met)
+        self._handles.append(handle)
+        return handle.id
 
     def add(self, optimizer: Optimizer, *, defines_step: bool = False) -> None:
         """Watch this optimizer."""
@@ -144,6 +154,7 @@ class OptimizerWatch:
             self._found()
             self._kept[key] = KeptGradients(self.gradients_are_kept)
             self._events[key] = OptimizerEvents(self, key, optimizer)
+            self._setup.add(key, optimizer)
             # The methods themselves would keep the session alive.
             gone = [
                 weakref.WeakMethod(method)
@@ -275,6 +286,7 @@ class OptimizerWatch:
     def _begin(self, key: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Capture before the step; return other arguments, or None to keep them."""
         self._has_stepped = True
+        self._setup.step_begins(key)
         for table in self._tables:
             if table.early.copies:
                 table.fence()

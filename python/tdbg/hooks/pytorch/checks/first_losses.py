@@ -78,6 +78,7 @@ class FirstLosses:
         spend_once: Counts the time, in nanoseconds, that reading costs.
         copies: Watches copies of the modules.
         teachers: Watches models whose answers the modules learn.
+        begins: Told of the losses of this training: their roots and leaves.
 
     Attributes:
         facts: The faults of the losses so far.
@@ -94,12 +95,14 @@ class FirstLosses:
         spend_once: Callable[[int], None],
         copies: Copies,
         teachers: Teachers,
+        begins: Callable[[Any, Sequence[torch.Tensor]], None],
     ) -> None:
         self._tables = tables
         self._step = step
         self._copies = copies
         self._teachers = teachers
         self._spend_once = spend_once
+        self._loss_begins = begins
         self.facts: tuple[LossFact, ...] = ()
         self.is_open = self.is_surrogate = False
         self.logit_scale = 1.0
@@ -196,6 +199,8 @@ class FirstLosses:
         else:
             self._learn(graph)
             self._teachers.read(root)
+            with contextlib.suppress(Exception):
+                self._loss_begins(root.grad_fn, graph.leaves)
         if self._n_read >= _MOST_GRAPHS or self._n_in_vain >= _MOST_IN_VAIN:
             self._stop_reading()
 

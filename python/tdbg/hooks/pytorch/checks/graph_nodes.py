@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 __all__ = [
+    "MOST_NODES",
     "SHAPING",
     "axis_of",
     "factor_of",
+    "leaf_of",
     "name_of",
     "operands_of",
     "shape_of",
@@ -23,6 +25,8 @@ __all__ = [
     "terms_of",
 ]
 
+# Nodes of a graph that are read, at most; that takes some 20 ms.
+MOST_NODES = 20_000
 # Operations between a result and what it was made of, at most.
 _MOST_BETWEEN = 200
 # Terms of a loss that are told apart, at most.
@@ -80,6 +84,14 @@ def source_of(node: Any) -> Any:
         if name_of(node) not in SHAPING:
             break
     return node
+
+
+def leaf_of(node: Any) -> int:
+    """Return the id of the parameter behind changes of shape; 0: there is none."""
+    while name_of(node) in SHAPING and len(operands_of(node)) == 1:
+        node = operands_of(node)[0]
+    leaf = getattr(node, "variable", None)
+    return 0 if leaf is None else id(leaf)
 
 
 def axis_of(node: Any) -> int:

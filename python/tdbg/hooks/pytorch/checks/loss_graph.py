@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tdbg.hooks.pytorch.checks.graph_nodes import (
+    MOST_NODES,
     SHAPING,
     axis_of,
     factor_of,
@@ -35,8 +36,6 @@ from tdbg.run.loss_facts import LossFact, LossFault
 
 __all__ = ["LossGraph", "read_loss_graph"]
 
-# Nodes of a graph that are read, at most; that takes some 20 ms.
-_MOST_NODES = 20_000
 # Nodes between the loss and what it is given, at most.
 _MOST_OF_END = 200
 
@@ -189,7 +188,7 @@ def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
     seen, waiting = {root}, [root]
     behind: list[tuple[Any, str]] = []
     cut = ""
-    while (waiting or behind) and len(seen) < _MOST_NODES:
+    while (waiting or behind) and len(seen) < MOST_NODES:
         if not waiting:
             node, cut = behind.pop()
             if node not in seen:

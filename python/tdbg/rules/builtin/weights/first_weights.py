@@ -103,8 +103,9 @@ def new_last_layer(
     """Return the last layer if it is frozen as it was made; else None.
 
     However small its weights were drawn, they have the shape of a normal or a uniform
-    distribution, and the bias is exactly zero, which training leaves nowhere.  Without
-    a bias, only a distribution with a bound tells them from trained weights.
+    distribution, and the bias is exactly zero, which training leaves nowhere.  With
+    another bias or none, only a distribution with a bound tells them from trained
+    weights; the bias is then within that bound, too.
 
     Args:
         table: Has the first row of each weight and bias.
@@ -131,7 +132,24 @@ def new_last_layer(
     else:
         is_zero = table["l2"][rows[1], j] == 0
         is_new = is_zero and _has_shape_of_drawn(table, rows[0], j)
-    return NewLayer(weight, has_bias) if is_new else None
+        is_new |= _is_drawn_with_bias(table, rows[0], rows[1], j, model_info, parameter)
+    has_zero_bias = has_bias and not table["l2"][rows[1], j]
+    return NewLayer(weight, has_zero_bias) if is_new else None
+
+
+def _is_drawn_with_bias(
+    table: Table,
+    i: int,
+    bias: int,
+    j: int,
+    model_info: ModelInfo,
+    parameter: ParameterFacts,
+) -> bool:
+    """Return whether PyTorch drew weights and bias, from one uniform distribution."""
+    largest = [max(-table["min"][k, j], table["max"][k, j]) for k in (i, bias)]
+    return largest[1] <= (1 + TOLERANCE) * largest[0] and _is_drawn(
+        table, i, j, model_info, parameter
+    )
 
 
 def _has_shape_of_drawn(table: Table, i: int, j: int) -> bool:

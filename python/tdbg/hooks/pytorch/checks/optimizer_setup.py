@@ -1,0 +1,388 @@
+"""Find optimizers that were set up wrongly, in the first steps of a training.
+
+Three facts need no statistic: what an optimizer decays, with whom it shares parameters,
+and whether it steps at all.  The graphs of the first losses say which parameters a loss
+reaches, and through which others.
+
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import permutations
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tdbg.config.kinds import NORMS, Kind
+from tdbg.hooks.pytorch.checks.graph_nodes import (
+    MOST_NODES,
+    leaf_of,
+    operands_of,
+)
+from tdbg.hooks.pytorch.model.kinds import kind_of
+from tdbg.hooks.pytorch.model.module_tree import named_modules
+from tdbg.hooks.pytorch.model.process_objects import held_ids, parameters_of
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["OptimizerSetup"]
+
+# Steps of both optimizers after which what they share is no accident.
+_ENOUGH = 2
+# Steps of other optimizers in which one that is used would have stepped: a critic may
+# be trained for long before; and so many if the training is over.
+_SURELY, _AT_END = 250, 20
+# Elements of a gradient that is looked at, and names of parameters that are told.
+_MOST_ELEMENTS, _MOST_NAMES = 65_536, 20
+# Layers whose weights a program means to decay.
+_OF_WEIGHTS = frozenset(
+    {
+        Kind.LINEAR,
+        Kind.BILINEAR,
+        Kind.CONV,
+        Kind.CONV_TRANSPOSE,
+        Kind.RNN,
+        Kind.GRU,
+        Kind.LSTM,
+    }
+)
+
+
+class _Root(Protocol):
+    """A registered module, which a ``ModuleCapture`` is."""
+
+    @property
+    def module(self) -> nn.Module | None: ...
+    @property
+    def prefix(self) -> str: ...
+
+
+class _Place(NamedTuple):
+    """Where a parameter belongs."""
+
+    name: str
+    kind: Kind | None
+
+    @property
+    def is_bias(self) -> bool:
+        return self.name.rpartition(".")[2] == "bias"
+
+
+class _Pair(NamedTuple):
+    """Two optimizers by their keys, of which one has all parameters of the other."""
+
+    larger: int
+    smaller: int
+
+
+class OptimizerSetup:
+    """The optimizers of a training.
+
+    Args:
+        roots: The registered modules; grows.
+        step: Returns the global step of training.
+        observe: Takes what was found.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[_Root],
+        step: Callable[[], int],
+        observe: Callable[[Observation], None],
+    ) -> None:
+        self._roots = roots
+        self._found: dict[int, weakref.ref[Optimizer]] = {}
+        self._step = step
+        self._observe = observe
+        # Optimizers whose groups were not looked at yet.
+        self._new: set[int] = set()
+        # Steps in which optimizers were seen to step, as far as they are followed.
+        self._stepped: Counter[int] = Counter()
+        # Pairs whose smaller one has a loss of its own, and those where a loss reaches
+        # the others' parameters through the shared ones.
+        self._apart: set[_Pair] = set()
+        self._through: set[_Pair] = set()
+        # Of an optimizer whose gradients a loss has begun: the others that the loss
+        # reaches, and whether these have stepped since.
+        self._since: dict[int, dict[int, bool]] = {}
+        self._met: Counter[_Pair] = Counter()
+
+    def add(self, key: int, optimizer: Optimizer) -> None:
+        """Note an optimizer that holds parameters of the registered modules."""
+        self._found[key] = weakref.ref(optimizer)
+        self._new.add(key)
+
+    def loss_begins(self, root: Any, leaves: Iterable[torch.Tensor]) -> None:
+        """Note which parameters a loss reaches, as its backward pass begins."""
+        optimizers = self._optimizers()
+        if len(optimizers) < 2 or root is None:
+            return
+        reached = {id(leaf): leaf for leaf in leaves}
+        held = {key: held_ids(each) for key, each in optimizers.items()}
+        for larger, smaller in permutations(held, 2):
+            shared, own = held[smaller], held[larger] - held[smaller]
+            if own and shared and shared < held[larger]:
+                self._note_reach(_Pair(larger, smaller), root, reached, shared, own)
+        self._note_gradients(reached, held)
+
+    def step_begins(self, key: int) -> None:
+        """Note that an optimizer steps; not every step of one is reported."""
+        self._stepped[key] += 1
+        self._since.pop(key, None)
+        for others in self._since.values():
+            if key in others:
+                others[key] = True
+        if self._stepped[key] == 1:
+            self.look()
+        if self._stepped[key] >= _ENOUGH:
+            self._tell_of_shared()
+
+    def look(self, *, at_end: bool = False) -> None:
+        """Look at the groups of new optimizers, and for those that never step."""
+        with contextlib.suppress(Exception):
+            optimizers = self._optimizers()
+            for key in self._new & optimizers.keys():
+                self._look_at_groups(optimizers[key])
+            self._new.clear()
+            self._look_for_idle(optimizers, _AT_END if at_end else _SURELY)
+
+    def _optimizers(self) -> dict[int, Optimizer]:
+        """Return those that live, by their keys."""
+        every = {key: each() for key, each in self._found.items()}
+        return {key: each for key, each in every.items() if each is not None}
+
+    # ---- what they share --------------------------------------------------------
+
+    def _note_reach(
+        self,
+        pair: _Pair,
+        root: Any,
+        reached: Mapping[int, torch.Tensor],
+        shared: AbstractSet[int],
+        own: AbstractSet[int],
+    ) -> None:
+        if shared.isdisjoint(reached):
+            return
+        if own.isdisjoint(reached):
+            self._apart.add(pair)
+        elif pair not in self._through and _reaches_through(root, shared, own):
+            self._through.add(pair)
+
+    def _tell_of_shared(self) -> None:
+        pairs = self._apart & self._through
+        self._apart -= pairs
+        optimizers = self._optimizers() if pairs else {}
+        for pair in pairs:
+            if min(self._stepped[pair.larger], self._stepped[pair.smaller]) < _ENOUGH:
+                self._apart.add(pair)
+                continue
+            self._tell(
+                Fault.SHARED_BY_OPTIMIZERS,
+                self._names(held_ids(optimizers[pair.smaller])),
+                _words(optimizers, larger=pair.larger, smaller=pair.smaller),
+            )
+
+    def _note_gradients(
+        self, reached: Mapping[int, torch.Tensor], held: Mapping[int, set[int]]
+    ) -> None:
+        """Note gradients of another loss that this one's are about to be added to."""
+        of = {key for key, ids in held.items() if not ids.isdisjoint(reached)}
+        for key in of:
+            before = self._since.pop(key, {})
+            others = [each for each, has_stepped in before.items() if has_stepped]
+            own = held[key].difference(*(held[each] for each in others))
+            if not _has_gradient(own, reached):
+                # Nobody has added to them yet.
+                self._since[key] = dict.fromkeys(of - {key}, False)
+                continue
+            for other in set(others) - of:
+                self._met[_Pair(other, key)] += 1
+        found = [pair for pair, count in self._met.items() if count == _ENOUGH]
+        optimizers = self._optimizers() if found else {}
+        for pair in found:
+            self._met[pair] += 1
+            self._tell(
+                Fault.GRADIENTS_OF_ANOTHER_LOSS,
+                self._names(held[pair.smaller]),
+                _words(optimizers, other=pair.larger, own=pair.smaller),
+            )
+
+    # ---- whether they step ------------------------------------------------------
+
+    def _look_for_idle(self, optimizers: Mapping[int, Optimizer], most: int) -> None:
+        active = [key for key in optimizers if self._stepped[key]]
+        idle = [key for key in optimizers if not self._stepped[key]]
+        if not (active and idle) or self._step() < most:
+            return
+        stepped = set[int]().union(*(held_ids(optimizers[key]) for key in active))
+        for key in idle:
+            waiting = [
+                each
+                for each in parameters_of(optimizers[key])
+                if each.requires_grad and each.grad is not None
+            ]
+            # Another one that steps may have taken its place.
+            if waiting and stepped.isdisjoint(held_ids(optimizers[key])):
+                self._tell(
+                    Fault.OPTIMIZER_NEVER_STEPS,
+                    self._names(set(map(id, waiting))),
+                    _words(optimizers, own=key),
+                    steps=self._step() + 1,
+                )
+
+    # ---- what they decay --------------------------------------------------------
+
+    def _look_at_groups(self, optimizer: Optimizer) -> None:
+        """Look for normalizations that are decayed where biases are exempt."""
+        groups = optimizer.param_groups
+        decayed = [group for group in groups if float(group.get("weight_decay") or 0)]
+        exempt = [group for group in groups if group.get("weight_decay") == 0]
+        if not (decayed and exempt):
+            return
+        places = self._places()
+        if not _is_exemption(exempt, places):
+            return
+        found = _normalizations(decayed, places)
+        if found:
+            kinds = {place.kind for place in found.values()}
+            self._tell(
+                Fault.DECAYED_NORMALIZATION,
+                self._names(found),
+                {
+                    "optimizer": type(optimizer).__name__,
+                    "kind": Kind.BATCH_NORM if kinds == {Kind.BATCH_NORM} else "",
+                },
+                parameters=len(found),
+                decay=max(float(group["weight_decay"]) for group in decayed),
+            )
+
+    # ---- names ------------------------------------------------------------------
+
+    def _places(self) -> dict[int, _Place]:
+        """Return where all parameters of the registered modules belong, by id."""
+        found: dict[int, _Place] = {}
+        for each in self._roots:
+            root = each.module
+            if root is None:
+                continue
+            for path, module in named_modules(root):
+                start = each.prefix + (f"{path}." if path else "")
+                kind = kind_of(module)
+                for name, parameter in module._parameters.items():
+                    if parameter is not None:
+                        place = _Place(start + name, kind)
+                        found.setdefault(id(parameter), place)
+        return found
+
+    def _names(self, ids: Iterable[int]) -> tuple[str, ...]:
+        chosen = set(ids)
+        places = self._places().items()
+        names = [place.name for key, place in places if key in chosen]
+        return tuple(names[:_MOST_NAMES])
+
+    def _tell(
+        self,
+        fault: Fault,
+        names: tuple[str, ...],
+        words: Mapping[str, str],
+        **numbers: float,
+    ) -> None:
+        if names:
+            self._observe(
+                Observation(fault, max(0, self._step()), names, numbers, words)
+            )
+
+
+def _words(optimizers: Mapping[int, Optimizer], **keys: int) -> dict[str, str]:
+    """Return what optimizers are called: their class, and which of several it is."""
+    order = list(optimizers)
+    return {
+        role: f"{type(optimizers[key]).__name__} ({order.index(key) + 1})"
+        for role, key in keys.items()
+    }
+
+
+def _normalizations(
+    groups: Iterable[Mapping[str, Any]], places: Mapping[int, _Place]
+) -> dict[int, _Place]:
+    """Return the parameters of normalizations that stand in a group beside weights."""
+    return {
+        id(each): place
+        for group in groups
+        if any(_is_weight(parameter, places) for parameter in group["params"])
+        for each in group["params"]
+        if each.requires_grad
+        and (place := places.get(id(each))) is not None
+        and place.kind in NORMS
+    }
+
+
+def _is_exemption(
+    groups: Iterable[Mapping[str, Any]], places: Mapping[int, _Place]
+) -> bool:
+    """Return whether groups without decay are there for biases or normalizations."""
+    members = [each for group in groups for each in group["params"]]
+    if any(_is_weight(each, places) for each in members):
+        return False  # They hold a part of the model, and differ in more than that.
+    known = [place for each in members if (place := places.get(id(each))) is not None]
+    return any(place.is_bias or place.kind in NORMS for place in known)
+
+
+def _is_weight(parameter: torch.Tensor, places: Mapping[int, _Place]) -> bool:
+    place = places.get(id(parameter))
+    return place is not None and place.kind in _OF_WEIGHTS and parameter.ndim > 1
+
+
+def _has_gradient(ids: AbstractSet[int], reached: Mapping[int, torch.Tensor]) -> bool:
+    """Return whether the smallest of these parameters has a gradient that is not zero.
+
+    Gradients on other devices are read, too: it happens in the first steps only.
+    """
+    some = [
+        leaf.grad
+        for key, leaf in reached.items()
+        if key in ids and leaf.grad is not None and leaf.numel() <= _MOST_ELEMENTS
+    ]
+    return bool(some) and bool(min(some, key=torch.Tensor.numel).detach().any())
+
+
+def _reaches_through(
+    root: Any, shared: AbstractSet[int], own: AbstractSet[int]
+) -> bool:
+    """Return whether parameters are reached through operations of the shared ones.
+
+    The shared ones are then nearer to the loss, as those of a judge are.
+    """
+    below = list(_below_users_of(root, shared))
+    seen = set(below)
+    while below and len(seen) < MOST_NODES:
+        node = below.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and id(leaf) in own:
+            return True
+        for each in operands_of(node):
+            if each not in seen:
+                seen.add(each)
+                below.append(each)
+    return False
+
+
+def _below_users_of(root: Any, ids: AbstractSet[int]) -> Iterator[Any]:
+    """Yield the nearest operations that take one of these parameters."""
+    seen, waiting = {root}, [root]
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        if any(leaf_of(each) in ids for each in operands_of(node)):
+            yield node
+            continue
+        for each in operands_of(node):
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)

@@ -1,0 +1,138 @@
+"""OptimizerMisuse: optimizers that hold, decay or leave out the wrong parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tdbg.config.kinds import Kind
+from tdbg.config.quantities import join_names, number, plural
+from tdbg.rules.builtin.observed_rule import ObservedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["OptimizerMisuse"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerMisuse(ObservedRule):
+    """Report optimizers that are set up wrongly.
+
+    The rule finds
+
+    - weight decay on normalizations, where biases are exempt from it;
+    - an optimizer that also has the parameters of a judge, which another one trains;
+    - gradients of another network's loss that nobody clears;
+    - an optimizer that never steps.
+    """
+
+    severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
+    faults = frozenset(
+        {
+            Fault.DECAYED_NORMALIZATION,
+            Fault.GRADIENTS_OF_ANOTHER_LOSS,
+            Fault.OPTIMIZER_NEVER_STEPS,
+            Fault.SHARED_BY_OPTIMIZERS,
+        }
+    )
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return INFO for batch normalizations that are decayed, else WARNING.
+
+        Recipes for convolutional networks decay them, those for transformers do not.
+        """
+        is_usual = (
+            observation.fault == Fault.DECAYED_NORMALIZATION
+            and observation.words.get("kind") == Kind.BATCH_NORM
+        )
+        return Severity.INFO if is_usual else Severity.WARNING
+
+    def describe(self, observation: Observation) -> Description:
+        """Say what the optimizer does."""
+        return _DESCRIBED[observation.fault](observation)
+
+
+def _decayed(seen: Observation) -> Description:
+    decay = seen.numbers.get("decay", 0.0)
+    n = int(seen.numbers.get("parameters", len(seen.names)))
+    optimizer = seen.words.get("optimizer", "The optimizer")
+    return Description(
+        message=(
+            f"{optimizer} applies weight decay ({number(decay)}) to "
+            f"{plural(n, 'parameter')} of normalizations, although a group without "
+            f"decay exempts others of their kind, or biases: {join_names(seen.names)}."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            "Put the scales and biases of normalizations into the group without decay, "
+            "too: choose it by parameter.ndim < 2, not by names. Decay pulls scales to "
+            "0, which is not where they are neutral."
+        ),
+    )
+
+
+def _shared(seen: Observation) -> Description:
+    larger, smaller = (seen.words.get(key, "one") for key in ("larger", "smaller"))
+    return Description(
+        message=(
+            f"Two optimizers train {join_names(seen.names)}: {smaller}, which has a "
+            f"loss for them alone, and {larger}, which also trains what is judged by "
+            "them. Its steps make the judge lenient."
+        ),
+        value=float(len(seen.names)),
+        threshold=0.0,
+        advice=(
+            f"Give {larger} the parameters of its own network only, not those of the "
+            "other one as well (generator.parameters(), not those of both). The "
+            "gradient still passes through the judge."
+        ),
+    )
+
+
+def _filled(seen: Observation) -> Description:
+    other, own = (seen.words.get(key, "another") for key in ("other", "own"))
+    return Description(
+        message=(
+            f"The optimizer {own} uses gradients of another loss: the loss that trains "
+            f"the parameters of {other} leaves gradients in {join_names(seen.names)}, "
+            "and nobody clears them before the next loss adds to them."
+        ),
+        value=float(len(seen.names)),
+        threshold=0.0,
+        advice=(
+            "Call zero_grad() of that optimizer right before the backward pass of its "
+            "own loss, instead of after its step. Or freeze these parameters "
+            "(requires_grad_(False)) while the other network is trained."
+        ),
+    )
+
+
+def _never_steps(seen: Observation) -> Description:
+    steps = int(seen.numbers.get("steps", 0))
+    return Description(
+        message=(
+            f"The optimizer {seen.words.get('own', '')} has never stepped in "
+            f"{plural(steps, 'step')} of the others, so {join_names(seen.names)} "
+            f"{'gets' if len(seen.names) == 1 else 'get'} gradients but "
+            f"{'does' if len(seen.names) == 1 else 'do'} not change."
+        ),
+        value=0.0,
+        threshold=1.0,
+        advice=(
+            "Call its step() after the backward pass, and its zero_grad() before. If "
+            "you do not want to train these parameters, call requires_grad_(False)."
+        ),
+    )
+
+
+_DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
+    Fault.DECAYED_NORMALIZATION: _decayed,
+    Fault.GRADIENTS_OF_ANOTHER_LOSS: _filled,
+    Fault.OPTIMIZER_NEVER_STEPS: _never_steps,
+    Fault.SHARED_BY_OPTIMIZERS: _shared,
+}
