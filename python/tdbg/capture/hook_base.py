@@ -101,6 +101,7 @@ class HookBase(WithInvariants, ABC):
         precise: bool | None = None,
         threads: int | None = None,
         budget: float | str | None = None,
+        probes: bool | None = None,
         profiler: ProfilerConfig | bool | str | None = None,
         **unknown: Never,
     ) -> None:
@@ -141,17 +142,16 @@ class HookBase(WithInvariants, ABC):
             codec: How raw values are stored: "none", "auto" (the default) or "max".
             retention: What the run keeps (docs/retention.md), such as
                 ``"last 1000, 50GB"``. None: as ``TDBG_RETENTION`` says, or everything.
-            save_histogram: Store histograms wherever statistics are taken, of all
-                collections that do not say otherwise. None: if TensorBoard is to
-                show them.
-            precise: Statistics of floats of up to 32 bits as exactly as those of
-                float64.
+            save_histogram: Store histograms of all collections that do not say
+                otherwise. None: if TensorBoard is to show them.
+            precise: Statistics of narrow floats as exact as those of float64.
             threads: How many reduce one large tensor, at most; None: as many as the
                 framework uses, up to 4.
             budget: Share of the training's time that capture may cost, such as
                 0.02; what is captured is reduced to stay inside. ``"auto"`` as of
                 ``watch``, ``"off"``: any. None: that of the variable
                 ``TDBG_BUDGET``, or any.
+            probes: Whether a copy of the model may be called: docs/probes.md.
             profiler: What the run records about its time: settings, or False for
                 nothing (docs/profiler-windows.md). None: as the variable
                 ``TDBG_PROFILER`` says, or the defaults.

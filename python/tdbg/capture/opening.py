@@ -174,6 +174,7 @@ def _open_writing_session(
     session.writes_as = WriterIdentity(run.uuid, options.rank, attempt)
     session.place = RankPlace(run.path, options.rank)
     session.ranks = _ranks(options)
+    session.may_probe = bool(options.probes)
     configuration = _configuration(core, policy, options, adapter)
     if profiler is not None:
         configuration["profiler"] = profiler.to_json()

@@ -86,6 +86,7 @@ class Session(SessionSteps):
             nothing; None: the session belongs to no run.
         ranks: The ranks that may have replicas of one model; None: they share no
             store, or there is only one.
+        may_probe: Whether a copy of the model may be called.
         framework: Name of the framework, as its adapter has it; may be empty.
     """
 
@@ -108,6 +109,7 @@ class Session(SessionSteps):
         self.ranks: RankGroup | None = None
         self.framework = "" if adapter is None else adapter.name
         self.is_closed = False
+        self.may_probe = False
         self.raises_on_stop = raises_on_stop
         self._profile_rows = ProfileRows(writer)
         self._observed: set[tuple[Fault, tuple[str, ...]]] = set()

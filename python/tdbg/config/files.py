@@ -1,9 +1,9 @@
 """Settings from arguments, the environment and files, and their precedence.
 
 An argument takes precedence over a variable of the environment (``TDBG_OUT``,
-``TDBG_BUDGET``, ``TDBG_PROFILER``, ``TDBG_RETENTION``, ``TDBG_RULES``), the variable
-over a file, the file over the defaults.  Settings are never merged: each one is taken
-whole from one source.
+``TDBG_BUDGET``, ``TDBG_PROBES``, ``TDBG_PROFILER``, ``TDBG_RETENTION``,
+``TDBG_RULES``), the variable over a file, the file over the defaults.  Settings are
+never merged: each one is taken whole from one source.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tdbg.config.collections import Collection
 from tdbg.config.documents import Located, Location, read_document
 from tdbg.config.hook_config import HookConfig
 from tdbg.config.messages import check_known, nearest, short
+from tdbg.config.options import PROBES_VARIABLE, parse_probes
 from tdbg.config.options import VARIABLE as BUDGET_VARIABLE
 from tdbg.config.profiler import VARIABLE as PROFILER_VARIABLE
 from tdbg.config.profiler import ProfilerConfig, WindowConfig
@@ -394,6 +395,8 @@ def _combine(
         defaults, from_file = (
             {**each, "budget": None} for each in (defaults, from_file)
         )
+    if os.environ.get(PROBES_VARIABLE, "").strip():
+        from_file = {**from_file, "probes": parse_probes(None)}
     arguments = {name: value for name, value in given.items() if value is not None}
     if "profiler" not in arguments:
         from_file = _with_profiler(from_file)

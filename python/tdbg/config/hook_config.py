@@ -39,6 +39,7 @@ _SESSION_FIELDS = (
     "precise",
     "budget",
     "dry_run",
+    "probes",
 )
 _MOST_RANKS = 1 << 31
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -79,6 +80,7 @@ class HookConfig:
     precise: bool = False
     threads: int | None = None
     budget: float | str | None = None
+    probes: bool | None = None
     profiler: Any = None
 
     def __post_init__(self) -> None:

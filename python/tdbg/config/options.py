@@ -19,6 +19,7 @@ __all__ = [
     "is_disabled",
     "number_or_word",
     "parse_budget",
+    "parse_probes",
     "parse_workers",
 ]
 
@@ -130,6 +131,38 @@ def parse_budget(value: object) -> float | str | None:
     return float(value)  # type: ignore[arg-type]
 
 
+PROBES_VARIABLE = "TDBG_PROBES"
+_SWITCH = {
+    "0": False,
+    "off": False,
+    "false": False,
+    "1": True,
+    "on": True,
+    "true": True,
+}
+
+
+def parse_probes(value: object) -> bool:
+    """Return whether a model may be probed.
+
+    Args:
+        value: What was given; None: what the environment says, or yes.
+
+    Raises:
+        ConfigurationError: If it is neither true nor false.
+    """
+    if value is None:
+        text = os.environ.get(PROBES_VARIABLE, "").strip().lower()
+        if text and text not in _SWITCH:
+            msg = f"{PROBES_VARIABLE} must be 1 or 0, not {text!r}"
+            raise ConfigurationError(msg)
+        return _SWITCH.get(text, True)
+    if not isinstance(value, bool):
+        msg = f"probes must be true or false, not {value!r}"
+        raise ConfigurationError(msg)
+    return value
+
+
 DISABLED_VARIABLE = "TDBG_DISABLED"
 _CHOICES = {
     "on_stop": ("raise", "flag"),
@@ -163,6 +196,8 @@ class SessionOptions:
         budget: Share of the training's time that capture may cost, ``"auto"`` or
             ``"off"``; None: that of the environment (``TDBG_BUDGET``), or no limit.
         dry_run: Do everything but write.
+        probes: Whether a copy of the model may be called to see what it computes;
+            None: as the environment says (``TDBG_PROBES``), or yes.
         rank: The rank of this process.
         world_size: The number of ranks in the training.
         include_workers: The ranks that write: "one" (the first), "all", or a list.
@@ -184,6 +219,7 @@ class SessionOptions:
     threads: int = 1
     budget: float | str | None = None
     dry_run: bool = False
+    probes: bool | None = None
     rank: int = 0
     world_size: int = 1
     include_workers: str | Sequence[int] = "one"
@@ -204,6 +240,7 @@ class SessionOptions:
             msg = f"threads must be from 1 to {MAX_THREADS}, not {self.threads!r}"
             raise ConfigurationError(msg)
         object.__setattr__(self, "budget", parse_budget(self.budget))
+        object.__setattr__(self, "probes", parse_probes(self.probes))
         if not 0 <= self.rank < self.world_size:
             msg = f"rank {self.rank} is not one of {self.world_size}"
             raise ConfigurationError(msg)

@@ -10,6 +10,7 @@ from tdbg.rules.builtin.activations.saturated import (
 from tdbg.rules.builtin.data.class_imbalance import ClassImbalance as ClassImbalance
 from tdbg.rules.builtin.data.confusion import Confusion as Confusion
 from tdbg.rules.builtin.data.input_skew import InputSkew as InputSkew
+from tdbg.rules.builtin.data.label_shift import LabelShift as LabelShift
 from tdbg.rules.builtin.data.nlp_sequence_ratio import (
     NLPSequenceRatio as NLPSequenceRatio,
 )
@@ -103,6 +104,9 @@ from tdbg.rules.builtin.trees.feature_importance import (
 )
 from tdbg.rules.builtin.trees.tree_depth import TreeDepth as TreeDepth
 from tdbg.rules.builtin.trees.tree_settings import TreeSettings as TreeSettings
+from tdbg.rules.builtin.weights.batch_dependence import (
+    BatchDependence as BatchDependence,
+)
 from tdbg.rules.builtin.weights.dropout_in_evaluation import (
     DropoutInEvaluation as DropoutInEvaluation,
 )
@@ -110,10 +114,14 @@ from tdbg.rules.builtin.weights.eval_mode import TrainedInEvalMode as TrainedInE
 from tdbg.rules.builtin.weights.initialization import (
     PoorWeightInitialization as PoorWeightInitialization,
 )
+from tdbg.rules.builtin.weights.mask_leak import MaskLeak as MaskLeak
 from tdbg.rules.builtin.weights.missing_gradient import (
     MissingGradient as MissingGradient,
 )
 from tdbg.rules.builtin.weights.model_copies import ModelCopies as ModelCopies
+from tdbg.rules.builtin.weights.nondeterministic_evaluation import (
+    NondeterministicEvaluation as NondeterministicEvaluation,
+)
 from tdbg.rules.builtin.weights.not_in_optimizer import NotInOptimizer as NotInOptimizer
 from tdbg.rules.builtin.weights.optimizer_misuse import (
     OptimizerMisuse as OptimizerMisuse,

@@ -18,6 +18,7 @@ from tdbg.run.told_phases import ALL_TOLD, ToldPhases
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
+    from tdbg.run.observations import Observation
 
 __all__ = [
     "NOT_EVALUATED",
@@ -69,6 +70,7 @@ class TrainingFacts:
         n_bins: How many bins of 10 s its profile has.
         told: The phases of a step that it tells.
         n_ranks: How many ranks train; those that write nothing count, too.
+        observations: What hooks saw once.
     """
 
     modes: frozenset[ModeKeys] = frozenset()
@@ -80,6 +82,7 @@ class TrainingFacts:
     n_bins: int = 0
     told: ToldPhases = ALL_TOLD
     n_ranks: int = 1
+    observations: tuple[Observation, ...] = ()
 
     @classmethod
     def of(
@@ -94,6 +97,7 @@ class TrainingFacts:
         n_bins: int = 0,
         told: ToldPhases = ALL_TOLD,
         n_ranks: int = 1,
+        observations: Iterable[Observation] = (),
     ) -> TrainingFacts:
         """Return the facts of a training.
 
@@ -107,6 +111,7 @@ class TrainingFacts:
             n_bins: How many bins of 10 s its profile has.
             told: The phases of a step that it tells.
             n_ranks: How many ranks train; those that write nothing count, too.
+            observations: What hooks saw once.
         """
         infos, names = tuple(model_infos), tuple(units)
         kinds = {kind for info in infos for kind in _kinds(info, names)}
@@ -120,6 +125,7 @@ class TrainingFacts:
             n_bins=n_bins,
             told=told,
             n_ranks=max(n_workers, n_ranks),
+            observations=tuple(observations),
         )
 
     @property

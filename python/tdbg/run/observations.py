@@ -15,10 +15,14 @@ from typing import Any
 
 from tdbg.run.json_values import is_integer, mapping_of, texts_of
 
-__all__ = ["OBSERVATION", "Fault", "Observation"]
+__all__ = ["OBSERVATION", "PROBE_QUESTIONS", "Fault", "Observation"]
 
 # What the event says it is about.
 OBSERVATION = "observation"
+
+
+PROBE_QUESTIONS = ("randomness", "samples", "masks", "labels")
+"""What a probe asks of a model."""
 
 
 class Fault(enum.StrEnum):
@@ -51,6 +55,20 @@ class Fault(enum.StrEnum):
     # Micro-batches count alike, whatever their size, or add up without division.
     MEAN_OF_MEANS = "mean_of_means"
     MICRO_BATCHES_ADD_UP = "micro_batches_add_up"
+    # Probes of the function: the same input twice gives other outputs in evaluation.
+    RANDOM_IN_EVALUATION = "random_in_evaluation"
+    # What a sample gets depends on the samples beside it, or on its place among them.
+    SAMPLES_ARE_MIXED = "samples_are_mixed"
+    # The model sees tokens that it is to guess.
+    LATER_IS_SEEN = "later_is_seen"
+    # Outputs depend on how much padding follows.
+    PADDING_IS_SEEN = "padding_is_seen"
+    # The labels of a model of sequences are its inputs, or the next token but one.
+    LABELS_ARE_INPUTS = "labels_are_inputs"
+    LABELS_SKIP_ONE = "labels_skip_one"
+    # No fault: the model was probed, or was not.  Words say why a question was not
+    # asked, by the question (``PROBE_QUESTIONS``).
+    PROBED = "probed"
 
     # Running statistics of a normalization: evaluation uses those that it was made
     # with; the batch has the weight that is the past's in another framework; they

@@ -49,6 +49,16 @@ ONLY_PYTORCH = {
     "weights/slow_schedule.py": ("SlowSchedule", "schedules"),
     "weights/teacher_misuse.py": ("_of_learning _of_dropping", "TEACHER_LEARNS"),
     "weights/unregistered.py": ("UnregisteredParameter", "untrained"),
+    "data/label_shift.py": ("LabelShift", "LABELS_ARE_INPUTS"),
+    "weights/batch_dependence.py": ("BatchDependence _advice", "SAMPLES_ARE_MIXED"),
+    "weights/mask_leak.py": (
+        "MaskLeak _of_later_tokens _of_inverted_mask _of_padding",
+        "LATER_IS_SEEN",
+    ),
+    "weights/nondeterministic_evaluation.py": (
+        "NondeterministicEvaluation _advice",
+        "RANDOM_IN_EVALUATION",
+    ),
     "loss/misuse.py": (
         "_softmax_twice _of_scores _of_probabilities _of_one _no_graph",
         "loss_facts",

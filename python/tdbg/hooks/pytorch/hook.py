@@ -43,6 +43,7 @@ from tdbg.hooks.pytorch.capture.replicas import ReplicaTensors
 from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
+from tdbg.hooks.pytorch.checks.function_probes import FunctionProbes
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
@@ -92,6 +93,7 @@ class Hook(FrameworkHook):
         self._gradients: list[AccumulatedGradients] = []
         self._returned: ReturnedGradients | None = None
         self._functions: FunctionCalls | None = None
+        self._probes = FunctionProbes(session, is_open=session.may_probe)
         self._model = TorchModel(
             self._module_captures,
             self._losses,
@@ -119,6 +121,7 @@ class Hook(FrameworkHook):
                     session, mode, self._names, self._losses
                 )
                 self._functions.on_dropping = self._model_info.evaluation_changed
+                self._functions.saw_arguments = self._probes.note_loss
                 self._model.functions = self._functions
         return mode
 
@@ -161,6 +164,7 @@ class Hook(FrameworkHook):
             self._training_forward_begins,
             self._evaluation_begins,
             self._functions,
+            self._probes,
         )
         self._module_captures.append(module_capture)
         self._tables.append(module_capture.parameters)
@@ -293,6 +297,7 @@ class Hook(FrameworkHook):
             losses.begin_anew,
             FirstUpdates(self._tables, step, observe, session.spend_once),
             setup,
+            self._probes.step_ends,
         )
         self._model.watch = watch
         if self._session.ranks is not None:
@@ -336,6 +341,7 @@ class Hook(FrameworkHook):
         )
         if self._functions is not None:
             capture.saw = self._functions.saw
+        capture.inputs.saw = self._probes.note_loss
         self._losses.append(capture)
         self._model_info.changed()
         return capture
@@ -437,7 +443,7 @@ class Hook(FrameworkHook):
         watches = (self._watch, self._graphs, self._model.first_losses)
         self._session.run(self._statistics.remove)
         by_hand = (self._by_hand, self._returned, self._loaded)
-        for watch in (*watches, *by_hand):
+        for watch in (*watches, *by_hand, self._probes):
             if watch is not None:
                 watch.remove()
 

@@ -44,6 +44,7 @@ def watch(
     precise: bool | None = None,
     threads: int | None = None,
     budget: float | str | None = None,
+    probes: bool | None = None,
     include_workers: str | Iterable[int] | None = None,
     profiler: ProfilerConfig | bool | str | None = None,
 ) -> Hook:
@@ -75,6 +76,7 @@ def watch(
         threads: As in ``Hook``.
         budget: As in ``Hook``. None means ``"auto"``: 5 % over the first minute and
             from then on, including the first steps that rules need.
+        probes: As in ``Hook``.
         include_workers: As in ``Hook``.
         profiler: As in ``Hook``.
 
@@ -103,6 +105,7 @@ def watch(
         "precise": precise,
         "threads": threads,
         "budget": budget,
+        "probes": probes,
         "include_workers": include_workers,
         "profiler": profiler,
     }

@@ -100,6 +100,7 @@ def facts_of(
         n_bins=n_bins,
         told=told,
         n_ranks=world_size_of(trial.configuration()),
+        observations=trial.observations(),
     )
 
 

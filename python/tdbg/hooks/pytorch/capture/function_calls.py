@@ -84,6 +84,7 @@ class FunctionCalls:
         not_dropping: Classes of modules in evaluation that tell dropout not to drop, in
             a forward with gradients.
         on_dropping: Called when there is another dropping class.
+        saw_arguments: Called with the arguments of each captured loss.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class FunctionCalls:
         self.dropping: tuple[str, ...] = ()
         self.not_dropping: frozenset[str] = frozenset()
         self.on_dropping: Callable[[], None] | None = None
+        self.saw_arguments: Callable[[Any], None] | None = None
         session.listen(close=self.remove, rest=self.remove, counting=self._rest)
         self.refresh()
 
@@ -305,6 +307,7 @@ class FunctionCalls:
         capture = CapturedLoss(
             self.session, self._names.take(name), self._mode.of_loss, name, kind
         )
+        capture.inputs.saw = self.saw_arguments
         self._functions[key] = capture
         self._losses.append(capture)
         return capture

@@ -154,6 +154,8 @@ class _LossInputs(Activations):
 
     # The number of tensors in the first argument, and in the first two.
     _ends: tuple[int, int] | None = None
+    # Called with the arguments of each call.
+    saw: Callable[[Any], None] | None = None
 
     def take(self, value: Any, quick: Any = None, mode: ModeKeys | None = None) -> None:
         """Capture the arguments of a call, positional and others.
@@ -162,6 +164,8 @@ class _LossInputs(Activations):
         """
         if self._ends is None:
             self._ends = _argument_ends(value)
+        if self.saw is not None:
+            self.saw(value)
         super().take(value, quick, mode)
 
     def role_of(self, index: int) -> Role:

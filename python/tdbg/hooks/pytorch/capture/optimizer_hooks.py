@@ -70,18 +70,25 @@ class StepEnds:
         key: The key of the optimizer.
         session: Runs *tell_end*; a compiled step ends before its next event.
         tell_end: Called with key and optimizer.
+        is_over: Called when a step is over that is no part of a graph.
 
     Attributes:
         session: As it was given.
     """
 
     def __init__(
-        self, optimizer: Optimizer, key: int, session: Session, tell_end: _Tell
+        self,
+        optimizer: Optimizer,
+        key: int,
+        session: Session,
+        tell_end: _Tell,
+        is_over: Callable[[], None],
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._key = key
         self.session = session
         self._report = tell_end
+        self._is_over = is_over
         self.target = new_target(self)
 
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:
@@ -90,6 +97,7 @@ class StepEnds:
             report_call(self.target, None, None)
         else:
             self.session.run(self._report, self._key, optimizer)
+            self._is_over()
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """Note that a compiled step is over, but for writes at the graph's end."""

@@ -68,6 +68,7 @@ class OptimizerWatch:
         found: Called when an optimizer is found.
         first_updates: Told of the first steps of optimizers.
         setup: Told of them, and of their first steps.
+        is_over: Called when a step is over that is no part of a graph.
 
     Attributes:
         around: Captures around the step of an optimizer.
@@ -87,8 +88,10 @@ class OptimizerWatch:
         found: Callable[[], None],
         first_updates: FirstUpdates,
         setup: OptimizerSetup,
+        is_over: Callable[[], None],
     ) -> None:
         self._session = session
+        self._is_over = is_over
         self._found = found
         self._first_updates = first_updates
         self._setup = setup
@@ -104,16 +107,14 @@ class OptimizerWatch:
         self._foreign: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
-        # Optimizers that are not PyTorch's, with their keys.
-        self._custom: list[tuple[int, weakref.ref[Any]]] = []
+        self._custom: list[tuple[int, weakref.ref[Any]]] = []  # Not PyTorch's.
         self._custom_step = -1  # At which their numbers were recorded last.
         self._numbers = itertools.count()
         self._searches = _SEARCHES
         self._has_stepped = False
         # Counted events when a scaler began to decide.
         self._n_counted = 0
-        # Whether the step under way evaluates a closure.
-        self._has_closure = False
+        self._has_closure = False  # Of the step under way.
         # The scale of the scaler whose step is under way.
         self._loss_scale: Any = None
         self.around = OptimizerStep(session, tables, remote)
@@ -169,7 +170,7 @@ class OptimizerWatch:
                     StepBegins(optimizer, key, self._session, self._begin)
                 ),
                 optimizer.register_step_post_hook(
-                    StepEnds(optimizer, key, self._session, self._end)
+                    StepEnds(optimizer, key, self._session, self._end, self._is_over)
                 ),
             ]
         self._session.optimizer_found(key, defines_step=defines_step)

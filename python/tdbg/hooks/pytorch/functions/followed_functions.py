@@ -11,9 +11,11 @@ Errors: a function that cannot be diverted is left as it is.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
 import weakref
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -229,6 +231,16 @@ class _Followed:
         """
         self._activations.is_on = self._dropout.is_on = False
         self._put_builtins_back()
+
+    @contextlib.contextmanager
+    def by_nobody(self) -> Iterator[None]:
+        """Let no training hear of calls meanwhile: tdbg itself calls a model."""
+        calls = None if self.latest is None else self.latest()
+        self._listen(None)
+        try:
+            yield
+        finally:
+            self._listen(calls)
 
     def set_idle(self, is_idle: bool) -> None:
         """Change nothing any longer: the compiler is about to trace.

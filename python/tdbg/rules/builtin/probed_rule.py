@@ -1,0 +1,53 @@
+"""ProbedRule: base class of rules about what probes of a model found."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tdbg.rules.builtin.observed_rule import ObservedRule
+from tdbg.rules.training_facts import TrainingFacts
+from tdbg.rules.window import Description, Evaluation, Window
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["ProbedRule"]
+
+# Why nothing is known where no hook has said anything.
+_NEVER = "no model was probed (docs/probes.md)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedRule(ObservedRule):
+    """Base class of rules about what a model computes.
+
+    A model that was not probed, or of which the question was not asked, has no verdict.
+
+    Attributes:
+        question: The question that finds the faults (``PROBE_QUESTIONS``).
+    """
+
+    question: ClassVar[str]
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return why the question was not asked."""
+        why = ObservedRule.inapplicable(self, training)
+        probes = [each for each in training.observations if each.fault is Fault.PROBED]
+        asked = next(iter(probes), None)
+        reason = _NEVER if asked is None else asked.words.get(self.question, "")
+        return why or (f"not probed: {reason}" if reason else "")
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Report what was found, or that nothing is wrong if that was asked."""
+        known = window.observations({*self.faults, Fault.PROBED})
+        if any(self._answers(each) for each in known):
+            yield from ObservedRule.evaluate(self, window)
+
+    def _answers(self, observation: Observation) -> bool:
+        is_probe = observation.fault is Fault.PROBED
+        return not (is_probe and self.question in observation.words)
+
+    @abstractmethod
+    def describe(self, observation: Observation) -> Description:
+        """Say what an observation means and what to do about it."""

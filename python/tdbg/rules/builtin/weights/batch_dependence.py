@@ -1,0 +1,58 @@
+"""BatchDependence: models whose answer for a sample depends on its batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdbg.rules.builtin.probed_rule import ProbedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["BatchDependence"]
+
+_ON = {
+    "place": "on its place in the batch",
+    "others": "on the other samples in the batch",
+}
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDependence(ProbedRule):
+    """Report models in evaluation mode that mix the samples of a batch."""
+
+    severities = (Severity.WARNING,)
+    stage = Stage.SETUP
+    faults = frozenset({Fault.SAMPLES_ARE_MIXED})
+    question = "samples"
+
+    def describe(self, observation: Observation) -> Description:
+        """Say what else the answer depends on."""
+        change = observation.numbers.get("change", 0.0)
+        depends_on = observation.words.get("depends_on", "others")
+        return Description(
+            message=(
+                f"What {observation.names[0]} answers for a sample depends "
+                f"{_ON.get(depends_on, _ON['others'])}: in eval(), moving the samples "
+                f"changes their outputs by {change:.2g} standard deviations (median)."
+            ),
+            value=change,
+            threshold=0.0,
+            advice=_advice(depends_on),
+        )
+
+
+def _advice(depends_on: str) -> str:
+    if depends_on == "place":
+        return (
+            "Look for an operation that takes the batch for another axis: positions "
+            "indexed by x.size(0), a layer that needs batch_first=True, a view or "
+            "reshape that should be a transpose or permute. Dimension 0 is the batch."
+        )
+    return (
+        "Look for an operation over the wrong axis: softmax, normalize, mean or std "
+        "with dim=0, attention without batch_first=True, a reshape that mixes samples. "
+        "If your model compares samples on purpose, drop this rule."
+    )

@@ -1,0 +1,84 @@
+"""MaskLeak: models of sequences that see what a mask must hide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdbg.rules.builtin.probed_rule import ProbedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["MaskLeak"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskLeak(ProbedRule):
+    """Report models that see later tokens, which are their labels, or padding."""
+
+    severities = (Severity.INFO, Severity.WARNING, Severity.ERROR)
+    stage = Stage.SETUP
+    faults = frozenset({Fault.LATER_IS_SEEN, Fault.PADDING_IS_SEEN})
+    question = "masks"
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return an error for labels that are seen; else how much padding matters."""
+        if observation.fault is Fault.LATER_IS_SEEN:
+            return Severity.ERROR
+        varies = observation.numbers.get("widths", 1.0) > 1
+        return Severity.WARNING if varies else Severity.INFO
+
+    def describe(self, observation: Observation) -> Description:
+        """Say what is seen."""
+        change = observation.numbers.get("change", 0.0)
+        name = observation.names[0]
+        if observation.fault is Fault.PADDING_IS_SEEN:
+            message, advice = _of_padding(name, change)
+        elif observation.words.get("earlier") == "unseen":
+            message, advice = _of_inverted_mask(name, change)
+        else:
+            message, advice = _of_later_tokens(name, change)
+        return Description(message=message, value=change, threshold=0.0, advice=advice)
+
+
+def _of_later_tokens(name: str, change: float) -> tuple[str, str]:
+    message = (
+        f"{name} is to guess the next token, and sees it: it is not causal. A later "
+        f"token changes its outputs at earlier places by up to {change:.2g} standard "
+        "deviations, and the labels are the inputs, shifted by one."
+    )
+    advice = (
+        "Give attention a causal mask (is_causal=True, or a lower triangle), and take "
+        "the softmax over the keys (dim=-1). Recurrent layers must not be "
+        "bidirectional, and convolutions must be padded on the left only."
+    )
+    return message, advice
+
+
+def _of_inverted_mask(name: str, change: float) -> tuple[str, str]:
+    message = (
+        f"{name} is to guess the next token, and sees later tokens only: its causal "
+        f"mask is upside down. A later token changes its outputs at earlier places by "
+        f"up to {change:.2g} standard deviations; the first token changes none."
+    )
+    advice = (
+        "Invert the mask. For scaled_dot_product_attention, True means that a place is "
+        "seen; for nn.MultiheadAttention, that it is not. is_causal=True needs no mask."
+    )
+    return message, advice
+
+
+def _of_padding(name: str, change: float) -> tuple[str, str]:
+    message = (
+        f"Padding changes what {name} answers: with less padding behind, its outputs "
+        f"differ by up to {change:.2g} standard deviations. How much a sample gets "
+        "depends on its batch neighbours."
+    )
+    advice = (
+        "Pass a padding mask (attention_mask, src_key_padding_mask), and leave padding "
+        "out of means and maxima; pack sequences for recurrent layers "
+        "(pack_padded_sequence)."
+    )
+    return message, advice

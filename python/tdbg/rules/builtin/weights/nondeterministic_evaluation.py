@@ -1,0 +1,70 @@
+"""NondeterministicEvaluation: models that are random in evaluation mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdbg.rules.builtin.probed_rule import ProbedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["NondeterministicEvaluation"]
+
+_MODULE, _ATTENTION = "a dropout module", "scaled_dot_product_attention"
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NondeterministicEvaluation(ProbedRule):
+    """Report models that answer the same input differently in evaluation mode."""
+
+    severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
+    faults = frozenset({Fault.RANDOM_IN_EVALUATION})
+    question = "randomness"
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return a warning for dropout that nobody can mean, else an info."""
+        is_sure = {_MODULE, _ATTENTION} & _functions(observation)
+        return Severity.WARNING if is_sure else Severity.INFO
+
+    def describe(self, observation: Observation) -> Description:
+        """Say what is random, as far as it was seen."""
+        change = observation.numbers.get("change", 0.0)
+        called = observation.words.get("functions", "")
+        seen = f" It called {called}." if called else ""
+        return Description(
+            message=(
+                f"In evaluation, {observation.names[0]} answers the same input "
+                f"differently: called twice in eval(), its outputs differ by up to "
+                f"{change:.2g} standard deviations.{seen}"
+            ),
+            value=change,
+            threshold=0.0,
+            advice=_advice(_functions(observation)),
+        )
+
+
+def _functions(observation: Observation) -> set[str]:
+    return {*observation.words.get("functions", "").split(", ")} - {""}
+
+
+def _advice(functions: set[str]) -> str:
+    if _MODULE in functions:
+        return (
+            "eval() does not reach a Dropout that your forward makes anew, or that "
+            "stands in a plain list. Make it once, as an attribute (nn.Dropout) or in "
+            "an nn.ModuleList."
+        )
+    if _ATTENTION in functions:
+        return (
+            "scaled_dot_product_attention drops in every mode: pass dropout_p=self.p "
+            "if self.training else 0.0."
+        )
+    return (
+        "If your model samples on purpose (a VAE, Monte Carlo dropout, a policy), this "
+        "is right. Otherwise make noise, dropout and augmentation depend on the mode: "
+        "if self.training: ..., F.dropout(x, p, training=self.training)."
+    )
