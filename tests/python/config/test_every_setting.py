@@ -239,6 +239,7 @@ TABLE = [
         lambda ran: any((ran.folder / "board").iterdir()),
         {"tensorboard_dir": "board"},
     ),
+    Row("probes", {"probes": False}, lambda ran: not ran.hook._session.may_probe),
     Row("on_stop", {"on_stop": "flag"}, as_configured("on_stop", "flag")),
     Row("overflow", {"overflow": "sample"}, as_configured("overflow", "sample")),
     Row(

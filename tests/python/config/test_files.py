@@ -62,6 +62,7 @@ OWN: dict[str, Any] = {
     "precise": True,
     "threads": 2,
     "budget": 0.02,
+    "probes": False,
     "retention": {"values": "last 1000", "max_bytes": "50GB"},
     "profiler": {"system_interval": 0.1, "windows": [{"start_step": 9, "every": 50}]},
 }
