@@ -5,6 +5,12 @@ mode, with some samples of the first batch: after the second step, when two batc
 known, and after the fiftieth, when layers that begin at zero have learnt something.
 docs/probes.md says what is asked, and of which models.
 
+In the second call of a probe, the samples stand in other places, beside others, and
+with a later token that is another one, or with less padding.  A model that depends on
+none of these gives the same outputs, so most probes take two calls.  If outputs differ,
+a third call with the batch as it was tells whether the model is random, and a fourth
+one which of the changes mattered.
+
 Thread safety: the training's thread.
 
 Errors: none; a model that cannot be probed is left alone, and an observation says why.
@@ -13,17 +19,19 @@ Errors: none; a model that cannot be probed is left alone, and an observation sa
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import weakref
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.probe import Probe
 from tdbg.hooks.pytorch.checks.probe_batch import (
+    LEAST_ROWS,
     FirstBatch,
     GivenLoss,
     ModelCall,
@@ -42,6 +50,18 @@ __all__ = ["FunctionProbes"]
 _FIRST, _LAST = 2, 50
 # Forwards and losses that are looked at, at most.
 _MOST_CALLS, _MOST_LOSSES = 64, 8
+# A change that rounding does not explain, in standard deviations of the outputs.
+_TOLERANCE, _NARROW_TOLERANCE = 2e-3, 5e-2
+# The share of samples whose outputs others must change, and by how many tolerances.
+_SHARE, _TIMES = 0.75, 5.0
+# Of samples in no order, neighbours differ by this share of what any two differ by.
+_UNORDERED = 0.8
+# Places that padding must have, and that a sequence must have.
+_LEAST_PADDING, _LEAST_PLACES = 2, 8
+# The share of sequences that end with padding, and of how many lengths they are.
+_LEAST_PADDED, _LEAST_LENGTHS = 0.25, 3
+_MOST_ELEMENTS = 1 << 22
+_NARROW = frozenset({torch.float16, torch.bfloat16})
 
 
 class FunctionProbes:
@@ -143,7 +163,7 @@ class FunctionProbes:
         _refuse_ranks()
         copied = QuietCopy(model)
         with copied.silence(), followed.by_nobody(), self._batch.autocast():
-            probe = Probe(copied, self._batch)
+            probe = _Probe(copied, self._batch)
             found = [*probe.findings()]
         self._say(Fault.PROBED, words=probe.unasked)
         for each in found:
@@ -166,3 +186,365 @@ def _refuse_ranks() -> None:
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         msg = "a CUDA graph is being recorded"
         raise Unsuitable(msg)
+
+
+class _Finding(NamedTuple):
+    """Something that is wrong with a model.
+
+    Attributes:
+        fault: What it is.
+        numbers: Figures, as of an observation.
+        words: Texts, as of an observation.
+    """
+
+    fault: Fault
+    numbers: Mapping[str, float] = {}
+    words: Mapping[str, str] = {}
+
+
+class _Change(NamedTuple):
+    """A changed call, and which of its outputs must be as before.
+
+    Attributes:
+        call: The call.
+        rows: For each sample in it, the number that it had; -1: it is not compared.
+        places: For each of these, the places that are compared.
+    """
+
+    call: ModelCall
+    rows: Sequence[int]
+    places: Sequence[slice]
+
+
+class _Probe:
+    """One probe of a model.
+
+    Args:
+        copied: Is called; it must be silent.
+        batch: What it is called with.
+
+    Attributes:
+        unasked: Why a question is not asked, by the question (``PROBE_QUESTIONS``).
+    """
+
+    def __init__(self, copied: QuietCopy, batch: FirstBatch) -> None:
+        self._copied = copied
+        self._batch = batch
+        self._call = batch.call
+        self._known = batch.token_labels()
+        self._tolerance = _TOLERANCE
+        self._n, self._n_places = self._sizes()
+        self.unasked: dict[str, str] = {}
+
+    def findings(self) -> Iterator[_Finding]:
+        """Probe the model, and yield what is wrong.
+
+        Raises:
+            Unsuitable: If the model cannot be called.
+        """
+        if self._shift is None:
+            self.unasked["labels"] = "labels are no tokens of an input"
+        elif self._shift == 2:
+            yield _Finding(Fault.LABELS_SKIP_ONE)
+        first = self._outputs(self._call)
+        if first is None:
+            self.unasked |= dict.fromkeys(PROBE_QUESTIONS, "no output is of numbers")
+            return
+        inner, change = self._choose()
+        changed = None if change is None else self._try(change.call)
+        if change is None or changed is None:
+            yield from self._random(first)
+        elif self._is_same(first, changed, change):
+            yield from self._of_causal_model(inner)
+        elif found := [*self._random(first)]:
+            yield from found
+        else:
+            yield from self._reasons(first, changed, change, inner)
+
+    def _choose(self) -> tuple[_Change | None, _Change | None]:
+        """Return the change inside of samples, and all changes at once."""
+        inner = self._other_token() or self._less_padding()
+        if inner is None or self._shift == 0:
+            self.unasked["masks"] = "no label is the next token, and nothing is padded"
+        if not self._samples_are_told_apart():
+            return inner, inner
+        return inner, self._moved(inner, is_beside_others=True)
+
+    def _random(self, first: torch.Tensor) -> Iterator[_Finding]:
+        """Call the model as before, and tell whether it says something else."""
+        moved = _distance(first, self._outputs(self._call))
+        if moved > self._tolerance:
+            words = {"functions": ", ".join(sorted(self._copied.random))}
+            yield _Finding(Fault.RANDOM_IN_EVALUATION, {"change": moved}, words)
+
+    def _reasons(
+        self,
+        first: torch.Tensor,
+        changed: torch.Tensor,
+        change: _Change,
+        inner: _Change | None,
+    ) -> Iterator[_Finding]:
+        """Tell by one more call on what the outputs depend."""
+        if inner is None:
+            turned = self._moved(None, is_beside_others=False)
+            others = self._try(turned.call)
+            is_same = others is None or self._is_same(first, others, turned)
+            depends_on = "others" if is_same else "place"
+            yield from self._of_samples(first, changed, change, depends_on)
+            return
+        alone = changed if inner is change else self._try(inner.call)
+        if alone is None:
+            return
+        if self._is_same(first, alone, inner):
+            yield from self._of_samples(first, changed, change, "others")
+        elif self._known is None:
+            numbers = {
+                "change": max(self._changes(first, alone, inner)),
+                "widths": float(len(self._batch.widths)),
+            }
+            yield _Finding(Fault.PADDING_IS_SEEN, numbers)
+        elif self._shift == 1:
+            numbers = {"change": max(self._changes(first, alone, inner))}
+            words = {"earlier": self._sees_earlier(first, alone)}
+            yield _Finding(Fault.LATER_IS_SEEN, numbers, words)
+
+    # ---- changed calls -------------------------------------------------------
+
+    @property
+    def _shift(self) -> int | None:
+        return None if self._known is None else self._known[1].shift
+
+    def _sizes(self) -> tuple[int, int]:
+        """Return how many samples there are, and how many places each has, or 0."""
+        if self._known is None:
+            return (self._call.tensors()[0].shape[0] if self._batch.n else 0), 0
+        index, labels = self._known
+        sizes = self._call.leaves[index].shape
+        n, places = sizes if labels.is_batch_first else sizes[::-1]
+        return int(n), int(places)
+
+    def _samples_are_told_apart(self) -> bool:
+        """Return whether dimension 0 of all inputs numbers samples in no order."""
+        why = self._why_not_samples()
+        if why:
+            self.unasked["samples"] = why
+        return not why
+
+    def _why_not_samples(self) -> str:
+        batch = self._batch
+        if not batch.n or self._n < LEAST_ROWS:
+            return "the inputs do not say what a sample is, or have fewer than 4"
+        if not batch.is_one_of_many:
+            return "the second batch was the first one, or of another size"
+        if any(map(_uses_batch, self._copied.module.modules())):
+            return "a layer normalizes by the batch in evaluation, too"
+        if self._known is not None:
+            return "" if self._known[1].is_batch_first else "places come first"
+        first = self._call.tensors()[0]
+        if not any(each.is_of_rows(batch.n) for each in batch.losses):
+            return "no loss compares each sample with a label of its own"
+        is_mixed = first.dim() > 1 and _has_no_order(first)
+        return "" if is_mixed else "the samples are in an order"
+
+    def _other_token(self) -> _Change | None:
+        """Change a late token of every other sample, and the first one of the rest.
+
+        Places before the late token must not see it.
+        """
+        if self._known is None or self._n_places < _LEAST_PLACES or self._shift == 2:
+            return None
+        index, labels = self._known
+        tokens = self._call.leaves[index].clone()
+        rows = tokens if labels.is_batch_first else tokens.t()
+        values = sorted({*rows.flatten().tolist()})[-2:]
+        if len(values) < 2:
+            return None
+        places = [
+            slice(first, min(self._n_places - 1, last + 1))
+            for first, last in zip(labels.first, labels.last, strict=True)
+        ][: self._n]
+        for row, place in enumerate(places):
+            at = 0 if row % 2 else place.stop
+            is_first = int(rows[row, at]) == values[0]
+            rows[row, at] = values[1] if is_first else values[0]
+        compared = [-1 if row % 2 else row for row in range(self._n)]
+        return _Change(self._call.replace(index, tokens), compared, places)
+
+    def _less_padding(self) -> _Change | None:
+        """Cut off padding, which is none of the samples that are compared."""
+        batch = self._batch
+        if self._known is not None or not batch.tokens or not self._n:
+            return None
+        if not any(each.is_of_rows(batch.n) for each in batch.losses):
+            return None
+        index, every = next(iter(batch.tokens.items()))
+        width, lengths = every.shape[1], _lengths(every)
+        shapes = [each.shape for each in self._call.tensors()]
+        if lengths is None or any(width in (*each[:1], *each[2:]) for each in shapes):
+            return None
+        own = lengths[: self._call.leaves[index].shape[0]]
+        kept = int(own.sort().values[len(own) // 4])
+        if kept < 1 or kept > width - _LEAST_PADDING:
+            return None
+
+        def cut(tensor: torch.Tensor) -> torch.Tensor:
+            has_places = tensor.dim() > 1 and tensor.shape[1] == width
+            return tensor[:, :kept] if has_places else tensor
+
+        compared = [row if own[row] <= kept else -1 for row in range(len(own))]
+        return _Change(self._call.map(cut), compared, [slice(None)] * self._n)
+
+    def _moved(self, change: _Change | None, *, is_beside_others: bool) -> _Change:
+        """Move the samples to other places; one goes, and another one comes twice."""
+        if change is None:
+            change = _Change(self._call, range(self._n), [slice(None)] * self._n)
+        order = [*range(self._n)][::-1]
+        order = [*order[1:], 0] if is_beside_others else order
+        return _Change(
+            change.call.map(lambda each: each[order]),
+            [change.rows[row] for row in order],
+            [change.places[row] for row in order],
+        )
+
+    # ---- what they tell ------------------------------------------------------
+
+    def _of_causal_model(self, inner: _Change | None) -> Iterator[_Finding]:
+        """Judge labels of a model that sees no later token."""
+        if inner is not None and self._shift == 0:
+            yield _Finding(Fault.LABELS_ARE_INPUTS)
+
+    def _of_samples(
+        self,
+        first: torch.Tensor,
+        changed: torch.Tensor,
+        change: _Change,
+        depends_on: str,
+    ) -> Iterator[_Finding]:
+        """Tell that samples depend on others, if nearly all of them do."""
+        changes = self._changes(first, changed, change)
+        least = _TIMES * self._tolerance
+        if sum(each > least for each in changes) < _SHARE * len(changes):
+            return
+        change_of_median = sorted(changes)[len(changes) // 2]
+        numbers = {"change": change_of_median, "samples": float(len(changes))}
+        yield _Finding(Fault.SAMPLES_ARE_MIXED, numbers, {"depends_on": depends_on})
+
+    def _sees_earlier(self, first: torch.Tensor, alone: torch.Tensor) -> str:
+        """Return whether places see the first token, where that was changed."""
+        if self._n < 2:
+            return "unknown"
+        distance = _distance(first[1::2, 1:], alone[1::2, 1:])
+        return "seen" if distance > self._tolerance else "unseen"
+
+    def _changes(
+        self, first: torch.Tensor, changed: torch.Tensor, change: _Change
+    ) -> list[float]:
+        """Return by how much the outputs of each compared sample have changed."""
+        spread = _spread(first)
+        return [
+            _distance(first[before, places], changed[now, places], spread)
+            for now, (before, places) in enumerate(
+                zip(change.rows, change.places, strict=True)
+            )
+            if before >= 0
+        ]
+
+    def _is_same(
+        self, first: torch.Tensor, changed: torch.Tensor | None, change: _Change
+    ) -> bool:
+        changes = [] if changed is None else self._changes(first, changed, change)
+        return all(each <= self._tolerance for each in changes)
+
+    # ---- calls ---------------------------------------------------------------
+
+    def _try(self, call: ModelCall) -> torch.Tensor | None:
+        """Return the outputs of a changed call; None: the model does not take it."""
+        with contextlib.suppress(Unsuitable):
+            return self._outputs(call)
+        why = "the model takes no changed samples"
+        self.unasked |= dict.fromkeys(("samples", "masks"), why)
+        return None
+
+    def _outputs(self, call: ModelCall) -> torch.Tensor | None:
+        """Return what a model says, as (sample, place, number); None: it says nothing.
+
+        Outputs without places have one.
+        """
+        args, kwargs = call.arguments()
+        found = [
+            each.detach()
+            for each in pytree.tree_leaves(self._copied(args, kwargs))
+            if isinstance(each, torch.Tensor)
+            and each.is_floating_point()
+            and 0 < each.numel() <= _MOST_ELEMENTS
+        ]
+        if self._batch.is_narrow or any(each.dtype in _NARROW for each in found):
+            self._tolerance = _NARROW_TOLERANCE
+        arranged = (self._arranged(each) for each in found)
+        return next((each for each in arranged if each is not None), None)
+
+    def _arranged(self, output: torch.Tensor) -> torch.Tensor | None:
+        if self._known is None:
+            n = self._n or 1
+            is_of_samples = output.dim() > 0 and output.shape[0] == self._n
+            if self._n and not is_of_samples:
+                return None
+            return output.reshape(n, 1, -1).double()
+        sizes = self._n, self._n_places
+        if not self._known[1].is_batch_first:
+            sizes = sizes[::-1]
+        if output.shape[:1] != (math.prod(sizes),) and output.shape[:2] != sizes:
+            return None
+        placed = output.reshape(*sizes, -1).double()
+        return placed if self._known[1].is_batch_first else placed.transpose(0, 1)
+
+
+def _distance(
+    one: torch.Tensor, other: torch.Tensor | None, spread: float = 0.0
+) -> float:
+    """Return the largest mean change of a place, in standard deviations."""
+    if other is None or other.shape != one.shape or not one.numel():
+        return 0.0
+    difference = (one - other).nan_to_num(0.0, 0.0, 0.0).abs()
+    largest = float(difference.reshape(*one.shape[:-1], -1).mean(-1).max())
+    return largest / (spread or _spread(one))
+
+
+def _spread(outputs: torch.Tensor) -> float:
+    """Return the standard deviation of the finite outputs, or their size."""
+    finite = outputs[outputs.isfinite()]
+    spread = float(finite.std(correction=0)) if finite.numel() else 0.0
+    size = float(finite.abs().max()) if finite.numel() else 0.0
+    return max(spread, 1e-3 * size) or 1.0
+
+
+def _uses_batch(module: nn.Module) -> bool:
+    """Return whether a module normalizes by the batch in evaluation, too."""
+    is_normalization = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    return is_normalization and module.running_mean is None
+
+
+def _has_no_order(rows: torch.Tensor) -> bool:
+    """Return whether samples differ from their neighbours as from any other."""
+    values = rows.reshape(len(rows), -1).double().nan_to_num()
+    of_pairs = torch.cdist(values, values)
+    n = len(values)
+    of_neighbours = float(of_pairs.diagonal(1).mean())
+    return of_neighbours >= _UNORDERED * float(of_pairs.sum()) / (n * (n - 1)) > 0
+
+
+def _lengths(tokens: torch.Tensor) -> torch.Tensor | None:
+    """Return the lengths of sequences without padding behind; None: there is none.
+
+    Padding is a token that many sequences end with, and none has inside.
+    """
+    padding = tokens[:, -1].mode().values
+    is_padding = tokens == padding
+    width = tokens.shape[1]
+    places = torch.arange(1, width + 1, device=tokens.device)
+    lengths = (~is_padding * places).amax(1)
+    is_inside = is_padding & (places <= lengths[:, None])
+    share = float((lengths < width).double().mean())
+    if bool(is_inside.any()) or share < _LEAST_PADDED:
+        return None
+    return lengths if len({*lengths.tolist()}) >= _LEAST_LENGTHS else None
