@@ -128,7 +128,7 @@ def test_what_is_said_of_trees_has_no_names_of_pytorch(framework: str):
         name
         for pattern in OF_TREES
         for path in BUILTIN.glob(pattern)
-        for name in re.findall(r"words\.(\w+)", path.read_text())
+        for name in re.findall(r"(?<!observation\.)\bwords\.(\w+)", path.read_text())
     }
     assert {"class_weights", "oversampling", "overfitting"} <= names
     given = {name: getattr(VOCABULARIES[framework], name) for name in names}

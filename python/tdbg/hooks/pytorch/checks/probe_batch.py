@@ -115,10 +115,14 @@ class GivenLoss(NamedTuple):
         return cls(found[0].shape, labels.shape, kept, ignored)
 
     def is_of_rows(self, n: int) -> bool:
-        """Return whether there is one label, or one row of labels, for each sample."""
+        """Return whether there is one label, or one row of labels, for each sample.
+
+        As many classes as samples may be the samples: they are compared on purpose.
+        """
         if not self.outputs or self.outputs[0] != n or self.shape[0] != n:
             return False
         is_of_classes = len(self.shape) == 1 and len(self.outputs) == 2
+        is_of_classes &= self.outputs[-1] != n
         return is_of_classes or self.outputs == self.shape
 
 
