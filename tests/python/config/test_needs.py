@@ -89,6 +89,9 @@ def test_values_that_are_read_often_are_told_with_the_setting_that_saves_them(
         def configuration(self) -> dict[str, Any]:
             return {"hook": asked}
 
+        def tensor_names(self) -> list[str]:
+            return []
+
     class There:
         tensor_names = ("x",)
 

@@ -45,6 +45,10 @@ ONLY_PYTORCH = {
         "_of_reference _of_statistics _of_average _of_target",
         "STATISTICS_LEFT_BEHIND",
     ),
+    "weights/optimizer_misuse.py": (
+        "_decayed _shared _filled _never_steps",
+        "GRADIENTS_OF_ANOTHER_LOSS",
+    ),
     "weights/running_statistics.py": ("_of_unfed _of_momentum _of_frozen", "NEVER_FED"),
     "weights/slow_schedule.py": ("SlowSchedule", "schedules"),
     "weights/teacher_misuse.py": ("_of_learning _of_dropping", "TEACHER_LEARNS"),

@@ -106,8 +106,8 @@ def _filled(seen: Observation) -> Description:
         threshold=0.0,
         advice=(
             "Call zero_grad() of that optimizer right before the backward pass of its "
-            "own loss, instead of after its step. Or freeze these parameters "
-            "(requires_grad_(False)) while the other network is trained."
+            "own loss, instead of after its step. Or freeze these parameters while the "
+            "other network is trained."
         ),
     )
 
@@ -125,7 +125,7 @@ def _never_steps(seen: Observation) -> Description:
         threshold=1.0,
         advice=(
             "Call its step() after the backward pass, and its zero_grad() before. If "
-            "you do not want to train these parameters, call requires_grad_(False)."
+            "you do not want to train these parameters, freeze them."
         ),
     )
 
