@@ -301,7 +301,8 @@ class OptimizerWatch:
                 return (*args[:place], wrapped, *args[place + 1 :]), kwargs
             return args, {**kwargs, "closure": wrapped}
         self._look_at_kept(key)
-        self._first_updates.step_begins(optimizer)
+        if not self._first_updates.is_over:
+            self._first_updates.step_begins(optimizer)
         context = self._session.optimizer_begins(key, self._mode, from_latest=True)
         self._tell_step(key)
         is_light = context is None or context.step_plan.is_light
@@ -344,7 +345,8 @@ class OptimizerWatch:
                 self.around.end(key, optimizer, skipped=skipped is True)
             if key in self._kept and not self._has_closure:
                 self._kept[key].step_ends(parameters_of(optimizer))
-            self._first_updates.step_ends(optimizer)
+            if not self._first_updates.is_over:
+                self._first_updates.step_ends(optimizer)
             self._model_info.optimizer_stepped()
         finally:
             self._session.add_event(self._events[key].ends)

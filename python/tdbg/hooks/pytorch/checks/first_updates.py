@@ -58,6 +58,9 @@ class FirstUpdates:
         step: Returns the global step of training.
         observe: Writes an observation.
         spend_once: Counts the time, in nanoseconds, that the checks cost.
+
+    Attributes:
+        is_over: Whether all was found out, so that no step need be seen.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class FirstUpdates:
         observe: Callable[[Observation], None],
         spend_once: Callable[[int], None],
     ) -> None:
+        self.is_over = False
         self._tables = tables
         self._step = step
         self._observe = observe
@@ -79,11 +83,6 @@ class FirstUpdates:
             PolicyRatio(self._note),
         ]
         self._roots: BackwardRoots | None = BackwardRoots(self._backward_begins)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all was found out, so that no step need be seen."""
-        return not self._checks
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Note that an optimizer is about to step."""
@@ -107,6 +106,7 @@ class FirstUpdates:
 
     def remove(self) -> None:
         """Look at no more."""
+        self.is_over = True
         while self._checks:
             self._checks.pop().remove()
         if self._roots is not None:

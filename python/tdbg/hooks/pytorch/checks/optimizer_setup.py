@@ -141,7 +141,7 @@ class OptimizerSetup:
                 others[key] = True
         if self._stepped[key] == 1:
             self.look()
-        if self._stepped[key] >= _ENOUGH:
+        if self._apart and self._stepped[key] >= _ENOUGH:
             self._tell_of_shared()
 
     def look(self, *, at_end: bool = False) -> None:
