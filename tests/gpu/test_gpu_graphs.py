@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,38 @@ def test_a_graph_in_a_private_pool_and_replays_in_a_row(
     found = Rows(tmp_path).of("Linear_output_0")
     for number, each in enumerate(expected):
         assert_row(found[1 + number], numpy_of(each), f"replay {number}")
+
+
+def test_a_graph_of_the_first_steps_is_recorded(tmp_path: Path, cuda: str) -> None:
+    """Checks that read numbers of the first losses and layers leave it alone."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Tanh()).to(cuda)
+    average = copy.deepcopy(model).eval().requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = torch.randn(2, 64, 16, device=cuda).unbind()
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=False)
+        with torch.no_grad():
+            average(inputs)
+        nn.functional.mse_loss(model(inputs), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    with make_hook(tmp_path, include_collections=["losses"]) as hook:
+        hook.register_module(model)
+        step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        before = numpy_of(model[0].weight)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert hook.counters()["internal_errors"] == 0
+    assert (numpy_of(model[0].weight) != before).any()

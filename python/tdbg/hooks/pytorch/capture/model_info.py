@@ -27,7 +27,12 @@ from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
 from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.schedules import Schedules
-from tdbg.hooks.pytorch.device.tensors import gradient_of, name_of, sample_of
+from tdbg.hooks.pytorch.device.tensors import (
+    gradient_of,
+    is_recording,
+    name_of,
+    sample_of,
+)
 from tdbg.hooks.pytorch.model.kinds import kind_of
 from tdbg.hooks.pytorch.model.mode import evaluating
 from tdbg.hooks.pytorch.model.module_tree import (
@@ -86,6 +91,8 @@ class TorchModel:
 
     def stands_still(self) -> bool:
         """Return whether parameters are as they were at the first call."""
+        if is_recording():
+            return False
         if not self._first:
             trained = [
                 parameter

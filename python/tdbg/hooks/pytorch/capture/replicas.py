@@ -31,7 +31,7 @@ from tdbg.capture.replica_prints import BITS, SIZES, Print, Standing
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
 from tdbg.hooks.pytorch.device.bits import first_sum, has_bits, sums_of
-from tdbg.hooks.pytorch.device.tensors import gradient_of
+from tdbg.hooks.pytorch.device.tensors import gradient_of, is_recording
 from tdbg.hooks.pytorch.model.module_tree import places_of
 from tdbg.hooks.pytorch.model.process_objects import living
 from tdbg.modes import TRAIN
@@ -98,7 +98,7 @@ class ReplicaTensors:
         if self._check.is_over or is_compiling():
             return
         with contextlib.suppress(Exception), torch.no_grad():
-            if is_look(n) and not _is_capturing():
+            if is_look(n) and not is_recording():
                 start = time.perf_counter_ns()
                 self._look(n)
                 self._session.excuse(time.perf_counter_ns() - start)
@@ -359,8 +359,3 @@ def _kind(tensors: Sequence[_Tensor]) -> str:
         (name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor, _ in tensors
     ]
     return hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
-
-
-def _is_capturing() -> bool:
-    cuda: Any = torch.cuda
-    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())

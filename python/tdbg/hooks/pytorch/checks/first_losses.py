@@ -24,7 +24,7 @@ from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.loss_graph import LossGraph, read_loss_graph
 from tdbg.hooks.pytorch.checks.target_networks import TargetNetworks
 from tdbg.hooks.pytorch.checks.teachers import Teachers
-from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living
@@ -128,6 +128,12 @@ class FirstLosses:
 
         Called as the first step of an optimizer ends, and then after some more.
         """
+        if not is_recording():
+            self._look()
+        found = len(self.facts), self.is_surrogate, len(self.untrained)
+        return *found, len(self.cut()), self.makes_targets
+
+    def _look(self) -> None:
         self._n_looks += 1
         if self._n_looks >= _LOOKS and self._watched:
             with contextlib.suppress(Exception):
@@ -135,8 +141,6 @@ class FirstLosses:
             self._watched.clear()
         with contextlib.suppress(Exception):
             self._copies.look(make_targets=self.makes_targets)
-        found = len(self.facts), self.is_surrogate, len(self.untrained)
-        return *found, len(self.cut()), self.makes_targets
 
     @property
     def makes_targets(self) -> bool:
@@ -177,6 +181,8 @@ class FirstLosses:
 
     def _begins(self, root: torch.Tensor) -> None:
         """Read the graph of *root*, at which a backward pass begins."""
+        if is_recording():
+            return
         start = time.perf_counter_ns()
         try:
             self._read(root)

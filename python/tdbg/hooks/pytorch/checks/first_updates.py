@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
 from tdbg.hooks.pytorch.checks.loss_terms import LossTerms, PolicyRatio
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
+from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
 from tdbg.hooks.pytorch.model.module_tree import class_name
@@ -118,7 +119,7 @@ class FirstUpdates:
 
     def _tell(self, checks: Sequence[_Check], tell: Callable[[_Check], None]) -> None:
         """Tell checks what happens, and end those that are over or fail."""
-        if is_compiling():
+        if is_compiling() or is_recording():
             return
         start = time.perf_counter_ns()
         for check in list(checks):

@@ -44,13 +44,38 @@ _LEAST_SAMPLES, _EXACT = 4, 1e-3
 
 
 class _Batch(NamedTuple):
-    """Means and deviations of a batch by channel, and a number that tells it."""
+    """Statistics of a batch by channel.
+
+    Attributes:
+        n: Its samples.
+        n_channels: Its channels.
+        numbers: The means, the deviations, and some elements; on the batch's device.
+        is_whole: Whether all elements were read.
+    """
 
     n: int
-    mean: torch.Tensor
-    deviation: torch.Tensor
-    key: int
+    n_channels: int
+    numbers: torch.Tensor
     is_whole: bool
+
+    @property
+    def mean(self) -> torch.Tensor:
+        """The means."""
+        return self.numbers[: self.n_channels]
+
+    @property
+    def deviation(self) -> torch.Tensor:
+        """The deviations."""
+        return self.numbers[self.n_channels : 2 * self.n_channels]
+
+    @property
+    def key(self) -> bytes:
+        """Bytes that tell the batch from others, if it is here."""
+        return self.numbers[2 * self.n_channels :].numpy().tobytes()
+
+    def here(self) -> _Batch:
+        """Return the batch in memory of the host, for which a device may be awaited."""
+        return self._replace(numbers=self.numbers.cpu())
 
 
 class InputStatistics:
@@ -100,10 +125,11 @@ class InputStatistics:
         self._is_over |= n >= _MOST_EVALUATED
 
     def _judge(self) -> None:
-        trained, evaluated = self._trained, self._evaluated
-        shapes = {each.mean.shape for each in (*trained, *evaluated)}
-        if len(trained) < _LEAST_TRAINED or len(shapes) > 1:
+        widths = {each.n_channels for each in (*self._trained, *self._evaluated)}
+        if len(self._trained) < _LEAST_TRAINED or len(widths) > 1:
             return
+        trained = self._trained = [each.here() for each in self._trained]
+        evaluated = self._evaluated = [each.here() for each in self._evaluated]
         if _are_standardized(evaluated) and not _are_standardized(trained):
             self._observe(Fault.SCALED_BY_BATCH, {"batches": len(evaluated)})
             return
@@ -143,9 +169,9 @@ def _batch_of(given: torch.Tensor) -> _Batch | None:
             given = given[::every] if len(sizes) == 2 else given[..., ::every]
         values = given.detach().double().movedim(1, 0).flatten(1)
         deviation, mean = torch.std_mean(values, 1, correction=0)
-        key = hash(values[:, :8].cpu().numpy().tobytes())
+        numbers = torch.cat([mean, deviation, values[:, :8].flatten()])
         is_whole = n_elements <= _MOST_ELEMENTS
-        return _Batch(sizes[0], mean.cpu(), deviation.cpu(), key, is_whole)
+        return _Batch(sizes[0], sizes[1], numbers, is_whole)
 
 
 def _are_standardized(batches: Sequence[_Batch]) -> bool:

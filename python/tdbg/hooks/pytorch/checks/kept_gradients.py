@@ -21,7 +21,7 @@ import torch
 from torch.compiler import is_compiling
 from torch.utils.weak import TensorWeakRef
 
-from tdbg.hooks.pytorch.device.tensors import gradient_of
+from tdbg.hooks.pytorch.device.tensors import gradient_of, is_recording
 
 __all__ = ["KeptGradients", "UpdatesByHand"]
 
@@ -62,7 +62,7 @@ class KeptGradients:
 
     def step_begins(self) -> None:
         """Note that the optimizer is about to use the gradients."""
-        if self.is_over or self._n_steps == 0 or is_compiling():
+        if self.is_over or self._n_steps == 0 or is_compiling() or is_recording():
             return
         with contextlib.suppress(Exception):
             if self._parameter is None:
@@ -75,7 +75,7 @@ class KeptGradients:
 
     def step_ends(self, parameters: Iterable[torch.Tensor]) -> None:
         """Note that the optimizer of these parameters has stepped."""
-        if self.is_over or is_compiling():
+        if self.is_over or is_compiling() or is_recording():
             return
         self._n_steps += 1
         with contextlib.suppress(Exception):
@@ -126,7 +126,7 @@ class KeptGradients:
     def _arrives(self) -> None:
         """Note that a backward pass is about to add to the gradient."""
         with contextlib.suppress(Exception):
-            if self._parameter is None:
+            if self._parameter is None or is_recording():
                 return
             before = self._parameter.grad
             self._has_met = before is not None and bool(before.detach().any())
@@ -158,7 +158,7 @@ class UpdatesByHand:
 
     def forward_begins(self) -> None:
         """Note that a forward in training begins."""
-        if self._kept.is_over or is_compiling():
+        if self._kept.is_over or is_compiling() or is_recording():
             return
         with contextlib.suppress(Exception):
             self._n_forwards += 1

@@ -22,7 +22,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
-from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import named_modules
 from tdbg.modes import TRAIN
@@ -125,7 +125,7 @@ class NormStatistics:
 
     def look(self) -> None:
         """Look at all layers: an optimizer has stepped."""
-        if not self._layers or self._n_looks >= _MOST_LOOKS:
+        if not self._layers or self._n_looks >= _MOST_LOOKS or is_recording():
             return
         self._n_looks += 1
         for layer in self._layers:
@@ -143,6 +143,8 @@ class NormStatistics:
         if n_steps < _LEAST_STEPS or n_steps in self._evaluated:
             return
         if not self._layers or len(self._evaluated) >= _MOST_EVALUATIONS:
+            return
+        if is_recording():
             return
         self._evaluated.add(n_steps)
         self._forget_calls()
@@ -236,6 +238,8 @@ class _Called(Inert):
     def __call__(self, *_: Any) -> None:
         statistics = self._statistics()
         if statistics is None or is_dynamo_compiling() or compiler._is_compiling_flag:
+            return
+        if is_recording():
             return
         session = statistics._session
         session.run(statistics.called, self._layer, self._n_layers)

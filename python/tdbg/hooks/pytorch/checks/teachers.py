@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
-from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living
@@ -155,7 +155,7 @@ class _Called(Inert):
         teachers = self._teachers()
         if self._n_calls >= _MOST_CALLS or teachers is None:
             return
-        if is_dynamo_compiling() or compiler._is_compiling_flag:
+        if is_dynamo_compiling() or compiler._is_compiling_flag or is_recording():
             return
         with contextlib.suppress(Exception):
             self._n_calls += 1

@@ -120,7 +120,7 @@ class CudaTensors:
 
     def is_capturing(self) -> bool:
         """Return whether the stream records a graph, so that no result would arrive."""
-        return torch.cuda.is_current_stream_capturing()
+        return tensors.is_recording()
 
     def on_stream(self, queue: Any) -> contextlib.AbstractContextManager[Any]:
         """Make this stream the current one."""

@@ -23,6 +23,7 @@ __all__ = [
     "describe",
     "gradient_of",
     "is_on_device",
+    "is_recording",
     "is_tensor",
     "is_whole",
     "local_of",
@@ -166,6 +167,15 @@ def is_tensor(value: Any) -> bool:
 def is_on_device(tensor: torch.Tensor) -> bool:
     """Return whether a tensor lies on a CUDA device."""
     return tensor.is_cuda
+
+
+def is_recording() -> bool:
+    """Return whether the current stream records a graph.
+
+    Tensors then have no numbers yet, and who waits for some ends the recording.
+    """
+    cuda: Any = torch.cuda
+    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 # No method of these classes stands between a tensor and its memory.

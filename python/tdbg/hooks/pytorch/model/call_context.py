@@ -22,6 +22,8 @@ from torch._C import _functorch as transforms
 from torch._functorch import pyfunctorch
 from torch.autograd import Function
 
+from tdbg.hooks.pytorch.device.tensors import is_recording
+
 __all__ = [
     "NOT_IN_BACKWARD",
     "is_in_backward",
@@ -94,8 +96,11 @@ def is_in_transform() -> bool:
 
 
 def is_traced() -> bool:
-    """Return whether tensors stand for others: a transform or a tracer is calling."""
-    return _get_tracing_state() is not None or is_in_transform()
+    """Return whether tensors have no numbers of their own.
+
+    A transform or a tracer is calling, or a graph of a device is recorded.
+    """
+    return _get_tracing_state() is not None or is_in_transform() or is_recording()
 
 
 @contextlib.contextmanager
