@@ -333,3 +333,31 @@ def test_one_writer_of_a_sharded_model_has_one_part(runs: Path) -> None:
     with pytest.raises(TensorUnavailableForStep, match="1 of 4 parts saved"):
         handle.value(0)
     assert handle.value(0, worker="worker_0").shape == (6, 64)
+
+
+def watch_one(rank: int, folder: Path) -> None:
+    """Only rank 0 has a hook, of a model whose layers checks compare with later."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    copy = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    copy.load_state_dict(model.state_dict())
+    mesh = init_device_mesh("cpu", (2,))
+    for each in (model, copy):
+        fully_shard(each, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook = None
+    if rank == 0:
+        hook = make_hook(folder / "watched")
+        hook.register_module(model)
+    for _ in range(3):
+        optimizer.zero_grad()
+        x = torch.randn(8, 4)
+        (model(x) - copy(x).detach()).square().mean().backward()
+        optimizer.step()
+    if hook is not None:
+        write_note(folder, "watched", rank, hook.counters()["internal_errors"])
+        hook.close()
+
+
+def test_no_rank_waits_for_one_that_has_a_hook(tmp_path: Path) -> None:
+    run_ranks(watch_one, 2, tmp_path, seconds=120)
+    assert read_notes(tmp_path, "watched") == {0: 0}

@@ -105,7 +105,7 @@ class TorchModel:
             ]
         found = [(each(), sample) for each, sample in self._first]
         return bool(found) and all(
-            each is not None and torch.equal(sample_of(each), sample)
+            each is not None and len(sample) and torch.equal(sample_of(each), sample)
             for each, sample in found
         )
 

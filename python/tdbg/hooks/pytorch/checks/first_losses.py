@@ -62,8 +62,10 @@ class _Watched(NamedTuple):
 
     def is_untouched(self, parameter: torch.Tensor) -> bool:
         """Return whether nobody has written to it, be it the same numbers."""
-        return parameter._version == self.version and torch.equal(
-            sample_of(parameter), self.sample
+        return (
+            parameter._version == self.version
+            and len(self.sample) > 0
+            and torch.equal(sample_of(parameter), self.sample)
         )
 
 

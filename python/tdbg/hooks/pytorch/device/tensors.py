@@ -244,5 +244,11 @@ def gradient_of(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def sample_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return some elements of a tensor, to be compared with later ones."""
+    """Return some elements of a tensor on this rank, to be compared with later ones.
+
+    No rank waits for another.  There may be no elements here.
+    """
+    local = local_of(tensor)
+    if local is not None:
+        tensor = torch.empty(0) if local.tensor is None else local.tensor
     return tensor.detach().reshape(-1)[:_SAMPLE].clone()
