@@ -39,7 +39,7 @@ def train(path: Path, at_step: Callable[[int, Observe], None]) -> None:
     """Six steps of a training; *at_step* may observe something before each of them."""
     model = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    hook = tdbg.pytorch.Hook(out_dir=path)
+    hook = tdbg.pytorch.Hook(out_dir=path, probes=False)
     loss_function = torch.nn.MSELoss()
     hook.register_module(model)
     hook.register_loss(loss_function)
