@@ -54,7 +54,7 @@ def train(
     run: Path,
     model: nn.Module,
     *,
-    probes: bool = True,
+    probes: bool | None = True,
     n_steps: int = 60,
     called: Callable[..., Any] | None = None,
     n_workers: int = 0,
@@ -164,23 +164,17 @@ def test_a_probe_takes_few_calls(tmp_path: Path, monkeypatch: Any) -> None:
     assert len(calls) == 3
 
 
-@pytest.mark.parametrize("value", ["0", "off", "false"])
-def test_the_environment_switches_probes_off(
-    tmp_path: Path, monkeypatch: Any, value: str
+@pytest.mark.parametrize("value", ["1", "on", "true"])
+def test_the_environment_asks_for_probes(
+    run_dir: Path, monkeypatch: Any, value: str
 ) -> None:
     monkeypatch.setenv("TDBG_PROBES", value)
-    optimizer_model = nn.Linear(64, 10)
-    x, y = DATA
-    optimizer = torch.optim.SGD(optimizer_model.parameters(), 0.1)
-    with td.watch(optimizer_model, out=tmp_path / "run", min_free_bytes=0):
-        for _ in range(4):
-            F.cross_entropy(optimizer_model(x), y).backward()
-            optimizer.step()
-    assert tdbg.create_trial(tmp_path / "run").observations() == ()
+    assert reasons(train(run_dir, Wide(), probes=None, n_steps=4))
 
 
-def test_the_argument_switches_probes_off(run_dir: Path) -> None:
-    assert train(run_dir, Busy(), probes=False, n_steps=4) == []
+@pytest.mark.parametrize("probes", [None, False])
+def test_nobody_probes_unasked(run_dir: Path, probes: bool | None) -> None:
+    assert train(run_dir, Wide(), probes=probes, n_steps=4) == []
 
 
 # ---- models that are left alone ----------------------------------------------

@@ -133,7 +133,7 @@ def test_nothing_is_hooked_on_parameters_unless_asked_for(run_dir: Path) -> None
     model, criterion, optimizer, batches = parts()
     with make_hook(run_dir) as hook:  # Everything, but this only by name.
         hook.register_module(model)
-        train(model, criterion, optimizer, batches, 2)
+        train(model, criterion, optimizer, batches, 12)  # Behind the first checks.
         assert hooked(model) == 0
     names = Recorded(run_dir).names
     assert not any(name.startswith("gradient_unclipped/") for name in names)

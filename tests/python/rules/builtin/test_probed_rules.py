@@ -30,7 +30,7 @@ Loss = Callable[[nn.Module], Tensor]
 def found(run: Path, model: nn.Module, loss: Loss) -> list[Finding]:
     """Train for 60 steps; return what the rules say of it at the end."""
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    with tdbg.pytorch.watch(model, out=run, min_free_bytes=0):
+    with tdbg.pytorch.watch(model, out=run, probes=True, min_free_bytes=0):
         for _ in range(60):
             optimizer.zero_grad()
             loss(model).backward()

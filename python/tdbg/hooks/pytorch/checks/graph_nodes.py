@@ -20,6 +20,7 @@ __all__ = [
     "leaf_of",
     "name_of",
     "operands_of",
+    "saved_of",
     "shape_of",
     "source_of",
     "terms_of",
@@ -94,6 +95,22 @@ def leaf_of(node: Any) -> int:
     return 0 if leaf is None else id(leaf)
 
 
+def saved_of(node: Any, name: str) -> Any:
+    """Return a tensor that an operation keeps for its backward pass, or None.
+
+    None, too, if a hook packed it: a checkpoint would compute a forward again to unpack
+    it, with its effects on the model, and others copy it from elsewhere.
+
+    Args:
+        node: The operation.
+        name: The name of the argument, or ``result``.
+    """
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    if getattr(raw, "unpack_hook", None) is not None:
+        return None
+    return getattr(node, f"_saved_{name}", None)
+
+
 def axis_of(node: Any) -> int:
     """Return the axis of a softmax, counted from the first."""
     axis = int(node._saved_dim)
@@ -103,7 +120,7 @@ def axis_of(node: Any) -> int:
 
 def factor_of(node: Any) -> float | None:
     """Return the number by which an operation multiplies or divides, or None."""
-    other = getattr(node, "_saved_other", None)
+    other = saved_of(node, "other")
     if not isinstance(other, torch.Tensor) or other.numel() != 1 or other.is_cuda:
         return None
     return float(other.detach())

@@ -28,6 +28,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     factor_of,
     name_of,
     operands_of,
+    saved_of,
     shape_of,
     source_of,
 )
@@ -304,11 +305,11 @@ def _faults_of_likelihood(node: Any, name: str, given: Any) -> Iterator[LossFact
 
 def _left_out(node: Any) -> Iterator[LossFact]:
     """Yield the fault of targets that CTC cannot spell, and leaves out silently."""
-    losses = getattr(node, "_saved_result0", None)
+    losses = saved_of(node, "result0")
     if not getattr(node, "_saved_zero_infinity", False) or losses is None:
         return
     n_left = int(losses.detach().isinf().sum())
-    given = node._saved_log_probs.detach()
+    given = saved_of(node, "log_probs").detach()
     if n_left and bool(given.isfinite().all()):
         counts = n_left, losses.numel()
         yield LossFact(LossFault.TARGETS_TOO_LONG, "ctc_loss", (counts,))
@@ -316,9 +317,9 @@ def _left_out(node: Any) -> Iterator[LossFact]:
 
 def _fault_of_numbers(node: Any, classes: int) -> LossFault | None:
     """Return the fault of the numbers given to a likelihood; None for logarithms."""
-    given = getattr(node, "_saved_self", None)
+    given = saved_of(node, "self")
     if given is None:
-        given = getattr(node, "_saved_log_probs", None)
+        given = saved_of(node, "log_probs")
     if not isinstance(given, torch.Tensor) or not given.numel():
         return None
     some = given.detach()
@@ -416,9 +417,9 @@ def _weighs_chances(node: Any) -> bool:
         ]
     if not found:
         return False
-    weights = getattr(node, "_saved_other", None)
+    weights = saved_of(node, "other")
     if weights is None:
-        weights = getattr(node, "_saved_self", None)
+        weights = saved_of(node, "self")
     if not isinstance(weights, torch.Tensor):
         return False
     if weights.numel() == 1:

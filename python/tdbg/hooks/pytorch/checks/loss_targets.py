@@ -24,6 +24,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     SHAPING,
     name_of,
     operands_of,
+    saved_of,
     shape_of,
     source_of,
     terms_of,
@@ -115,8 +116,8 @@ def _compared(node: Any) -> tuple[torch.Tensor, Any] | None:
     weights = next(
         (
             saved
-            for key in ("_saved_self", "_saved_other")
-            if isinstance(saved := getattr(product, key, None), torch.Tensor)
+            for key in ("self", "other")
+            if isinstance(saved := saved_of(product, key), torch.Tensor)
         ),
         None,
     )
@@ -184,11 +185,11 @@ def _of_function(node: Any) -> _Bounded | None:
     # A program that reduces the losses itself may leave some out.
     if getattr(node, "_saved_reduction", _NOT_REDUCED) == _NOT_REDUCED:
         return None
-    if getattr(node, "_saved_weight", None) is not None:
+    if saved_of(node, "weight") is not None:
         return None
     ways = [each for each, _ in node.next_functions]
     is_swapped = ways[0] is None
-    targets = node._saved_self if is_swapped else node._saved_target
+    targets = saved_of(node, "self" if is_swapped else "target")
     if len(operands_of(node)) != 1 or not isinstance(targets, torch.Tensor):
         return None
     if name == _OF_PROBABILITIES:
@@ -217,8 +218,8 @@ def _of_difference(node: Any) -> _Bounded | None:
     if name_of(pair) != "Sub" or len(outputs) != 1:
         return None
     maker = _maker(outputs[0], _RESHAPING)
-    result = getattr(maker, "_saved_result", None)
-    difference = getattr(error, "_saved_self", None)
+    result = saved_of(maker, "result")
+    difference = saved_of(error, "self")
     if (
         maker is None
         or not isinstance(result, torch.Tensor)

@@ -22,6 +22,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     factor_of,
     name_of,
     operands_of,
+    saved_of,
     shape_of,
 )
 from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
@@ -60,10 +61,10 @@ _MOST_SAMPLES, _LEAST_SAMPLES = 256, 8
 _VARIED, _LARGEST_SHARE = 0.5, 0.75
 # First layers, and where their operations keep the inputs.
 _INPUTS = {
-    "Addmm": "_saved_mat1",
-    "Mm": "_saved_self",
-    "Convolution": "_saved_input",
-    "Embedding": "_saved_indices",
+    "Addmm": "mat1",
+    "Mm": "self",
+    "Convolution": "input",
+    "Embedding": "indices",
 }
 _BETWEEN = SHAPING | {"Clamp", "Sum", "Mul"}
 
@@ -192,8 +193,8 @@ def _constant(node: Any) -> torch.Tensor | None:
     """Return the tensor by which an operation multiplies or divides its operand."""
     if len(operands_of(node)) != 1:
         return None
-    for name in ("_saved_other", "_saved_self"):
-        found = getattr(node, name, None)
+    for name in ("other", "self"):
+        found = saved_of(node, name)
         if isinstance(found, torch.Tensor):
             return found.detach()
     return None
@@ -216,7 +217,7 @@ def _lowers_entropy(term: _Term) -> bool:
 
 def _is_of_probabilities(node: Any) -> bool:
     """Return whether a product is one of probabilities and their logarithms."""
-    one, other = (getattr(node, f"_saved_{each}", None) for each in ("self", "other"))
+    one, other = (saved_of(node, each) for each in ("self", "other"))
     if not (isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)):
         return False
     if one.shape != other.shape or one.ndim < 1 or one.shape[-1] < 2:
@@ -430,7 +431,7 @@ class PolicyRatio:
 def _ratio(root: Any) -> torch.Tensor | None:
     """Return the exponential of a difference near the end of a loss; None: no such."""
     for node in _below(root, _MOST_NEAR):
-        result = getattr(node, "_saved_result", None)
+        result = saved_of(node, "result")
         if name_of(node) != "Exp" or result is None or result.numel() < _LEAST_SAMPLES:
             continue
         below = operands_of(node)
@@ -450,11 +451,11 @@ def _samples_of(root: Any) -> tuple[list[torch.Tensor], torch.Tensor | None]:
         leaf = getattr(node, "variable", None)
         if weights is None and leaf is not None:
             weights = sample_of(leaf)
-        kept = getattr(node, _INPUTS.get(name, ""), None)
+        kept = saved_of(node, _INPUTS.get(name, ""))
         if isinstance(kept, torch.Tensor) and not kept.requires_grad:
             parts.setdefault("input", kept.detach())
         if name == "Gather":
-            parts.setdefault("choice", node._saved_index.detach())
+            parts.setdefault("choice", saved_of(node, "index").detach())
     return (list(parts.values()) if "input" in parts else []), weights
 
 

@@ -16,7 +16,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim import SGD, Optimizer
 
-from tdbg.hooks.pytorch.checks.graph_nodes import factor_of, name_of, operands_of
+from tdbg.hooks.pytorch.checks.graph_nodes import (
+    factor_of,
+    name_of,
+    operands_of,
+    saved_of,
+)
 from tdbg.hooks.pytorch.device.tensors import gradient_of
 from tdbg.hooks.pytorch.functions.backward_calls import unscaled
 from tdbg.hooks.pytorch.model.process_objects import held_ids
@@ -204,10 +209,10 @@ def _count(node: Any, name: str) -> float:
         return float(getattr(node, "_saved_self_sym_numel", 0))
     if getattr(node, "_saved_reduction", None) != _BY_MEAN:
         return math.nan
-    weight = getattr(node, "_saved_total_weight", None)
+    weight = saved_of(node, "total_weight")
     if weight is not None:
         return float(weight)
-    return float(node._saved_self.numel())
+    return float(saved_of(node, "self").numel())
 
 
 def _leaf(node: Any) -> torch.Tensor | None:

@@ -312,18 +312,23 @@ class WarnedLines:
     def begin(self) -> None:
         """Skip these frames."""
         _diverted[id(self._diverted)] = self._diverted
+        _namespaces[id(self._diverted)] = id(self._namespace)
         if self._namespace.get(_NAME) is warnings:
             self._namespace[_NAME] = _stand_in
 
     def end(self) -> None:
-        """Count frames as before, if no other function is diverted."""
+        """Count frames as before, if no other function of the module is diverted."""
         _diverted.pop(id(self._diverted), None)
-        if not _diverted and self._namespace.get(_NAME) is _stand_in:
+        _namespaces.pop(id(self._diverted), None)
+        is_last = id(self._namespace) not in _namespaces.values()
+        if is_last and self._namespace.get(_NAME) is _stand_in:
             self._namespace[_NAME] = warnings
 
 
 # By identity: equality of codes would compare the functions among their constants.
 _diverted: dict[int, types.CodeType] = {}
+# The namespaces of their modules, by identity.
+_namespaces: dict[int, int] = {}
 # The code of the functions that they call.
 _following: set[types.CodeType] = set()
 
