@@ -36,8 +36,13 @@ from tdbg.config.needs import every_need
 
 CHUNK_STEPS = 100
 # Rules that give no verdict here. SlowSchedule judges a training that has ended, and
-# TreeSettings reads settings that only a tree library writes.
-SILENT = {"SlowSchedule", "TreeSettings"}
+# TreeSettings reads settings that only a tree library writes.  No model is probed.
+SILENT = {"SlowSchedule", "TreeSettings"} | {
+    "BatchDependence",
+    "LabelShift",
+    "MaskLeak",
+    "NondeterministicEvaluation",
+}
 
 
 def main() -> None:

@@ -33,6 +33,7 @@ from benchmarks.writer import storing, write_path
 from benchmarks.writer.contenders import CONTENDERS, make
 from tdbg.capture.ranks import READ_SECONDS, Consensus
 from tdbg.rules import Engine, default_rules
+from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.trial import create_trial
 
 pytestmark = pytest.mark.torch
@@ -272,9 +273,11 @@ def test_every_default_rule_finds_what_is_planted_and_nothing_else(tmp_path: Pat
     engine.verify(report, judged, plan)
     assert report.n_steps + report.n_evaluated == n_steps
     # The faults of classes leave RepeatedData nothing; nothing here makes the others
-    # speak: a clock, an end, a tree library.
+    # speak: a clock, an end, a tree library, what a hook saw.
     without_fault = {"StalledTraining", "SlowSchedule", "RepeatedData", "TreeSettings"}
     without_fault |= engine.of_time()
+    observed = (each for each in default_rules() if isinstance(each, ObservedRule))
+    without_fault |= {rule.name for rule in observed}
     planted = {rule for rule, _ in plan.faults()}
     assert planted | without_fault == {rule.name for rule in default_rules()}
     with pytest.raises(WrongAnswer, match="no verdict"):

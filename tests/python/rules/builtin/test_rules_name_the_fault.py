@@ -221,10 +221,14 @@ BY_THEMSELVES |= {"BrokenInvariant"}
 BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation", "SlowSchedule"}
 # On programs that clip, each in its own way: test_clipping.py.
 BY_THEMSELVES |= {"ClippingMisuse"}
-# test_running_statistics.py, test_model_copies.py, test_input_skew.py.
+# test_running_statistics.py, test_model_copies.py, test_input_skew.py and
+# test_teacher_misuse.py.
 BY_THEMSELVES |= {"RunningStatistics", "ModelCopies", "InputSkew", "TeacherMisuse"}
-# test_running_statistics.py, test_model_copies.py and test_input_skew.py.
-BY_THEMSELVES |= {"RunningStatistics", "ModelCopies", "InputSkew"}
+# test_optimizer_misuse.py, and test_replica_divergence.py on several ranks.
+BY_THEMSELVES |= {"OptimizerMisuse", "ReplicaDivergence"}
+# On models that are probed: test_probed_rules.py.
+BY_THEMSELVES |= {"BatchDependence", "LabelShift", "MaskLeak"}
+BY_THEMSELVES |= {"NondeterministicEvaluation"}
 # On losses of their own: test_term_misuse.py and test_accumulation.py.
 BY_THEMSELVES |= {"LossTermMisuse", "AccumulationMisuse"}
 # How often a training is judged while it goes on.
