@@ -43,7 +43,7 @@ def calls_of_tdbg(step: Any) -> list[str]:
     return called
 
 
-@pytest.mark.parametrize(("has_loss", "most"), [(False, 37), (True, 62)])
+@pytest.mark.parametrize(("has_loss", "most"), [(False, 37), (True, 63)])
 def test_a_step_that_wants_nothing_calls_little(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, has_loss: bool, most: int
 ) -> None:

@@ -300,9 +300,7 @@ class OptimizerWatch:
             if len(args) > place:
                 return (*args[:place], wrapped, *args[place + 1 :]), kwargs
             return args, {**kwargs, "closure": wrapped}
-        self._look_at_kept(key)
-        if not self._first_updates.is_over:
-            self._first_updates.step_begins(optimizer)
+        self._look_at_first_steps(key, optimizer)
         context = self._session.optimizer_begins(key, self._mode, from_latest=True)
         self._tell_step(key)
         is_light = context is None or context.step_plan.is_light
@@ -355,6 +353,11 @@ class OptimizerWatch:
     def _tell_step(self, key: int) -> None:
         if self.step_defined is not None and self._session.defines_step(key):
             self.step_defined()
+
+    def _look_at_first_steps(self, key: int, optimizer: Optimizer) -> None:
+        self._look_at_kept(key)
+        if not self._first_updates.is_over:
+            self._first_updates.step_begins(optimizer)
 
     def _look_at_kept(self, key: int) -> None:
         kept = self._kept.get(key)
