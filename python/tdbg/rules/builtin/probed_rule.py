@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.training_facts import TrainingFacts
-from tdbg.rules.window import Description, Evaluation, Window
+from tdbg.rules.window import Evaluation, Window
 from tdbg.run.observations import Fault, Observation
 
 __all__ = ["ProbedRule"]
@@ -47,7 +46,3 @@ class ProbedRule(ObservedRule):
     def _answers(self, observation: Observation) -> bool:
         is_probe = observation.fault is Fault.PROBED
         return not (is_probe and self.question in observation.words)
-
-    @abstractmethod
-    def describe(self, observation: Observation) -> Description:
-        """Say what an observation means and what to do about it."""

@@ -128,10 +128,7 @@ def describe_missing(
     try:
         unnamed = rule.absent(trial.tensor_names())
         if unnamed is not None:
-            why = (
-                f"nothing to judge: {unnamed}" if unnamed else _too_little(rule, trial)
-            )
-            return Silence("" if has_judged else why)
+            return _of_named(rule, unnamed, trial, has_judged=has_judged)
         has_judged &= training.n_bins >= rule.fewest_bins
         why = "" if has_judged else rule.inapplicable(training)
         if why:
