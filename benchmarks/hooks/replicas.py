@@ -5,8 +5,8 @@
 Each model gets the calls that the hook makes before each step of an optimizer.  After
 the first 2,048 calls, which have the looks at powers of two, the processor time of the
 next 2,048 is measured, in all threads: one of them is a look.  The first 2,048 are told
-as well.  The store of the ranks is in memory.  Every print must be equal to the one
-before, since nothing trains.
+as well.  The store of the ranks is in memory.  The model is in a wrapper that reduces
+gradients, which the pass over all objects that begins a training has met.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import tdbg.pytorch as td
 from benchmarks._harness import Report, Table, check, check_equal, options
 from tdbg.capture.replica_check import EVERY, RankGroup
 from tdbg.hooks.pytorch.capture.replicas import ReplicaTensors
+from tdbg.hooks.pytorch.model.process_objects import living
 
 #: Widths of the layers of each model, and how many layers there are.
 MODELS = {"small": (64, 4), "100 tensors": (64, 50), "10 M elements": (1024, 10)}
@@ -56,8 +58,10 @@ class Store:
 
 def measure(model: nn.Module, folder: Path, every: int) -> tuple[float, float]:
     """Return seconds a step, of the first steps and of those that follow."""
+    wrapped = DistributedDataParallel(model)
     hook = td.Hook(folder, include_collections=[], min_free_bytes=0)
-    hook.register_module(model)
+    hook.register_module(wrapped)
+    check(wrapped in living(DistributedDataParallel), "the wrapper is met")
     for each in model.parameters():
         each.grad = torch.ones_like(each)
     store = Store()
@@ -86,6 +90,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    store: Any = distributed.HashStore()  # type: ignore[attr-defined]
+    distributed.init_process_group(store=store, rank=0, world_size=1)
     table = Table("replicas", COLUMNS)
     for name, (width, layers) in MODELS.items():
         if given.quick and width > 64:
@@ -103,6 +109,7 @@ def main() -> None:
             f"{then * 1e6:.2f}",
             f"{then / STEP_SECONDS:.3%}",
         )
+    distributed.destroy_process_group()
     Report("hooks/replicas", given, tables=[table]).save()
 
 

@@ -331,9 +331,11 @@ class GradientWaits:
         kind = None if module is None else module.DistributedDataParallel
         if kind is None:
             return
-        for each in gc.get_referrers(kind):
-            if isinstance(each, kind):
-                self._watch(each)
+        # Without a process group there can be none yet, and this pass takes 25 ms.
+        if sys.modules["torch.distributed"].is_initialized():
+            for each in gc.get_referrers(kind):
+                if isinstance(each, kind):
+                    self._watch(each)
         self._patches.put(kind, "__init__", self._measured_init)
 
     def _measured_init(self, original: Any) -> Any:

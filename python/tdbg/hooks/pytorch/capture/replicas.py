@@ -25,7 +25,7 @@ from torch.compiler import is_compiling
 from torch.nn.parallel import DistributedDataParallel
 
 from tdbg.capture.naming import buffer_name
-from tdbg.capture.replica_check import RankGroup, ReplicaCheck, is_look
+from tdbg.capture.replica_check import EVERY, RankGroup, ReplicaCheck, is_look
 from tdbg.capture.replica_differences import Difference
 from tdbg.capture.replica_prints import BITS, SIZES, Print, Standing
 from tdbg.capture.session import Session
@@ -33,19 +33,21 @@ from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
 from tdbg.hooks.pytorch.device.bits import first_sum, has_bits, sums_of
 from tdbg.hooks.pytorch.device.tensors import gradient_of, is_recording
 from tdbg.hooks.pytorch.model.module_tree import places_of
-from tdbg.hooks.pytorch.model.process_objects import living
+from tdbg.hooks.pytorch.model.process_objects import living, met
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Observation
 
 __all__ = ["ReplicaTensors"]
 
-# Elements and tensors that a look reads, at most; the next look continues.
+# Elements and tensors that a look reads, at most; the next look continues.  The first
+# looks are close together, so each of them reads less.
 _ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
-_TENSORS = {"cpu": 64, "cuda": 1024}
+_TENSORS = {"cpu": 64, "cuda": 256}
+_FIRST_ELEMENTS, _FIRST_TENSORS = 1 << 17, 16
 # Steps at which the smallest tensor is read, where replicas may be meant to differ.
 _SPOTS = 64
-# Looks at which wrappers are searched for.
-_SEARCHES = 3
+# The looks at which wrappers are searched for, if none is known.
+_SEARCHES = 2
 # Buffers that normalizations update from each rank's own batch.
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 # Where the functions lie that PyTorch has for reducing gradients.
@@ -114,15 +116,17 @@ class ReplicaTensors:
             return
         device = every[0].tensor.device
         every = [each for each in every if each.tensor.device == device]
-        chosen = self._choose(every)
+        chosen = self._choose(n, every)
         self._choose_spot(n, every)
         names = [each.name for each in chosen]
         self._check.add(n, names, self._print_of(n, chosen))
 
-    def _choose(self, every: Sequence[_Tensor]) -> list[_Tensor]:
+    def _choose(self, n: int, every: Sequence[_Tensor]) -> list[_Tensor]:
         """Return the tensors that this look reads; the next one continues."""
         kind = every[0].tensor.device.type
         left, most = _ELEMENTS[kind], _TENSORS[kind]
+        if n < EVERY and kind == "cpu":
+            left, most = _FIRST_ELEMENTS, _FIRST_TENSORS
         chosen = list[_Tensor]()
         begin = self._next % len(every)
         for each in (*every[begin:], *every[:begin]):
@@ -265,10 +269,12 @@ class _Wrappers:
     def look(self) -> None:
         """Find out what the wrappers do now."""
         self._n_looks += 1
-        if self._n_looks <= _SEARCHES:
-            self._found = [
-                weakref.ref(each) for each in living(DistributedDataParallel)
-            ]
+        if self._n_looks <= _SEARCHES and not self._found:
+            # A pass over all objects takes long, and one was just made for the losses.
+            known = met(DistributedDataParallel) or (
+                living(DistributedDataParallel) if self._n_looks == _SEARCHES else []
+            )
+            self._found = [weakref.ref(each) for each in known]
         wrappers = [each for ref in self._found if (each := ref()) is not None]
         groups = [_ranks_of(each, self._n_ranks) for each in wrappers]
         self.group = groups[0] if groups else ()

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import compiler, nn
 from torch.compiler import is_dynamo_compiling
+from torch.optim import Optimizer
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statistics_of
@@ -144,15 +145,13 @@ class Copies:
         self._session = session
         self._copies: list[_Copy] = []
         self._handles: list[Any] = []
-        self._has_searched = False
         self.born = now()
 
-    def search(self, roots: Sequence[nn.Module]) -> None:
-        """Find the copies, once, before the first update."""
-        if self._has_searched:
-            return
-        self._has_searched = True
-        for module, original in copies_in(roots):
+    def search(
+        self, roots: Sequence[nn.Module], every: Sequence[nn.Module | Optimizer]
+    ) -> None:
+        """Find the copies among all modules of the process, before the first update."""
+        for module, original in copies_in(roots, every):
             copy = _Copy(module, original)
             self._copies.append(copy)
             if hooks_may_go(self):

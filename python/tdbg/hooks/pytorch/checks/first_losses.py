@@ -116,6 +116,7 @@ class FirstLosses:
         self._n_read = self._n_in_vain = 0
         self._n_looks = 0
         self._is_first = True
+        self._has_searched = False
         self._targets: TargetNetworks | None = None
         self._roots: BackwardRoots | None = BackwardRoots(self._begins)
 
@@ -221,8 +222,12 @@ class FirstLosses:
         self.logit_scale = max(self.logit_scale, graph.logit_scale)
         found = [each.module for each in self._tables]
         roots = [each for each in found if each is not None]
-        self._copies.search(roots)
-        self._teachers.search(roots)
+        self._teachers.note_roots(roots)
+        if not self._has_searched:
+            self._has_searched = True
+            every = living(nn.Module, Optimizer)
+            self._copies.search(roots, every)
+            self._teachers.search(every)
         if graph.is_distance and self._targets is None:
             self._targets = TargetNetworks(self._step)
             self._targets.watch(self._copies.living())

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
-from tdbg.hooks.pytorch.model.process_objects import held_ids, living
+from tdbg.hooks.pytorch.model.process_objects import held_ids
 
 __all__ = ["TargetNetworks", "copies_in"]
 
@@ -84,13 +84,17 @@ class TargetNetworks:
 
 
 def copies_in(
-    roots: Iterable[nn.Module],
+    roots: Iterable[nn.Module], every: Iterable[nn.Module | Optimizer]
 ) -> list[tuple[nn.Module, nn.Module]]:
     """Return copies of trained modules in these roots, each with its original.
 
     Call it before the first update.
+
+    Args:
+        roots: Modules that are trained.
+        every: All modules and optimizers of the process.
     """
-    modules, held = _modules_and_held()
+    modules, held = _modules_and_held(every)
     trained = _trained(roots, held)
     # The largest first: the parts of a copy are no copies of their own.
     parts, n_compared = set[int](), 0
@@ -111,10 +115,12 @@ def copies_in(
     return found
 
 
-def _modules_and_held() -> tuple[list[nn.Module], set[int]]:
-    """Return the modules of the process, and the ids of what optimizers hold."""
+def _modules_and_held(
+    every: Iterable[nn.Module | Optimizer],
+) -> tuple[list[nn.Module], set[int]]:
+    """Return the modules, and the ids of what optimizers hold."""
     modules, held = list[nn.Module](), set[int]()
-    for each in living(nn.Module, Optimizer):
+    for each in every:
         if isinstance(each, nn.Module):
             modules.append(each)
         else:

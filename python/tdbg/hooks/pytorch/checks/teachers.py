@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -60,19 +60,22 @@ class Teachers:
         self._session = session
         self._roots: list[weakref.ref[nn.Module]] = []
         self._handles: list[Any] = []
-        self._has_searched = False
         self.born = now()
 
-    def search(self, roots: Sequence[nn.Module]) -> None:
-        """Find frozen models that drop units, once, as the first loss is computed."""
+    def note_roots(self, roots: Sequence[nn.Module]) -> None:
+        """Note the modules that are trained now."""
         self._roots = [weakref.ref(each) for each in roots]
-        if self._has_searched:
-            return
-        self._has_searched = True
+
+    def search(self, every: Iterable[nn.Module | Optimizer]) -> None:
+        """Find frozen models that drop units, among all modules of the process."""
         if not hooks_may_go(self):
             return
         parts = set[int]()
-        models = [each for each in living(nn.Module) if _is_frozen_and_drops(each)]
+        models = [
+            each
+            for each in every
+            if isinstance(each, nn.Module) and _is_frozen_and_drops(each)
+        ]
         for each in sorted(models, key=lambda model: -sum(1 for _ in model.modules())):
             if id(each) in parts or len(self._handles) >= _MOST_MODELS:
                 continue

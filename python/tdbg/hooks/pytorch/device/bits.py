@@ -138,13 +138,13 @@ def _of_pieces(numbers: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
 
 
 def _sums_of_values(flat: torch.Tensor) -> torch.Tensor:
-    total = torch.zeros(2, dtype=torch.float64)
+    total = np.zeros(2)
     if flat.is_floating_point():
         for start in range(0, len(flat), _ROW):
-            values = flat[start : start + _ROW].float()
-            signed = (values * _signs()[: len(values)]).sum(dtype=torch.float64)
-            total += torch.stack([(values * values).sum(dtype=torch.float64), signed])
-    return total
+            values = flat[start : start + _ROW].double().numpy()
+            total[0] += np.einsum("i,i", values, values)
+            total[1] += np.einsum("i,i", values, _signs()[: len(values)])
+    return torch.from_numpy(total)
 
 
 def _numbers(flat: torch.Tensor) -> torch.Tensor:
@@ -186,7 +186,7 @@ def _places_and_squares() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 @functools.cache
-def _signs() -> torch.Tensor:
+def _signs() -> NDArray[np.float64]:
     """Return signs that look like random ones; no generator is used."""
-    mixed = torch.arange(_ROW) * 2654435761
-    return ((mixed >> 15 & 1) * 2 - 1).float()
+    mixed = np.arange(_ROW) * 2654435761
+    return np.where(mixed >> 15 & 1, 1.0, -1.0)

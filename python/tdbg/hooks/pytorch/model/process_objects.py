@@ -10,24 +10,29 @@ import gc
 import inspect
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader
+
+_Kind = TypeVar("_Kind")
 
 __all__ = [
     "custom_optimizers",
     "empty_loader",
     "held_ids",
     "living",
+    "met",
     "parameters_of",
     "schedules_of",
 ]
 
-# The schedules that the latest pass over all objects has met.
-_schedules: list[weakref.ref[LRScheduler]] = []
+# What every pass over all objects looks for, and what the latest one has met.
+_REMEMBERED = (LRScheduler, DistributedDataParallel)
+_met: list[weakref.ref[Any]] = []
 
 
 def living(*classes: type) -> list[Any]:
@@ -36,10 +41,20 @@ def living(*classes: type) -> list[Any]:
     The pass over all objects takes about 50 ms for a million of them, most of it in
     Python's own list of them.
     """
-    found = _instances(gc.get_objects(), _kinds(*classes, LRScheduler))
-    schedules, chosen = _kinds(LRScheduler), _kinds(*classes)
-    _schedules[:] = [weakref.ref(each) for each in found if type(each) in schedules]
+    found = _instances(gc.get_objects(), _kinds(*classes, *_REMEMBERED))
+    remembered, chosen = _kinds(*_REMEMBERED), _kinds(*classes)
+    _met[:] = [weakref.ref(each) for each in found if type(each) in remembered]
     return [each for each in found if type(each) in chosen]
+
+
+def met(kind: type[_Kind]) -> list[_Kind]:
+    """Return the living objects that the latest pass has met.
+
+    Args:
+        kind: ``LRScheduler`` or ``DistributedDataParallel``.
+    """
+    every = (reference() for reference in _met)
+    return [each for each in every if isinstance(each, kind)]
 
 
 def schedules_of(optimizer: Any) -> list[LRScheduler]:
@@ -48,12 +63,11 @@ def schedules_of(optimizer: Any) -> list[LRScheduler]:
     Those that the latest pass has met, if it has met one of this optimizer: programs
     make optimizers and schedules together.
     """
-    met = [found for each in _schedules if (found := each()) is not None]
-    own = [each for each in met if getattr(each, "optimizer", None) is optimizer]
-    if own:
-        return own
-    every = living(LRScheduler)
-    return [each for each in every if getattr(each, "optimizer", None) is optimizer]
+    return _of(optimizer, met(LRScheduler)) or _of(optimizer, living(LRScheduler))
+
+
+def _of(optimizer: Any, schedules: list[LRScheduler]) -> list[LRScheduler]:
+    return [each for each in schedules if getattr(each, "optimizer", None) is optimizer]
 
 
 def _instances(objects: list[Any], kinds: set[type]) -> list[Any]:
