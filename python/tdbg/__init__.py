@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tdbg.errors import TdbgError, TrainingStopped
     from tdbg.modes import ModeKeys
     from tdbg.query import sql
+    from tdbg.rules import learn
     from tdbg.trial import create_trial
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "diff",
     "errors",
     "invariants",
+    "learn",
     "modes",
     "rules",
     "sql",
@@ -57,6 +59,7 @@ _HOME = {
     "__version__": "tdbg._core",
     "create_trial": "tdbg.trial",
     "diff": "tdbg.compare",
+    "learn": "tdbg.rules",
     "sql": "tdbg.query",
 }
 _SUBMODULES = (

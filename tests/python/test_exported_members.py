@@ -24,6 +24,7 @@ EXPECTED = [
     "diff",
     "errors",
     "invariants",
+    "learn",
     "modes",
     "rules",
     "sql",

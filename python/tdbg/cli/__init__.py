@@ -51,6 +51,7 @@ VERBS = {
     "stacks": "show where all ranks and loader workers are, also if they hang",
     "attach": "make a running training capture more for a while",
     "profile": "time some steps of a running training by operator and function",
+    "learn": "learn from healthy runs what other runs are compared with",
     "stop": "ask a training to stop",
     "diff": "show where two runs part: the first tensor that differs",
     "report": "write a run, or two side by side, as one HTML file",

@@ -20,10 +20,14 @@ from tdbg.cli.report import (
 )
 from tdbg.cli.rule_options import (
     all_option,
+    coverage_of,
+    invariants_option,
     parse_rules,
+    print_coverage,
     print_findings,
     print_statuses,
     rule_option,
+    with_invariants,
 )
 from tdbg.cli.sweep import is_many, jobs_option, judge_many
 from tdbg.cli.sweep_workers import Task
@@ -37,6 +41,7 @@ __all__ = ["command", "conclude"]
 @click.command("check")
 @options.runs
 @rule_option
+@invariants_option
 @all_option
 @click.option(
     "--record/--no-record",
@@ -52,6 +57,7 @@ def command(
     ctx: click.Context,
     runs: tuple[str, ...],
     rules: tuple[str, ...],
+    invariants: tuple[str, ...],
     in_full: bool,
     record: bool,
     report_file: str | None,
@@ -65,28 +71,34 @@ def command(
 
     RUN may be a quoted pattern such as 'runs/*'.
     """
+    asked = with_invariants(rules, invariants)
     if is_many(runs):
         refuse_report_of_many(report_file)
-        task = Task(rules=rules, record=record)
+        task = Task(rules=asked, record=record)
         ctx.exit(
             judge_many(runs, task, jobs, wait=0.0, as_json=as_json, in_full=in_full)
         )
     (run,) = runs
-    engine = Engine(run, parse_rules(rules), record=record)
+    chosen = parse_rules(asked)
+    engine = Engine(run, chosen, record=record)
     with _progress(engine, console(stderr=True)):
         engine.poll()
         engine.poll_idle()
         report = engine.finish()
     written = report_judged(run, report_file, report)
-    view = view_of(create_trial(run), diagnosis_of_report(report))
+    trial = create_trial(run)
+    view = view_of(trial, diagnosis_of_report(report))
+    coverage = coverage_of(chosen, trial.tensor_names()) if invariants else []
     if as_json:
         document = {**report.to_json(), **view.to_json()}
+        document |= {"invariants": coverage} if invariants else {}
         emit_json({**document, "report": written} if written else document)
     else:
         out = console()
         documents = [finding.to_json() for finding in report.findings]
         print_findings(documents, out, in_full=in_full)
         conclude(report, named=bool(rules))
+        print_coverage(coverage, out)
         print_accounts(view, out)
         print_report(written, out)
     code = exit_code_with(written, exit_code(view.diagnosis))

@@ -25,8 +25,8 @@ from tdbg.actions import (
 )
 from tdbg.cli.output import SEVERITY_STYLES, plain
 from tdbg.config.documents import Location
-from tdbg.config.quantities import plural
-from tdbg.rules import Rule, Status, parse_rules
+from tdbg.config.quantities import join_names, plural
+from tdbg.rules import LearntInvariants, Rule, Status, parse_rules, read_invariants
 from tdbg.run.findings import Finding, Severity
 
 __all__ = [
@@ -37,11 +37,15 @@ __all__ = [
     "action_options",
     "all_option",
     "asked_to_stop",
+    "coverage_of",
+    "invariants_option",
     "parse_rules",
+    "print_coverage",
     "print_findings",
     "print_interrupted",
     "print_statuses",
     "rule_option",
+    "with_invariants",
 ]
 
 
@@ -207,12 +211,69 @@ rule_option = click.option(
     help="A rule, 'NAME(parameter=value)' or FILE.py:CLASS; repeatable.  Default: all "
     "of tdbg's.",
 )
+invariants_option = click.option(
+    "--invariants",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Also compare with what 'tdbg learn' has learnt from healthy runs; "
+    "repeatable.",
+)
 all_option = click.option(
     "--all",
     "in_full",
     is_flag=True,
     help="Also print findings that follow from others in full.",
 )
+
+
+def with_invariants(rules: tuple[str, ...], files: Sequence[str]) -> tuple[str, ...]:
+    """Return rules as texts, and one for each file of invariants.
+
+    Without rules, these are the default ones; the name of the rule alone stands for
+    the files.
+
+    Raises:
+        ConfigurationError: If a file has no invariants.
+        UnsupportedFeature: If a later tdbg wrote it.
+    """
+    if not files:
+        return rules
+    for file in files:
+        read_invariants(file)
+    name = LearntInvariants.__name__
+    others = (rule for rule in rules or ("default",) if rule != name)
+    return (*others, *(f"{name}(file={file!r})" for file in files))
+
+
+def coverage_of(
+    judging: Sequence[Rule], names: Collection[str]
+) -> list[dict[str, Any]]:
+    """Return how many invariants of each file are of tensors that a run has.
+
+    Args:
+        judging: The rules.
+        names: The tensors and scalars of the run.
+    """
+    found: list[dict[str, Any]] = []
+    for rule in judging:
+        if isinstance(rule, LearntInvariants):
+            learnt = rule.invariants()
+            missing = learnt.missing(names)
+            tensors = list(dict.fromkeys(each.tensor for each in missing))
+            of_file = {"file": rule.file, "invariants": len(learnt.invariants)}
+            found.append({**of_file, "missing": len(missing), "tensors": tensors})
+    return found
+
+
+def print_coverage(found: Sequence[Mapping[str, Any]], out: Console) -> None:
+    """Print how many invariants of each file could be compared."""
+    for each in found:
+        n, missing = each["invariants"], each["missing"]
+        text = f"{each['file']}: compared {n - missing:,} of {plural(n, 'invariant')}"
+        if missing:
+            text += f"; this run has no {join_names(each['tensors'])}"
+        out.print(plain(text))
 
 
 def print_findings(

@@ -31,10 +31,14 @@ from tdbg.cli.rule_options import (
     action_options,
     all_option,
     asked_to_stop,
+    coverage_of,
+    invariants_option,
     parse_rules,
+    print_coverage,
     print_findings,
     print_interrupted,
     rule_option,
+    with_invariants,
 )
 from tdbg.cli.sweep import is_many, jobs_option, judge_many
 from tdbg.cli.sweep_workers import Task
@@ -51,6 +55,7 @@ __all__ = ["command", "first_interrupt"]
 @click.command("watch")
 @options.runs
 @rule_option
+@invariants_option
 @all_option
 @action_options
 @click.option(
@@ -69,6 +74,7 @@ def command(
     ctx: click.Context,
     runs: tuple[str, ...],
     rules: tuple[str, ...],
+    invariants: tuple[str, ...],
     in_full: bool,
     actions: ActionOptions,
     wait: float,
@@ -85,12 +91,13 @@ def command(
     "stopping" or "ended". With many runs it may also be "unreadable", and each
     document names its "run".
     """
-    chosen = parse_rules(rules)
+    asked = with_invariants(rules, invariants)
+    chosen = parse_rules(asked)
     if is_many(runs):
         refuse_report_of_many(report_file)
         # Actions that cannot be made are refused before any process starts.
         close_all(actions.make(runs[0], chosen, checks_only=True), 0.1)
-        task = Task(rules=rules, follow=True, actions=actions.specs(chosen))
+        task = Task(rules=asked, follow=True, actions=actions.specs(chosen))
         ctx.exit(
             judge_many(runs, task, jobs, wait=wait, as_json=as_json, in_full=in_full)
         )
@@ -116,8 +123,10 @@ def command(
     state = engine.state
     report = engine.finish()
     written = report_judged(run, report_file, report)
-    view = view_of(create_trial(run), diagnosis_of_report(report))
-    printer.print_end(report, view, state, written, named=bool(rules))
+    trial = create_trial(run)
+    view = view_of(trial, diagnosis_of_report(report))
+    coverage = coverage_of(chosen, trial.tensor_names()) if invariants else []
+    printer.print_end(report, view, state, written, coverage, named=bool(rules))
     code = exit_code_with(written, exit_code(view.diagnosis))
     exit_if_unread(ctx, engine.problems(), code)
 
@@ -175,6 +184,7 @@ class _Printer:
         view: RunView,
         state: str,
         written: dict[str, Any],
+        coverage: list[dict[str, Any]],
         *,
         named: bool,
     ) -> None:
@@ -183,9 +193,12 @@ class _Printer:
             document = {**report.to_json(), **view.to_json(), "state": state}
             if written:
                 document["report"] = written
+            if coverage:
+                document["invariants"] = coverage
             emit_json_line({"event": "ended", **document})
             return
         conclude(report, named=named)
+        print_coverage(coverage, self._out)
         if state in ENDS:
             self._out.print(f"the training {ENDS[state]}")
         print_accounts(view, self._out)

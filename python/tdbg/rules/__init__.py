@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING
 
 from tdbg.rules.catalog import BUILT_IN
 from tdbg.rules.engine.engine import Engine, Report, check, watch
+from tdbg.rules.learning import learn
+from tdbg.rules.learnt.invariants import (
+    InvariantFile,
+    LearntInvariant,
+    read_invariants,
+)
 from tdbg.rules.parsing import (
     needs_of,
     parse_rules,
@@ -56,6 +62,8 @@ __all__ = [
     "Evidence",
     "Finding",
     "Idle",
+    "InvariantFile",
+    "LearntInvariant",
     "Limits",
     "Report",
     "Rule",
@@ -72,11 +80,13 @@ __all__ = [
     "describe",
     "get",
     "is_in_file",
+    "learn",
     "make",
     "names",
     "needs_of",
     "parameters_of",
     "parse_rules",
+    "read_invariants",
     "register",
     "resolve",
     "watch",

@@ -43,6 +43,7 @@ from tdbg.rules.builtin.loss.spike import LossSpike as LossSpike
 from tdbg.rules.builtin.loss.term_misuse import LossTermMisuse as LossTermMisuse
 from tdbg.rules.builtin.loss.underfitting import Underfitting as Underfitting
 from tdbg.rules.builtin.runs.broken_invariant import BrokenInvariant as BrokenInvariant
+from tdbg.rules.builtin.runs.learnt import LearntInvariants as LearntInvariants
 from tdbg.rules.builtin.runs.similar_across_runs import (
     SimilarAcrossRuns as SimilarAcrossRuns,
 )

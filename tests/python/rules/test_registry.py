@@ -79,6 +79,7 @@ def test_rules_of_tdbg_are_there_by_name_and_by_default():
     assert set(registry.BUILT_IN) - set(default) == {
         "Above",
         "Below",
+        "LearntInvariants",
         "Outside",
         "SimilarAcrossRuns",
     }
@@ -189,6 +190,9 @@ def test_whoever_reads_values_has_rows_to_find_them_by() -> None:
 GIVEN: dict[str, dict[str, Any]] = {
     "Above": {"tensor": "loss", "limit": 1.0},
     "Below": {"tensor": "loss", "limit": 1.0},
+    "LearntInvariants": {
+        "file": str(Path(__file__).parents[2] / "corpus" / "invariants" / "v1.json")
+    },
     "Outside": {"tensor": "loss", "low": 1.0, "high": 2.0},
     "SimilarAcrossRuns": {"other_runs": ("runs/a",)},
 }

@@ -155,9 +155,10 @@ def describe_missing(
 
 
 def _of_named(rule: Rule, absent: str, trial: Trial, *, has_judged: bool) -> Silence:
-    """Say why a rule gave no verdict on what the user named, if so."""
+    """Say why a rule gave no verdict on what the user named, or on some of it."""
     if has_judged:
-        return Silence()
+        lacking = f"some of what the rule names is missing: {absent}"
+        return Silence(lacking if absent else "")
     why = f"nothing to judge: {absent}" if absent else _too_little(rule, trial)
     return Silence(why)
 

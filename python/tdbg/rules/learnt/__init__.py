@@ -1,0 +1,1 @@
+"""Invariants that are learnt from healthy runs: the file, and the relations."""
