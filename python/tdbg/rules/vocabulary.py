@@ -50,6 +50,11 @@ class Vocabulary:
     adding_parameters: str  # Sentence: how parameters come to an optimizer.
     stepping: str
     evaluating: str  # A verb and its object.
+    # Running statistics of normalizations.
+    feeding_statistics: str  # Sentences: what to check where none were fed.
+    freezing_statistics: str  # Sentences: how frozen layers keep theirs.
+    # Sentence: whose weight the momentum {0} is, and that the right one is {1}.
+    momentum_of_statistics: str
     # Initial weights.
     he: str
     glorot: str
@@ -139,6 +144,16 @@ _PYTORCH: Final = Vocabulary(
     "replace, add, or unfreeze (requires_grad_(True)) later.",
     stepping="optimizer.step()",
     evaluating="call model.eval() and torch.no_grad()",
+    feeding_statistics="Find out why no forward pass in training mode updates these "
+    "buffers (a copy of the model is trained, or the buffers are reset or loaded from "
+    "a checkpoint without them). torch.optim.swa_utils.update_bn feeds them "
+    "afterwards.",
+    freezing_statistics="Call eval() on the frozen part after each model.train(), "
+    "because requires_grad=False does not stop running statistics: it then uses the "
+    "statistics that it was trained with, and keeps them.",
+    momentum_of_statistics="PyTorch's momentum is the weight of the new batch; in "
+    "Keras and TensorFlow, it is the weight of the past, so that their {0} is "
+    "PyTorch's {1}.",
     he="torch.nn.init.kaiming_normal_",
     glorot="torch.nn.init.xavier_normal_",
     he_or_normal="torch.nn.init.kaiming_normal_, or normal_ for embeddings",
@@ -182,6 +197,12 @@ _KERAS: Final = replace(
     "pick up layers that you replace, add, or unfreeze (trainable = True) later.",
     stepping="optimizer.apply_gradients()",
     evaluating="call the model with training=False",
+    feeding_statistics="Call the model with training=True in your train_step, and "
+    "keep the non-trainable variables that stateless_call returns.",
+    freezing_statistics="Set trainable = False on the normalizations before you "
+    "compile: they then use the statistics that they were trained with, and keep them.",
+    momentum_of_statistics="In Keras, momentum is the weight of the past. Where it is "
+    "that of the new batch, the same statistics have momentum {0}, and {1} here.",
     he="kernel_initializer='he_normal'",
     glorot="'glorot_normal'",
     he_or_normal="'he_normal', or 'random_normal' for embeddings",
@@ -224,6 +245,12 @@ _JAX: Final = replace(
     "model is complete. It does not pick up parameters that you add later.",
     stepping="the optimizer's update()",
     evaluating="compile the step with hook.jit(..., mode=ModeKeys.EVAL)",
+    feeding_statistics='Keep what apply(..., mutable=["batch_stats"]) returns: return '
+    "new_state[\"batch_stats\"] from the step, and give it to the next call and to the "
+    "evaluation (state.replace(batch_stats=...) with a TrainState).",
+    freezing_statistics="Call frozen normalizations with use_running_average=True.",
+    momentum_of_statistics="In Flax, momentum is the weight of the past. Where it is "
+    "that of the new batch, the same statistics have momentum {0}, and {1} here.",
     he="jax.nn.initializers.he_normal",
     glorot="glorot_normal",
     he_or_normal="jax.nn.initializers.he_normal, or normal for embeddings",
@@ -267,6 +294,10 @@ _MXNET: Final = replace(
     "(grad_req = 'write') later.",
     stepping="trainer.step()",
     evaluating="leave out autograd.record()",
+    feeding_statistics="Call the net inside autograd.record().",
+    freezing_statistics="Set use_global_stats=True on frozen normalizations.",
+    momentum_of_statistics="In Gluon, momentum is the weight of the past. Where it is "
+    "that of the new batch, the same statistics have momentum {0}, and {1} here.",
     he="mx.init.MSRAPrelu",
     glorot="mx.init.Xavier",
     he_or_normal="mx.init.MSRAPrelu, or mx.init.Normal for embeddings",

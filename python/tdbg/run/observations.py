@@ -76,6 +76,12 @@ class Fault(enum.StrEnum):
     NEVER_FED = "never_fed"
     MOMENTUM_OF_ANOTHER_FRAMEWORK = "momentum_of_another_framework"
     FROZEN_STATISTICS_MOVE = "frozen_statistics_move"
+    # A step returns new running statistics, or a new state of the optimizer, and each
+    # call is given the old ones.
+    STATISTICS_DROPPED = "statistics_dropped"
+    OPTIMIZER_STATE_DROPPED = "optimizer_state_dropped"
+    # Flags that say what is trained were set, and the compiled step knows others.
+    FREEZING_NOT_COMPILED = "freezing_not_compiled"
 
     # Inputs of evaluation: the channels of training in another order; all of them
     # larger by one factor; each batch standardized by its own statistics.

@@ -23,6 +23,7 @@ from tdbg.hooks.jax.names import path_name
 __all__ = [
     "ArgumentReader",
     "Arguments",
+    "OfStep",
     "ParameterArgument",
     "StateArgument",
     "has_model",
@@ -31,6 +32,7 @@ __all__ = [
 
 _PARAMETERS, _BUFFERS, _STATE = "parameters", "buffers", "state"
 _BATCH_STATS = "batch_stats"
+_STATISTICS = "mean", "var"
 # So many structures of pytrees are remembered; more than a training has.
 _MOST_STRUCTURES = 64
 
@@ -58,6 +60,20 @@ class Arguments(NamedTuple):
     states: tuple[StateArgument, ...] = ()
     numbers: Mapping[str, Any] = {}
     optimizers: tuple[str, ...] = ()
+
+
+class OfStep(NamedTuple):
+    """Trees in the arguments of one call, as they are; None: there is none.
+
+    Attributes:
+        parameters: The parameters.
+        statistics: The running statistics of normalizations.
+        state: The state of the optimizer.
+    """
+
+    parameters: Any = None
+    statistics: Any = None
+    state: Any = None
 
 
 class ArgumentReader:
@@ -105,6 +121,22 @@ class ArgumentReader:
             elif what == _BUFFERS or not any(not each.is_buffer for each in parameters):
                 parameters += self._parameters(tree, is_buffer=what == _BUFFERS)
         return Arguments(tuple(parameters), tuple(states), numbers)
+
+    def of_step(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> OfStep:
+        """Return the first tree of each kind in the arguments of a call.
+
+        Running statistics may be an argument of their own: a container in which each
+        array is called ``mean`` or ``var``.
+        """
+        values = (*args, *kwargs.values())
+        found = dict(reversed(list(_sections(values))))
+        statistics = found.get(_BUFFERS)
+        if statistics is None:
+            statistics = next(filter(_are_statistics, values), None)
+        parameters = found.get(_PARAMETERS)
+        if self._choose is not None:
+            parameters = self._choose(*args, **kwargs)
+        return OfStep(parameters, statistics, found.get(_STATE))
 
     def _parameters(self, tree: Any, *, is_buffer: bool) -> Iterator[ParameterArgument]:
         for name, leaf in self._leaves(tree):
@@ -242,6 +274,16 @@ def _is_container(value: Any) -> bool:
     if isinstance(value, jax.Array | np.ndarray) or np.isscalar(value):
         return False
     return any(_is_float(leaf) for leaf in jax.tree_util.tree_leaves(value))
+
+
+def _are_statistics(value: Any) -> bool:
+    """Whether it has nothing but means and variances of layers."""
+    if not isinstance(value, Mapping):
+        return False
+    leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+    names = [path_name(path).rpartition("/") for path, _ in leaves]
+    paths = [{path for path, _, key in names if key == each} for each in _STATISTICS]
+    return bool(leaves) and paths[0] == paths[1] and len(leaves) == 2 * len(paths[0])
 
 
 def _is_nnx(value: Any, name: str) -> bool:

@@ -30,6 +30,7 @@ from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
 from tdbg.hooks.jax.batches import find_batch
 from tdbg.hooks.jax.primitive import when_done
+from tdbg.hooks.jax.returned import ReturnedTrees
 from tdbg.hooks.jax.step_capture import OF_STEP, Execution, StepCapture
 from tdbg.modes import TRAIN, TRAINING, ModeKeys
 
@@ -90,6 +91,7 @@ class JitStep(CompiledFunction[_Tapped]):
         # often the variant had been traced then: nothing is captured of them but what
         # the program shows.
         self._shows_all: tuple[StepPlan, int] | None = None
+        self._returned = ReturnedTrees(capture.session, reader, capture.evaluations)
         # How often nothing has told yet where the batch is.
         self._n_unfound = 0
 
@@ -125,8 +127,15 @@ class JitStep(CompiledFunction[_Tapped]):
             clock.leave(phase)
             if capture.waits is not None:
                 capture.waits.phase = phase
+        looks = mode is TRAIN and self._returned.is_on
+        if looks:
+            session.run(self._returned.look, self.plain, args, kwargs, outputs)
+        elif mode is not TRAIN:
+            session.run(
+                capture.evaluations.look, self._reader, self.plain, args, kwargs
+            )
         session.run(self._end, context, mode, outputs)
-        if mode is TRAIN and execution is None:
+        if mode is TRAIN and execution is None and not looks:
             self._light = session.run(self._begin_light, outputs)
         return outputs
 

@@ -30,6 +30,7 @@ from tdbg.hooks.jax.argument_taps import ArgumentTaps, named_arrays
 from tdbg.hooks.jax.arguments import Arguments
 from tdbg.hooks.jax.facts import ModelFacts
 from tdbg.hooks.jax.interception import Interception
+from tdbg.hooks.jax.returned import Evaluations
 from tdbg.hooks.jax.sites import SitePlan, Sites
 from tdbg.hooks.jax.tracing import CaptureTrace
 from tdbg.hooks.jax.waits import Waits
@@ -108,6 +109,7 @@ class StepCapture:
         execution: The call under way of a variant with taps.
         interception: Of modules and functions, while a variant with taps is traced.
         waits: Measures where the program waits for steps; None: nothing does.
+        evaluations: Look at what evaluations are given.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class StepCapture:
         self.execution: Execution | None = None
         self.interception = Interception()
         self.waits: Waits | None = None
+        self.evaluations = Evaluations(session)
         self._sites = sites
         self._entries: dict[tuple[Role, str], TensorEntry] = {}
         self._ids: dict[tuple[TensorEntry, Any, tuple[int, ...]], int] = {}

@@ -26,7 +26,9 @@ class OptimizerMisuse(ObservedRule):
     - weight decay on normalizations, where biases are exempt from it;
     - an optimizer that also has the parameters of a judge, which another one trains;
     - gradients of another network's loss that nobody clears;
-    - an optimizer that never steps.
+    - an optimizer that never steps;
+    - an optimizer that begins anew at each step;
+    - layers that are frozen, or trained, other than their flags say.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
@@ -37,6 +39,8 @@ class OptimizerMisuse(ObservedRule):
             Fault.GRADIENTS_OF_ANOTHER_LOSS,
             Fault.OPTIMIZER_NEVER_STEPS,
             Fault.SHARED_BY_OPTIMIZERS,
+            Fault.OPTIMIZER_STATE_DROPPED,
+            Fault.FREEZING_NOT_COMPILED,
         }
     )
 
@@ -130,9 +134,51 @@ def _never_steps(seen: Observation) -> Description:
     )
 
 
+def _begins_anew(seen: Observation) -> Description:
+    calls = int(seen.numbers.get("calls", 0))
+    return Description(
+        message=(
+            f"The optimizer begins anew at each step: in each of "
+            f"{plural(calls, 'call')}, the training step returned a new state of the "
+            "optimizer, and the next call got the first one again. Its averages of "
+            "gradients and its count of steps never grow, so momentum, bias "
+            "correction and learning rate schedules do nothing."
+        ),
+        value=float(calls),
+        threshold=0.0,
+        advice=(
+            "Assign the state that the step returns to the variable that you give to "
+            "the next call: params, opt_state, loss = step(params, opt_state, batch)."
+        ),
+    )
+
+
+def _not_compiled(seen: Observation) -> Description:
+    steps = int(seen.numbers.get("steps", 1))
+    n = int(seen.numbers.get("parameters", len(seen.names)))
+    return Description(
+        message=(
+            f"{plural(n, 'frozen parameter')} still "
+            f"{'trains' if n == 1 else 'train'}: trainable is False of "
+            f"{join_names(seen.names)}, but {plural(steps, 'step')} changed "
+            f"{'it' if n == 1 else 'them'}. You set the flag after the model was "
+            "compiled, and the compiled step does not know it."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            "Call model.compile(...) again after each change of trainable. The new "
+            "optimizer then trains what is trainable, and frozen normalizations keep "
+            "their statistics."
+        ),
+    )
+
+
 _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.DECAYED_NORMALIZATION: _decayed,
     Fault.GRADIENTS_OF_ANOTHER_LOSS: _filled,
     Fault.OPTIMIZER_NEVER_STEPS: _never_steps,
     Fault.SHARED_BY_OPTIMIZERS: _shared,
+    Fault.OPTIMIZER_STATE_DROPPED: _begins_anew,
+    Fault.FREEZING_NOT_COMPILED: _not_compiled,
 }

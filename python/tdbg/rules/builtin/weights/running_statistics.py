@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tdbg.config.quantities import number, plural
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.registry import register
+from tdbg.rules.vocabulary import Vocabulary
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.observations import Fault, Observation
@@ -15,6 +16,8 @@ __all__ = ["RunningStatistics"]
 
 # Deviations by which a mean moves, from which on it matters for the layers above.
 _JUMP, _DRIFT = 0.1, 0.5
+# The weight of the latest batch from which on statistics are nearly those of the batch.
+_OF_ANOTHER, _HALF = 0.8, 0.5
 
 
 @register
@@ -29,6 +32,7 @@ class RunningStatistics(ObservedRule):
             Fault.NEVER_FED,
             Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK,
             Fault.FROZEN_STATISTICS_MOVE,
+            Fault.STATISTICS_DROPPED,
         }
     )
 
@@ -46,6 +50,7 @@ class RunningStatistics(ObservedRule):
         describe = {
             Fault.NEVER_FED: _of_unfed,
             Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK: _of_momentum,
+            Fault.STATISTICS_DROPPED: _of_dropped,
         }.get(observation.fault, _of_frozen)
         return describe(observation)
 
@@ -53,6 +58,15 @@ class RunningStatistics(ObservedRule):
 def _of_unfed(observation: Observation) -> Description:
     momentum = observation.numbers.get("momentum")
     is_off = momentum == 0
+
+    def advice(words: Vocabulary) -> str:
+        if is_off:
+            return (
+                "Set the layer's momentum to 0.1: with 0, it never updates its running "
+                "statistics."
+            )
+        return words.feeding_statistics
+
     return Description(
         message=(
             "The model is evaluated with running statistics that training never fed: "
@@ -61,35 +75,51 @@ def _of_unfed(observation: Observation) -> Description:
         ),
         value=0.0,
         threshold=1.0,
-        advice=(
-            "Set the layer's momentum to 0.1: with 0, it never updates its running "
-            "statistics."
-            if is_off
-            else "Find out why no forward pass in training mode updates these buffers "
-            "(a copy of the model is trained, or the buffers are reset or loaded from "
-            "a checkpoint without them). torch.optim.swa_utils.update_bn feeds them "
-            "afterwards."
+        advice=advice,
+    )
+
+
+def _of_dropped(observation: Observation) -> Description:
+    calls = round(observation.numbers.get("calls", 0))
+    is_initial = bool(observation.numbers.get("initial"))
+    state = (
+        f"those that {_layers(observation)} made with (mean 0, variance 1), which no "
+        "batch has ever fed"
+        if is_initial
+        else f"the same old ones, of {_named(observation)}"
+    )
+    return Description(
+        message=(
+            "The updated running statistics are dropped: in each of "
+            f"{plural(calls, 'call')}, the training step returned new ones, and the "
+            f"next call got {state}. Training does not show it, because it uses the "
+            "statistics of each batch; evaluation uses the stale ones."
         ),
+        value=float(calls),
+        threshold=0.0,
+        advice=lambda words: words.feeding_statistics,
     )
 
 
 def _of_momentum(observation: Observation) -> Description:
     momentum = observation.numbers.get("momentum", 0.9)
     jump = observation.numbers.get("distance", 0.0)
+    # Some frameworks weigh the past by it, others the latest batch.
+    is_of_past = momentum < _HALF
     right = number(round(1 - momentum, 6))
+    weight = "the past" if is_of_past else "the latest batch"
     return Description(
         message=(
             f"Running statistics are nearly those of the last batch: in "
-            f"{_named(observation)}, momentum is {number(momentum)}, the weight of the "
-            f"latest batch. The running means jump by {number(jump)} standard "
+            f"{_named(observation)}, momentum is {number(momentum)}, the weight of "
+            f"{weight}. The running means jump by {number(jump)} standard "
             "deviations, and so does what evaluation sees."
         ),
         value=momentum,
-        threshold=0.8,
-        advice=(
-            f"Use momentum={right}. PyTorch's momentum is the weight of the new batch; "
-            "in Keras and TensorFlow, it is the weight of the past, so that their "
-            f"{number(momentum)} is PyTorch's {right}."
+        threshold=1 - _OF_ANOTHER if is_of_past else _OF_ANOTHER,
+        advice=lambda words: (
+            f"Use momentum={right}. "
+            + words.momentum_of_statistics.format(number(momentum), right)
         ),
     )
 
@@ -100,15 +130,13 @@ def _of_frozen(observation: Observation) -> Description:
         message=(
             f"Frozen layers change: the running statistics of {_named(observation)} "
             f"have moved, the means by up to {number(distance)} standard deviations, "
-            "although their weights and those before them are frozen. "
-            "requires_grad=False does not stop running statistics."
+            "although their weights and those before them are frozen."
         ),
         value=distance,
         threshold=_DRIFT,
-        advice=(
-            "Call eval() on the frozen part after each model.train(): it then uses the "
-            "statistics that it was trained with, and keeps them. If you adapt them to "
-            "new data on purpose, ignore this."
+        advice=lambda words: (
+            f"{words.freezing_statistics} If you adapt them to new data on purpose, "
+            "ignore this."
         ),
     )
 

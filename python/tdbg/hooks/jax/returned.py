@@ -1,0 +1,316 @@
+"""See what steps return, and the training throws away.
+
+A step of JAX changes nothing in place.  Running statistics and the state of an
+optimizer go on only if each call is given what the last one has returned.  If a call is
+given the same arrays again, although the last one returned others for them, nobody has
+kept these.
+
+Thread safety: the training's thread.
+
+Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+from jax.interpreters import partial_eval
+
+from tdbg.capture.session import Session
+from tdbg.hooks.jax.arguments import ArgumentReader, OfStep
+from tdbg.hooks.jax.names import path_name
+from tdbg.hooks.jax.subtrees import Form, find_subtree, form_of, subtree_at
+from tdbg.modes import TRAIN
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["Evaluations", "ReturnedTrees"]
+
+# Calls that are given the same arrays, one after the other, and calls looked at.
+_ENOUGH, _MOST_CALLS = 8, 24
+# Steps of training before an evaluation, and evaluations that are looked at.
+_LEAST_STEPS, _MOST_EVALUATIONS = 3, 3
+# Arrays that are compared, each of this size at most; layers that are named.
+_MOST_ARRAYS, _MOST_ELEMENTS, _MOST_NAMED = 16, 1 << 16, 8
+
+
+class _Given(NamedTuple):
+    """Arrays that a call was given.
+
+    Attributes:
+        arrays: They, not kept alive.
+        n_same: In how many calls before they were the same, and others returned.
+    """
+
+    arrays: tuple[weakref.ref[Any], ...]
+    n_same: int = 0
+
+    def has(self, leaves: Sequence[Any]) -> bool:
+        """Return whether these are the same arrays."""
+        return len(leaves) == len(self.arrays) and all(
+            known() is leaf for known, leaf in zip(self.arrays, leaves, strict=True)
+        )
+
+
+class Evaluations:
+    """Sees evaluations with running statistics that no training has fed.
+
+    Args:
+        session: Receives what is seen.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        # Statistics that steps of training are given, and do not compute with.
+        self._unused: set[Form] = set()
+        self._n_looks = 0
+
+    def not_used_by_training(self, statistics: Any) -> None:
+        """Note that a step of training returns statistics as it was given them."""
+        self._unused.add(form_of(statistics))
+
+    def look(
+        self,
+        reader: ArgumentReader,
+        compiled: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+    ) -> None:
+        """Look at what an evaluation was called with.
+
+        Args:
+            reader: Finds statistics in it.
+            compiled: What ``jax.jit`` has made of the evaluation.
+            args: Positional arguments.
+            kwargs: Named ones.
+        """
+        session = self._session
+        if not self._unused or self._n_looks >= _MOST_EVALUATIONS:
+            return
+        if session.n_training_steps < _LEAST_STEPS:
+            return
+        self._n_looks += 1
+        statistics = reader.of_step(args, kwargs).statistics
+        if statistics is None or form_of(statistics) not in self._unused:
+            return
+        if _are_initial(statistics) and _computes_with(
+            compiled, args, kwargs, statistics
+        ):
+            self._n_looks = _MOST_EVALUATIONS
+            step = max(0, session.latest_step(TRAIN)[0])
+            names = _layers_in(statistics)
+            numbers = {"layers": float(len(names))}
+            session.observe(
+                Observation(Fault.NEVER_FED, step, names[:_MOST_NAMED], numbers)
+            )
+
+
+class ReturnedTrees:
+    """Compares what a step of training returns with what the next call is given.
+
+    Args:
+        session: Receives what is seen.
+        reader: Finds parameters, statistics and states among the arguments.
+        evaluations: Learns which statistics the step does not compute with.
+
+    Attributes:
+        is_on: Whether calls are to be looked at: most programs show in two of them
+            that they keep everything.
+    """
+
+    def __init__(
+        self, session: Session, reader: ArgumentReader, evaluations: Evaluations
+    ) -> None:
+        self._session = session
+        self._reader = reader
+        self._evaluations = evaluations
+        self._parameters = _Given(())
+        self._given: dict[Fault, _Given] = {}
+        self._n_calls = 0
+        self.is_on = True
+
+    def look(
+        self,
+        compiled: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        outputs: Any,
+    ) -> None:
+        """Look at one call of the step, which has returned.
+
+        Args:
+            compiled: What ``jax.jit`` has made of the step.
+            args: Positional arguments.
+            kwargs: Named ones.
+            outputs: What it returned.
+        """
+        self._n_calls += 1
+        self.is_on = False  # Also if anything below fails.
+        found = self._reader.of_step(args, kwargs)
+        trained = _arrays(found.parameters)
+        has_moved = not self._parameters.has(trained)
+        self._parameters = _given(trained)
+        followed = {
+            Fault.STATISTICS_DROPPED: found.statistics,
+            Fault.OPTIMIZER_STATE_DROPPED: found.state,
+        }
+        if self._n_calls == 1 and found.statistics is not None:
+            self._look_at_statistics(compiled, args, kwargs, found)
+        for fault, tree in followed.items():
+            known = self._given.get(fault)
+            if tree is None or (self._n_calls > 1 and known is None):
+                continue
+            self._follow(fault, known, tree, outputs, has_moved=has_moved)
+        self.is_on = bool(self._given) and self._n_calls < _MOST_CALLS
+
+    def _follow(
+        self,
+        fault: Fault,
+        known: _Given | None,
+        tree: Any,
+        outputs: Any,
+        *,
+        has_moved: bool,
+    ) -> None:
+        """Count a call that was given the arrays of the last one, though not kept.
+
+        Arrays that are kept, or are never returned, are followed no longer.
+        """
+        leaves = _arrays(tree)
+        self._given.pop(fault, None)
+        if known is not None and not known.has(leaves):
+            return
+        form = form_of(tree)
+        way = find_subtree(outputs, form) if form.is_container else None
+        if way is None:
+            return
+        n_same = 0 if known is None else known.n_same
+        if known is None or has_moved:
+            n_same += 1
+        if n_same < _ENOUGH:
+            self._given[fault] = _given(leaves)._replace(n_same=n_same)
+        elif _differ(fault, tree, subtree_at(outputs, way)):
+            self._observe(fault, tree, n_same)
+
+    def _look_at_statistics(
+        self,
+        compiled: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        found: OfStep,
+    ) -> None:
+        """Note statistics that the step does not compute with, as batches have own."""
+        if not _computes_with(compiled, args, kwargs, found.statistics):
+            self._evaluations.not_used_by_training(found.statistics)
+
+    def _observe(self, fault: Fault, tree: Any, n_calls: int) -> None:
+        step = max(0, self._session.latest_step(TRAIN)[0])
+        numbers = {"calls": float(n_calls)}
+        names: tuple[str, ...] = ("optimizer",)
+        if fault is Fault.STATISTICS_DROPPED:
+            names = _layers_in(tree)
+            numbers["layers"] = len(names)
+            numbers["initial"] = float(_are_initial(tree))
+        self._session.observe(
+            Observation(fault, step, names[:_MOST_NAMED] or ("model",), numbers)
+        )
+
+
+def _arrays(tree: Any) -> list[Any]:
+    leaves = jax.tree_util.tree_leaves(tree)
+    return [each for each in leaves if isinstance(each, jax.Array | np.ndarray)]
+
+
+def _given(leaves: Sequence[Any]) -> _Given:
+    return _Given(tuple(map(weakref.ref, leaves)))
+
+
+def _differ(fault: Fault, given: Any, returned: Any) -> bool:
+    """Return whether a step has made something new of what it was given.
+
+    A state of an optimizer must have counted one step: a call of more steps is a
+    training of its own, which may begin anew each time (meta-learning).
+    """
+    pairs = [
+        (np.asarray(one), np.asarray(other))
+        for one, other in zip(
+            *map(jax.tree_util.tree_leaves, (given, returned)), strict=True
+        )
+        if _is_readable(one) and _is_readable(other)
+    ]
+    if fault is Fault.OPTIMIZER_STATE_DROPPED:
+        counts = [
+            int(other) - int(one)
+            for one, other in pairs
+            if not one.ndim and np.issubdtype(one.dtype, np.integer)
+        ]
+        return bool(counts) and set(counts) == {1}
+    return any(not np.array_equal(*pair) for pair in pairs[:_MOST_ARRAYS])
+
+
+def _is_readable(array: Any) -> bool:
+    if isinstance(array, np.ndarray):
+        return array.size <= _MOST_ELEMENTS
+    return (
+        isinstance(array, jax.Array)
+        and array.size <= _MOST_ELEMENTS
+        and not array.is_deleted()
+        and array.is_fully_addressable
+        and not jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended)
+    )
+
+
+def _are_initial(statistics: Any) -> bool:
+    """Return whether all means are 0 and all variances 1, as layers make them."""
+    n_means = 0
+    leaves = jax.tree_util.tree_flatten_with_path(statistics)[0]
+    for path, array in leaves[: 2 * _MOST_ARRAYS]:
+        if not _is_readable(array):
+            return False
+        is_mean = path_name(path).endswith("mean")
+        n_means += is_mean
+        if not (np.asarray(array) == (0 if is_mean else 1)).all():
+            return False
+    return n_means > 0
+
+
+def _layers_in(statistics: Any) -> tuple[str, ...]:
+    leaves = jax.tree_util.tree_flatten_with_path(statistics)[0]
+    paths = (path_name(path).rpartition("/")[0] for path, _ in leaves)
+    return tuple(dict.fromkeys(path or "model" for path in paths))
+
+
+def _computes_with(
+    compiled: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    tree: Any,
+) -> bool:
+    """Return whether a function computes anything of a tree among its arguments.
+
+    The program is known: nothing is traced for this.  Handing an array on is no
+    computation.  Where nobody knows, the result is True.
+    """
+    try:
+        program = compiled.trace(*args, **kwargs).jaxpr.jaxpr
+        leaves = jax.tree_util.tree_leaves((args, kwargs))
+        if len(leaves) != len(program.invars):
+            return True
+        inputs = set(program.invars)
+        computed = [
+            not isinstance(each, Literal) and each not in inputs
+            for each in program.outvars
+        ]
+        used = partial_eval.dce_jaxpr(program, computed)[1]
+        asked = {id(leaf) for leaf in jax.tree_util.tree_leaves(tree)}
+        return any(
+            is_used
+            for leaf, is_used in zip(leaves, used, strict=True)
+            if id(leaf) in asked
+        )
+    except Exception:
+        return True
