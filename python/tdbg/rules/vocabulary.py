@@ -34,6 +34,7 @@ class Vocabulary:
     logit_losses: str
     cross_entropy: str
     class_axis: str
+    one_output: str  # The loss of a model with one output for two classes.
     same_shape: str  # How a row of targets comes to the shape of a column of outputs.
     # Gradients.
     clipping: str
@@ -124,6 +125,7 @@ _PYTORCH: Final = Vocabulary(
     logit_losses="torch.nn.CrossEntropyLoss or BCEWithLogitsLoss",
     cross_entropy="torch.nn.CrossEntropyLoss",
     class_axis="the second axis (dim=1). Without dim, PyTorch may take another axis",
+    one_output="binary_cross_entropy_with_logits for a single output",
     same_shape="targets.unsqueeze(1) or outputs.squeeze(1)",
     clipping="torch.nn.utils.clip_grad_norm_",
     clipping_at="torch.nn.utils.clip_grad_norm_ with max_norm={}",
@@ -180,6 +182,7 @@ _KERAS: Final = replace(
     logit_losses="from_logits=True of the loss",
     cross_entropy="SparseCategoricalCrossentropy(from_logits=True)",
     class_axis="the last axis (axis=-1)",
+    one_output="activation='sigmoid' and BinaryCrossentropy for a single output",
     same_shape="keras.ops.expand_dims(targets, -1) or keras.ops.squeeze(outputs, -1)",
     clipping="the optimizer's argument global_clipnorm",
     clipping_at="the optimizer's argument global_clipnorm={}",
@@ -228,6 +231,7 @@ _JAX: Final = replace(
     logit_losses="optax.softmax_cross_entropy or sigmoid_binary_cross_entropy",
     cross_entropy="optax.softmax_cross_entropy_with_integer_labels",
     class_axis="the last axis (axis=-1)",
+    one_output="optax.sigmoid_binary_cross_entropy for a single output",
     same_shape="targets[:, None] or outputs[:, 0]",
     clipping="optax.clip_by_global_norm",
     clipping_at="optax.clip_by_global_norm with max_norm={}",
@@ -246,7 +250,7 @@ _JAX: Final = replace(
     stepping="the optimizer's update()",
     evaluating="compile the step with hook.jit(..., mode=ModeKeys.EVAL)",
     feeding_statistics='Keep what apply(..., mutable=["batch_stats"]) returns: return '
-    "new_state[\"batch_stats\"] from the step, and give it to the next call and to the "
+    'new_state["batch_stats"] from the step, and give it to the next call and to the '
     "evaluation (state.replace(batch_stats=...) with a TrainState).",
     freezing_statistics="Call frozen normalizations with use_running_average=True.",
     momentum_of_statistics="In Flax, momentum is the weight of the past. Where it is "
@@ -276,6 +280,7 @@ _MXNET: Final = replace(
     logit_losses="gluon.loss.SoftmaxCrossEntropyLoss or SigmoidBCELoss",
     cross_entropy="gluon.loss.SoftmaxCrossEntropyLoss",
     class_axis="the last axis (axis=-1)",
+    one_output="gluon.loss.SigmoidBCELoss for a single output",
     same_shape="targets.expand_dims(-1) or outputs.squeeze(-1)",
     clipping="gluon.utils.clip_global_norm",
     clipping_at="gluon.utils.clip_global_norm with max_norm={}",

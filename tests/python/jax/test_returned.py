@@ -16,7 +16,6 @@ from flax import nnx
 from flax.training.train_state import TrainState
 
 import tdbg
-import tdbg.jax as tj
 from tdbg.modes import ModeKeys
 from tdbg.run.findings import Finding, Severity
 

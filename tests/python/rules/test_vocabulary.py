@@ -49,7 +49,6 @@ ONLY_PYTORCH = {
         "_decayed _shared _filled _never_steps",
         "GRADIENTS_OF_ANOTHER_LOSS",
     ),
-    "weights/running_statistics.py": ("_of_unfed _of_momentum _of_frozen", "NEVER_FED"),
     "weights/slow_schedule.py": ("SlowSchedule", "schedules"),
     "weights/teacher_misuse.py": ("_of_learning _of_dropping", "TEACHER_LEARNS"),
     "weights/unregistered.py": ("UnregisteredParameter", "untrained"),
@@ -64,8 +63,8 @@ ONLY_PYTORCH = {
         "RANDOM_IN_EVALUATION",
     ),
     "loss/misuse.py": (
-        "_softmax_twice _of_scores _of_probabilities _of_one _no_graph",
-        "loss_facts",
+        "_softmax_twice _of_scores _of_probabilities _no_graph",
+        "is_loss_open",
     ),
 }
 # The rules that judge boosted trees, or any run.

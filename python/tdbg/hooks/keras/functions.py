@@ -122,6 +122,8 @@ class StepFunction(CompiledStep[_Tapped]):
     def _make_plain(self) -> Callable[..., Any]:
         if self._plain is None:
             self._plain = self._make()
+            if self._own_mode is TRAIN:
+                self._session.run(self._watched.first_steps.compiled)
         if self._noted_of is not self._plain:
             self._noted_of = self._plain
             self._run_plain = self._backend.noting(self._plain, self._note_batch)

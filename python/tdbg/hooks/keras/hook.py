@@ -108,6 +108,9 @@ class Hook(FrameworkHook):
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """``fit`` begins."""
         self._keras_mode.of_function(TRAIN)
+        watched = self._watched_of(self.model)
+        if watched is not None:
+            self._session.run(watched.first_steps.fit_begins)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """An epoch begins: Keras has reset its metrics."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 
 from tdbg.capture.model_info import ModelMarks
+from tdbg.hooks.keras.first_steps import loss_facts_of
 from tdbg.hooks.keras.kinds import (
     class_name,
     kind_of,
@@ -18,6 +19,7 @@ from tdbg.hooks.keras.kinds import (
 from tdbg.hooks.keras.optimizers import inner_of
 from tdbg.hooks.keras.variables import layers_of
 from tdbg.hooks.keras.watched import WatchedModel
+from tdbg.run.loss_facts import LossFact
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 __all__ = ["KerasModel"]
@@ -63,6 +65,7 @@ class KerasModel:
         models: list[str] = []
         losses: list[str] = []
         optimizers: list[str] = []
+        loss_facts: list[LossFact] = []
         for watched in self._alive():
             model = watched.model
             models.append(type(model).__name__)
@@ -91,7 +94,9 @@ class KerasModel:
                     optimizer=held.get(id(each.variable)),
                     unit_axis=unit_axis_of(each.layer, each.variable),
                 )
-            for loss in watched.losses.functions(model):
+            functions = watched.losses.functions(model)
+            loss_facts += loss_facts_of(model, functions)
+            for loss in functions:
                 losses.append(loss.class_name)
                 if loss.kind is not None:
                     kinds[loss.name] = str(loss.kind)
@@ -106,6 +111,7 @@ class KerasModel:
             kinds=kinds,
             input_handling=input_handling,
             parameters=parameters,
+            loss_facts=tuple(loss_facts),
             complete=bool(optimizers),
         )
 

@@ -21,6 +21,7 @@ from tdbg.capture.tensor_entry import TensorEntry
 from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
 from tdbg.hooks.keras.backend import Answer, Backend, State, number_in
+from tdbg.hooks.keras.first_steps import FirstSteps
 from tdbg.hooks.keras.losses import (
     Losses,
     LossRecords,
@@ -114,6 +115,7 @@ class WatchedModel:
         variables: Its variables.
         model_info: Writes what is known of it.
         rates: Its learning rates.
+        first_steps: Looks at what its first steps show.
         revision: Grows when a trace with taps is to be made anew.
     """
 
@@ -137,6 +139,7 @@ class WatchedModel:
         self._optimizers = TrainingOptimizers()
         self.paths = Paths(model.name, prefix)
         self.variables = Variables(session, model, self.paths)
+        self.first_steps = FirstSteps(session, backend, self.variables, self.paths)
         n_replicas = n_replicas_of(model)
         session.replicas.expect(n_replicas)
         follow = ReplicaTracker if n_replicas > 1 else Tracker
@@ -299,7 +302,7 @@ class WatchedModel:
         Where steps are computed asynchronously, reading their losses would wait.
         """
         model, session = self.model, self.session
-        if n_replicas_of(model) > 1:
+        if n_replicas_of(model) > 1 or self.first_steps.wants_steps:
             return None
         optimizers = self.optimizers()
         if len(optimizers) != 1 or accumulates_over(inner_of(optimizers[0])) > 1:
@@ -496,6 +499,7 @@ class WatchedModel:
                     self._updates.end(stepping.key, context)
                     states = self._states_of(stepping.optimizer)
                     self._take(context, states.selected, states.named, state)
+            self.session.run(self.first_steps.step_ended, self.model, state)
             self.model_info.optimizer_stepped()
         finally:
             self._after = None

@@ -357,16 +357,19 @@ def _over_samples(fact: LossFact) -> Description:
 
 
 def _of_one(fact: LossFact) -> Description:
+    # A loss over classes, which makes shares of what it is given.
+    is_loss = fact.operation.endswith("Crossentropy")
+    what = fact.operation if is_loss else "The softmax"
     return Description(
         message=(
-            f"The softmax has a single input for each sample{_of(fact)}. Its result is "
-            "always 1, whatever the model outputs, so the model cannot learn."
+            f"{what} has a single input for each sample{_of(fact)}. "
+            f"{'That share of all classes' if is_loss else 'Its result'} is always 1, "
+            "whatever the model outputs, so the model cannot learn."
         ),
         value=1.0,
         threshold=1.0,
-        advice=(
-            "Use binary_cross_entropy_with_logits for a single output, or give the "
-            "model one output for each class."
+        advice=lambda words: (
+            f"Use {words.one_output}, or give the model one output for each class."
         ),
     )
 

@@ -1,0 +1,218 @@
+"""Facts of the first steps of a model of Keras, which no statistic shows.
+
+The running statistics of a normalization forget all but the last batch if its momentum
+was meant for another framework.  A step that was compiled before you froze layers goes
+on training them.  And a softmax over a single output is always 1.
+
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tdbg.capture.session import Session
+from tdbg.config.kinds import Kind
+from tdbg.hooks.keras.backend import Backend, State
+from tdbg.hooks.keras.kinds import activation_of, kind_of
+from tdbg.hooks.keras.losses import LossFunction
+from tdbg.hooks.keras.names import Paths
+from tdbg.hooks.keras.variables import Variables, layers_of
+from tdbg.modes import TRAIN
+from tdbg.run.loss_facts import LossFact, LossFault
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["FirstSteps", "loss_facts_of"]
+
+# Keras's momentum is the weight of the past; others call that of the batch so.
+_OF_ANOTHER = 0.2
+# Looks that show how far statistics jump, or that frozen variables change.
+_ENOUGH_JUMPS, _ENOUGH_STEPS = 4, 3
+# Layers and variables that are looked at; elements of a variable; what is named.
+_MOST_LAYERS, _MOST_VARIABLES, _MOST_ELEMENTS, _MOST_NAMED = 16, 8, 1 << 20, 8
+
+
+_OVER_CLASSES = frozenset({Kind.CROSS_ENTROPY, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
+
+
+def loss_facts_of(model: Any, losses: Sequence[LossFunction]) -> tuple[LossFact, ...]:
+    """Return what is wrong with the loss of a model that has one output and one loss.
+
+    Args:
+        model: The model; nothing is known of one that is no graph of layers.
+        losses: Its losses.
+    """
+    outputs: Sequence[Any] = getattr(model, "outputs", None) or ()
+    if len(outputs) != 1 or len(losses) != 1:
+        return ()
+    output, loss = outputs[0], losses[0]
+    if len(output.shape) != 2 or output.shape[-1] != 1:
+        return ()
+    last = getattr(getattr(output, "_keras_history", None), "operation", None)
+    if type(last).__name__ == "Softmax" or activation_of(last) == "softmax":
+        return (LossFact(LossFault.SOFTMAX_OF_ONE, "softmax"),)
+    if loss.kind in _OVER_CLASSES:
+        return (LossFact(LossFault.SOFTMAX_OF_ONE, loss.class_name),)
+    return ()
+
+
+class FirstSteps:
+    """Looks at a model as its first steps, and those of each ``fit``, end.
+
+    Args:
+        session: Receives what is seen.
+        backend: Reads variables.
+        variables: The variables of the model.
+        paths: Names its layers.
+    """
+
+    def __init__(
+        self, session: Session, backend: Backend, variables: Variables, paths: Paths
+    ) -> None:
+        self._session = session
+        self._backend = backend
+        self._variables = variables
+        self._paths = paths
+        # Normalizations that follow each batch; None: nobody has looked for them.
+        self._layers: list[Any] | None = None
+        self._statistics: list[NDArray[Any]] | None = None
+        self._jumps: list[float] = []
+        # Which variables were trained as the step was compiled, by their ids.
+        self._compiled: dict[int, bool] = {}
+        # Names and variables that were frozen since, with their values.
+        self._frozen: list[tuple[str, Any]] = []
+        self._values: list[NDArray[Any]] | None = None
+        self._n_steps = 0
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the next steps are to be shown one by one."""
+        return bool(self._layers or self._frozen)
+
+    def compiled(self) -> None:
+        """Keras has made the step of training anew, with the flags that hold now."""
+        self._compiled = {
+            id(each.variable): bool(each.variable.trainable)
+            for each in self._variables.tracked_parameters()
+        }
+        self._frozen = []
+
+    def fit_begins(self) -> None:
+        """Look for layers that were frozen since the step was compiled.
+
+        Only ``fit`` asks: in loops of their own, programs freeze a judge for the sake
+        of another model, and train it by the step that was compiled before.
+        """
+        self._values, self._n_steps = None, 0
+        self._frozen = [
+            (each.weight.name, each.variable)
+            for each in self._variables.tracked_parameters()
+            if self._compiled.get(id(each.variable)) and not each.variable.trainable
+        ]
+
+    def step_ended(self, model: Any, state: State) -> None:
+        """Look at a step of training that is over.
+
+        Args:
+            model: The model.
+            state: The variables as the step has left them.
+        """
+        if self._layers is None:
+            self._layers = list(_following_each_batch(model))
+        if self._layers:
+            self._look_at_statistics(state)
+        if self._frozen:
+            self._look_at_frozen(state)
+
+    # ---- inside ------------------------------------------------------------------
+
+    def _read(self, variables: Sequence[Any], state: State) -> list[NDArray[Any]]:
+        arrays = map(self._backend.array, state.read(variables))
+        return [np.array(each, np.float64) for each in arrays if each is not None]
+
+    def _look_at_statistics(self, state: State) -> None:
+        layers = self._layers or []
+        asked = [
+            each
+            for layer in layers
+            for each in (layer.moving_mean, layer.moving_variance)
+        ]
+        before, self._statistics = self._statistics, self._read(asked, state)
+        if before is None:
+            return
+        self._jumps.append(
+            max(
+                _distance(before[i : i + 2], self._statistics[i : i + 2])
+                for i in range(0, len(asked), 2)
+            )
+        )
+        if len(self._jumps) < _ENOUGH_JUMPS:
+            return
+        self._layers, self._statistics = [], None
+        if not any(self._jumps):
+            return  # No batch of training reaches them.
+        names = tuple(self._paths.of_layer(each) for each in layers)
+        numbers = {
+            "distance": median(self._jumps[1:]),
+            "layers": float(len(names)),
+            "momentum": float(layers[0].momentum),
+        }
+        self._observe(Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK, names, numbers)
+
+    def _look_at_frozen(self, state: State) -> None:
+        asked = [each for each in self._frozen if _size(each[1]) <= _MOST_ELEMENTS]
+        asked = asked[:_MOST_VARIABLES]
+        values = self._read([variable for _, variable in asked], state)
+        if self._values is None:
+            self._values = values
+            return
+        self._n_steps += 1
+        changed = tuple(
+            name
+            for (name, variable), one, other in zip(
+                asked, self._values, values, strict=True
+            )
+            if not variable.trainable and not np.array_equal(one, other, equal_nan=True)
+        )
+        if not changed and self._n_steps < _ENOUGH_STEPS:
+            return
+        n_frozen, self._frozen, self._values = len(self._frozen), [], None
+        if changed:
+            n = n_frozen if len(changed) == len(asked) else len(changed)
+            numbers = {"steps": float(self._n_steps), "parameters": float(n)}
+            self._observe(Fault.FREEZING_NOT_COMPILED, changed, numbers)
+
+    def _observe(
+        self, fault: Fault, names: tuple[str, ...], numbers: dict[str, float]
+    ) -> None:
+        step = max(0, self._session.latest_step(TRAIN)[0])
+        self._session.observe(Observation(fault, step, names[:_MOST_NAMED], numbers))
+
+
+def _following_each_batch(model: Any) -> Iterator[Any]:
+    """Yield normalizations whose statistics are nearly those of the latest batch."""
+    n = 0
+    for layer in layers_of(model):
+        momentum = getattr(layer, "momentum", None)
+        if kind_of(layer) is not Kind.BATCH_NORM or not isinstance(momentum, float):
+            continue
+        has_statistics = layer.built and getattr(layer, "moving_mean", None) is not None
+        if has_statistics and layer.trainable and 0 < momentum <= _OF_ANOTHER:
+            n += 1
+            if n <= _MOST_LAYERS:
+                yield layer
+
+
+def _size(variable: Any) -> int:
+    return int(np.prod(variable.shape))
+
+
+def _distance(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> float:
+    """Return how far means are apart, in deviations, on average over the channels."""
+    deviations = np.sqrt(np.maximum(np.maximum(one[1], other[1]), 1e-24))
+    return float((np.abs(one[0] - other[0]) / deviations).mean())
