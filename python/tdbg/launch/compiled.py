@@ -291,7 +291,7 @@ class StepSearch:
 
     def _params(self, watch: Watch, args: tuple[Any, ...]) -> Callable[..., Any] | None:
         """Return the selector of differentiated arguments; None if there are none."""
-        from tdbg.hooks.jax.subtrees import find_subtree, subtree_at
+        from tdbg.hooks.jax.returned import find_subtree, subtree_at
 
         for form in watch.forms:
             # A single array may be anything, but where an optimizer is given its

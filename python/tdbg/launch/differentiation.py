@@ -37,7 +37,7 @@ class Watch:
         has_gradients: Whether anything was differentiated, or updated by optax.
         n_updates: How often optimizers of optax were called.
         names: The names of the gradients.
-        forms: The forms of what was differentiated (``hooks.jax.subtrees``).
+        forms: The forms of what was differentiated (``hooks.jax.returned``).
     """
 
     def __init__(self) -> None:
@@ -269,7 +269,7 @@ def _note(gradients: Any, what: Any) -> None:
     import jax
 
     from tdbg.hooks.jax.names import path_name
-    from tdbg.hooks.jax.subtrees import form_of
+    from tdbg.hooks.jax.returned import form_of
 
     watch.has_gradients = True
     paths = jax.tree_util.tree_flatten_with_path(gradients)[0]

@@ -3,7 +3,7 @@
 A step of JAX changes nothing in place.  Running statistics and the state of an
 optimizer go on only if each call is given what the last one has returned.  If a call is
 given the same arrays again, although the last one returned others for them, nobody has
-kept these.
+kept these.  A tree that was given is found among the outputs by its form.
 
 Thread safety: the training's thread.
 
@@ -24,11 +24,17 @@ from jax.interpreters import partial_eval
 from tdbg.capture.session import Session
 from tdbg.hooks.jax.arguments import ArgumentReader, OfStep
 from tdbg.hooks.jax.names import path_name
-from tdbg.hooks.jax.subtrees import Form, find_subtree, form_of, subtree_at
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["Evaluations", "ReturnedTrees"]
+__all__ = [
+    "Evaluations",
+    "Form",
+    "ReturnedTrees",
+    "find_subtree",
+    "form_of",
+    "subtree_at",
+]
 
 # Calls that are given the same arrays, one after the other, and calls looked at.
 _ENOUGH, _MOST_CALLS = 8, 24
@@ -36,6 +42,18 @@ _ENOUGH, _MOST_CALLS = 8, 24
 _LEAST_STEPS, _MOST_EVALUATIONS = 3, 3
 # Arrays that are compared, each of this size at most; layers that are named.
 _MOST_ARRAYS, _MOST_ELEMENTS, _MOST_NAMED = 16, 1 << 16, 8
+
+
+class Form(NamedTuple):
+    """A structure by which pytrees of the same arrays are recognized later."""
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def is_container(self) -> bool:
+        """Whether the structure has arrays, and is more than one array."""
+        return bool(self.shapes) and not jax.tree_util.treedef_is_leaf(self.structure)
 
 
 class _Given(NamedTuple):
@@ -314,3 +332,41 @@ def _computes_with(
         )
     except Exception:
         return True
+
+
+def form_of(tree: Any) -> Form:
+    """Return the form of a pytree of arrays, or of tracers."""
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    return Form(structure, tuple(tuple(np.shape(leaf)) for leaf in leaves))
+
+
+def find_subtree(tree: Any, form: Form) -> tuple[int, ...] | None:
+    """Return the way to the first subtree of a form, outermost first; None: none is.
+
+    Example:
+        >>> params = {"w": np.ones((2, 3)), "b": np.ones(3)}
+        >>> find_subtree((np.ones(4), [params, 1.0]), form_of(params))
+        (1, 0)
+    """
+    level: list[tuple[tuple[int, ...], Any]] = [((), tree)]
+    while level:
+        below: list[tuple[tuple[int, ...], Any]] = []
+        for way, node in level:
+            if form_of(node) == form:
+                return way
+            children = _children(node)
+            if len(children) != 1 or children[0] is not node:
+                below += [((*way, i), each) for i, each in enumerate(children)]
+        level = below
+    return None
+
+
+def subtree_at(tree: Any, way: Sequence[int]) -> Any:
+    """Return the subtree at the end of a way of ``find_subtree``."""
+    for index in way:
+        tree = _children(tree)[index]
+    return tree
+
+
+def _children(node: Any) -> list[Any]:
+    return list(jax.tree_util.tree_leaves(node, is_leaf=lambda each: each is not node))

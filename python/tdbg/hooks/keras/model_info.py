@@ -62,9 +62,7 @@ class KerasModel:
         kinds: dict[str, str] = {}
         input_handling: dict[str, str] = {}
         parameters: dict[str, ParameterFacts] = {}
-        models: list[str] = []
-        losses: list[str] = []
-        optimizers: list[str] = []
+        models, losses, optimizers = list[str](), list[str](), list[str]()
         loss_facts: list[LossFact] = []
         for watched in self._alive():
             model = watched.model
