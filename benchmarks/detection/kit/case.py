@@ -201,9 +201,20 @@ fourth = Collection("fourth")
 fifth = Collection("fifth")
 sixth = Collection("sixth")
 seventh = Collection("seventh")
+eighth = Collection("eighth")
 #: For cases in a file of a user's.
 own = Collection("own")
-ORIGINS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "own")
+ORIGINS = (
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "own",
+)
 
 
 def cases(only: str = "", origins: Iterable[str] = ORIGINS) -> tuple[Case, ...]:

@@ -43,6 +43,7 @@ def named(name: str) -> Case:
         ("fifth", 0, 62),
         ("sixth", 80, 0),
         ("seventh", 0, 25),
+        ("eighth", 0, 21),
     ],
 )
 def test_each_collection_is_complete(origin: str, n_sick: int, n_healthy: int) -> None:

@@ -233,7 +233,14 @@ def vanishing(rule: VanishingGradient, run: FakeRun) -> Verdicts:
                 is_alone = i > 0 and names[i - 1] in sound
                 is_alone &= i + 1 == len(names) or names[i + 1] in sound
                 is_bad = result.get((mode, name, entry.step)) == ERROR
-                if is_bad and is_alone and mean(entry.rows[name]) > 0:
+                if is_bad and mean(entry.rows[name]) == 0:
+                    is_idle = any(
+                        mean(entry.rows[each]) > 0
+                        for each in names[:i]
+                        if each in entry.rows and bad(entry, each) is not None
+                    )
+                    result[mode, name, entry.step] = INFO if is_idle else WARNING
+                elif is_bad and is_alone:
                     result[mode, name, entry.step] = INFO
     return result
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rules_by_the_book import (
+    INFO,
     TRAINING,
     WARNING,
     Entry,
@@ -84,7 +85,8 @@ def spike(rule: LossSpike, run: FakeRun) -> Verdicts:
                 elif (streak >= rule.patience and loss - middle > tails) or (
                     0 < highest < loss / rule.at_once
                 ):
-                    result[mode, name, entry.step] = WARNING
+                    is_worse = loss > float(np.fmax.reduce(first, initial=-np.inf))
+                    result[mode, name, entry.step] = WARNING if is_worse else INFO
     return result
 
 

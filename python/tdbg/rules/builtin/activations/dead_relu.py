@@ -62,7 +62,7 @@ class DeadRelu(UnitRule):
     threshold_inactivity: float = 1.0
     threshold_layer: float = 50.0
     warning_layer: float = 80.0
-    error_layer: float = 90.0
+    error_layer: float = 100.0
 
     def __post_init__(self) -> None:
         check_number(self, "threshold_inactivity", above=0.0, most=100.0)

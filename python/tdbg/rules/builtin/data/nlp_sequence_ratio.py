@@ -177,6 +177,15 @@ class NLPSequenceRatio(Rule):
         model_info = window.model_info_at(int(table.steps[-1]))
         if model_info is None or model_info.kind_of(name) != Kind.EMBEDDING:
             return False
+        # One number for each sample is a category, and no sequence.
+        n_labels = [
+            shape[:1]
+            for shape, role in zip(table.shapes, table.roles, strict=True)
+            if role == "label"
+        ]
+        shape = table.shapes[table.names.index(name)]
+        if len(shape) == 1 and shape in n_labels:
+            return False
         path = name.rpartition("_input_")[0]
         weight = next(
             (

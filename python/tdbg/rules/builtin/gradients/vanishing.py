@@ -27,6 +27,9 @@ from tdbg.run.findings import Evidence, Severity, Stage
 
 __all__ = ["VanishingGradient"]
 
+# Once every loss is below this share of its first value, the model has learned, and
+# small gradients are what is left.
+LEARNED = 0.01
 # A gradient below this share of the largest is a zero that float32 has rounded.
 ROUNDING = float(np.finfo(np.float32).eps)
 DEPTH = (
@@ -48,6 +51,11 @@ LAST_PLACE = (
     "(h_n of both directions), its output at the first position, or a mean over all "
     "positions."
 )
+IDLE = (
+    "Layers before it do get gradients, so the loss reaches them on another way. If "
+    "this layer is idle for now, as an expert without tokens or the head of another "
+    "task, do nothing. Otherwise: "
+)
 LITTLE_EFFECT = (
     "The neighboring layers are fine, so depth is not the reason: the loss hardly "
     "depends on this weight. If it should, check what scales its output down or "
@@ -67,7 +75,12 @@ class VanishingGradient(Rule):
     the first.  One weight between two healthy ones is an info, unless nothing at all
     reaches it: the loss hardly depends on it, as on a few keys among many of an
     attention, or not at all, as on a weight that adds the same to all inputs of a
-    softmax.
+    softmax.  It is an info, too, once all losses are below 1% of their first values.
+
+    A gradient that is exactly zero is an info while a layer before it gets one: the
+    loss reaches that layer on another way, and this one is idle, as an expert without
+    tokens or the head of another task.  If no layer before it gets any, it is a
+    warning.
 
     If every gradient has been exactly zero since the beginning, there is nothing to
     compare with, and the finding is a warning: the loss depends on no weight.
@@ -101,10 +114,9 @@ class VanishingGradient(Rule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of gradients."""
-        return with_beginning(
-            Needs(collections=frozenset({"gradients"}), statistics=True)
-        )
+        """Rows of gradients, and losses."""
+        rows = Needs(collections=frozenset({"gradients"}), statistics=True)
+        return *with_beginning(rows), Needs(collections=frozenset({"losses"}))
 
     @property
     def lookback(self) -> int:
@@ -113,11 +125,13 @@ class VanishingGradient(Rule):
 
     @property
     def head_rows(self) -> int:
-        """The first row of each gradient: whether any was ever more than zero."""
+        """The first row of each gradient and loss, to compare with."""
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select gradients of weights, and of biases if requested."""
+        """Select losses, gradients of weights, and those of biases if requested."""
+        if tensor.role == "loss":
+            return True
         if tensor.role != "gradient":
             return False
         return self.biases or not is_bias(tensor.name)
@@ -125,9 +139,13 @@ class VanishingGradient(Rule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each gradient against both limits."""
         for table in window.tables():
-            yield self._judge(table, window)
+            is_gradient = np.array([role == "gradient" for role in table.roles])
+            gradients = table.select(np.flatnonzero(is_gradient))
+            if gradients.names:
+                learned = _have_learned(table.select(np.flatnonzero(~is_gradient)))
+                yield self._judge(gradients, learned, window)
 
-    def _judge(self, table: Table, window: Window) -> Evaluation:
+    def _judge(self, table: Table, learned: Bools, window: Window) -> Evaluation:
         used = table["count"] - table["zero"]
         mean = np.where(used > 0, table["l1"] / np.maximum(used, 1.0), 0.0)
         # Skipped steps and gradients with NaN or Inf, which ExplodingTensor reports,
@@ -142,8 +160,20 @@ class VanishingGradient(Rule):
         nothing &= ~_rewarded(window, table)
         small |= nothing
         lasting = table.lasts(small, known, rows=self.patience)
-        is_alone = _between(known & ~small) & (mean > 0)
-        severities = np.where(is_alone, Severity.INFO, Severity.ERROR)
+        is_zero = mean == 0
+        is_alone = _between(known & ~small) & ~is_zero
+        reached = np.logical_or.accumulate(known & ~is_zero, axis=0)
+        # A reverse direction that has read one element is never meant.
+        is_reverse = np.array(
+            [REVERSE.search(name) is not None for name in table.names]
+        )
+        reached &= ~is_reverse[:, np.newaxis]
+        severities = np.where(
+            is_alone | learned[np.newaxis, :], Severity.INFO, Severity.ERROR
+        )
+        severities[is_zero] = np.where(reached, Severity.INFO, Severity.WARNING)[
+            is_zero
+        ]
         severities = np.where(nothing, Severity.WARNING, severities)
         severities = np.where(lasting, severities, OK)
 
@@ -159,7 +189,8 @@ class VanishingGradient(Rule):
                 largest_name=table.names[top],
                 layers=affected(n_small, present, "layer"),
                 is_alone=bool(is_alone[i, j]),
-                is_reverse=REVERSE.search(table.names[i]) is not None,
+                is_reverse=bool(is_reverse[i]),
+                is_idle=bool(reached[i, j]),
             )
 
         return table.judge(severities, describe, known & (lasting | ~small))
@@ -195,6 +226,7 @@ class VanishingGradient(Rule):
         layers: str,
         is_alone: bool,
         is_reverse: bool,
+        is_idle: bool,
     ) -> Description:
         if mean == 0:
             return Description(
@@ -208,9 +240,10 @@ class VanishingGradient(Rule):
                 advice=LAST_PLACE
                 if is_reverse
                 else lambda words: (
-                    "Check that the forward pass uses this layer, that no "
-                    f"{words.detaching} cuts it off, that not all ReLUs behind it are "
-                    "dead, and that float16 does not underflow without a loss scale."
+                    f"{IDLE if is_idle else ''}Check that the forward pass uses this "
+                    f"layer, that no {words.detaching} cuts it off, that not all "
+                    "ReLUs behind it are dead, and that float16 does not underflow "
+                    "without a loss scale."
                 ),
             )
         advice = DEPTH
@@ -229,6 +262,18 @@ class VanishingGradient(Rule):
             evidence=self._evidence,
             advice=advice,
         )
+
+
+def _have_learned(losses: Table) -> Bools:
+    """Find the steps at which all losses are next to nothing, by their first values."""
+    result = np.zeros(len(losses.steps), dtype=bool)
+    loss = np.where(losses.known, losses["mean"], np.nan)
+    first = np.where(losses.ordinal == 1, loss, -np.inf).max(axis=1, initial=-np.inf)
+    judged = np.flatnonzero(first > 0)
+    if len(judged):
+        low = (loss >= 0) & (loss < LEARNED * first[:, np.newaxis])
+        result = low[judged].any(axis=0) & ~(losses.known & ~low)[judged].any(axis=0)
+    return result
 
 
 def _rewarded(window: Window, table: Table) -> Bools:

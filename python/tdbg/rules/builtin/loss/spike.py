@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs
@@ -26,6 +27,7 @@ from tdbg.rules.rule import check_number
 from tdbg.rules.window import (
     OK,
     UNKNOWN,
+    Bools,
     Description,
     Evaluation,
     Floats,
@@ -39,6 +41,9 @@ from tdbg.run.findings import Evidence, Severity, Stage
 __all__ = ["LossSpike"]
 
 
+# Rows of a loss up to a jump in which classes that had not come before explain it:
+# labels are recorded at every fifth step.
+NEW_FOR = 10
 # Rows whose median is the first loss.
 N_START = 10
 # Losses of 1 are large and of 100 absurd, whatever the model is.
@@ -68,9 +73,13 @@ class LossSpike(LossRule):
     """Report losses that jump far above their recent level.
 
     The level is the median of the last steps.  Before there are enough of them, a
-    cross-entropy has exploded that is far above all losses before.  Where the learning
-    rate grows faster than in a warm-up, the finding is an info: a search for the
-    highest rate ends that way.
+    cross-entropy has exploded that is far above all losses before.
+
+    The reference for a warning is the beginning: a loss above its first ones is that of
+    a model that does worse than one that knows nothing.  Below, the finding is an info:
+    new data, a new stage or a restart of the learning rate also make a loss jump.  So
+    it is where batches have classes that none before had, and where the learning rate
+    grows faster than in a warm-up: a search for the highest rate ends that way.
 
     Args:
         num_steps: Number of previous recorded steps that make up the level.
@@ -164,7 +173,13 @@ class LossSpike(LossRule):
         jumps = streak_of_known(high, np.ones_like(high)) >= self.patience
         jumps &= loss - levels.level > levels.tails
         jumps |= high & (levels.highest > 0) & (loss > self.at_once * levels.highest)
-        severities[rows[jumps]] = Severity.WARNING
+        is_worse = loss > np.fmax.reduce(first, initial=-np.inf)
+        severities[rows[jumps]] = np.where(
+            is_worse[jumps], Severity.WARNING, Severity.INFO
+        )
+        among = np.flatnonzero(jumps)
+        is_new = _have_new_classes(table, i, rows, among, self.num_steps)
+        severities[rows[is_new]] = Severity.INFO
         found = np.flatnonzero(severities > OK)
         severities[found[need_not_fall(window, table, i, self.num_steps, found)]] = (
             UNKNOWN
@@ -186,10 +201,9 @@ class LossSpike(LossRule):
                 evidence=Evidence("mean", level + limit),
                 advice=searched.get(
                     j + table.start,
-                    "Look at the batches of these steps. Go back to an earlier "
-                    "checkpoint and skip them, clip gradients, or lower the learning "
-                    "rate or warm it up for longer. With Adam, lower beta2 (to 0.95) "
-                    "or raise epsilon.",
+                    _JUMPED
+                    if severities[j + table.start] == Severity.WARNING
+                    else _MAYBE_MEANT + _JUMPED,
                 ),
             )
 
@@ -256,6 +270,52 @@ class LossSpike(LossRule):
             )
 
         return table.judge_one(table.names[i], severities[table.start :], describe)
+
+
+_JUMPED = (
+    "Look at the batches of these steps. Go back to an earlier checkpoint and skip "
+    "them, clip gradients, or lower the learning rate or warm it up for longer. With "
+    "Adam, lower beta2 (to 0.95) or raise epsilon."
+)
+_MAYBE_MEANT = (
+    "If a new stage begins here (other data, new classes, a part that joins in, a "
+    "restart of the learning rate), do nothing. Otherwise: "
+)
+
+
+def _have_new_classes(
+    table: Table, loss: int, rows: NDArray[np.intp], among: NDArray[np.intp], n: int
+) -> Bools:
+    """Find rows of a loss with labels beyond the range of those before.
+
+    Args:
+        table: Holds the loss and its labels.
+        loss: Row of the loss in it.
+        rows: The columns of its known rows.
+        among: Which of these to look at, which are few.
+        n: How many rows before them count, besides the first ones.
+    """
+    result = np.zeros(len(rows), dtype=bool)
+    name = table.names[loss].removesuffix("_output_0") + "_input_1"
+    if name not in table.names or "int" not in table.dtypes[table.names.index(name)]:
+        return result
+    label = table.names.index(name)
+    known = table.known[label, rows]
+    highest = np.where(known, table["max"][label, rows], -np.inf)
+    lowest = np.where(known, table["min"][label, rows], np.inf)
+    is_first = table.ordinal[loss, rows] <= N_START
+    for k in among.tolist():
+        border = max(0, k + 1 - NEW_FOR)
+        recent = np.flatnonzero(known[border : k + 1]) + border
+        earlier = np.arange(max(0, k - n), border)
+        earlier = np.union1d(np.flatnonzero(is_first[:border]), earlier)
+        earlier = earlier[known[earlier]]
+        if len(recent) and len(earlier):
+            # The latest alone: of many classes, a few rows may always have a new one.
+            last = recent[-1]
+            result[k] = highest[last] > highest[earlier].max()
+            result[k] |= lowest[last] < lowest[earlier].min()
+    return result
 
 
 @dataclass(frozen=True, slots=True)

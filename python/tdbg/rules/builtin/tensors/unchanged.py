@@ -196,7 +196,9 @@ class UnchangedTensor(TensorRule):
         same &= ~differs
         # Only a weight that others leave behind is held by a clamp.
         is_held = _is_of_one_size(table) & (known & compared & ~same).any(axis=0)
-        is_explained = is_held | gradients.is_zero | gradients.has_fallen
+        # The gradient before the last update may have been zero, and this one not.
+        is_zero = gradients.is_zero | _at_row_before(gradients.is_zero, before)
+        is_explained = is_held | is_zero | gradients.has_fallen
         severities = np.where(fires, int(Severity.WARNING), OK)
         severities[fires & is_explained & ~without] = Severity.INFO
 
@@ -208,7 +210,7 @@ class UnchangedTensor(TensorRule):
             why = ""
             if severities[i, j] == Severity.INFO:
                 why = _IS_HELD
-                if gradients.is_zero[i, j]:
+                if is_zero[i, j]:
                     why = _NO_SLOPE
                 elif gradients.has_fallen[i, j]:
                     why = _LITTLE_SLOPE

@@ -46,7 +46,10 @@ def test_a_layer_far_below_the_others_is_an_error_at_the_third_step():
         ([1e-3, 1e-11, 1e-2], [Severity.INFO]),
         ([1e-3, 1e-2, 1e-11], [Severity.INFO]),
         ([1e-3, 1e-8, 1e-2], [Severity.INFO]),
-        ([1e-3, 0.0, 1e-2], [Severity.ERROR]),
+        # The loss reaches what is before it on another way; or nothing before it.
+        ([1e-3, 0.0, 1e-2], [Severity.INFO]),
+        ([1e-3, 0.0, 0.0], [Severity.INFO] * 2),
+        ([0.0, 0.0, 1e-2], [Severity.WARNING] * 2),
         # Nothing is known to reach what is before it.
         ([1e-11, 1e-2, 1e-2], [Severity.ERROR]),
         ([1e-2, 1e-11, 1e-10, 1e-2], [Severity.ERROR] * 2),
@@ -59,7 +62,7 @@ def test_a_weight_with_little_effect_on_the_loss_is_no_error_of_depth(
     findings = judge(run, VanishingGradient())
     assert [finding.severity for finding in findings] == severities
     for finding in findings:
-        is_error = finding.severity is Severity.ERROR
+        is_error = finding.severity is Severity.ERROR or finding.value == 0
         depends = re.search("loss (hardly|does not) depend", finding.advice)
         assert (depends is None) == is_error
         assert is_error or (depends[1] == "hardly") == (finding.value > 1e-9)
@@ -89,6 +92,19 @@ def test_an_all_zero_gradient_beside_others_has_vanished():
     (finding,) = judge(run, VanishingGradient())
     assert "exactly zero" in finding.message
     assert finding.value == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "severity"), [(1e-3, Severity.INFO), (0.1, Severity.ERROR)]
+)
+def test_once_the_losses_are_next_to_nothing_small_gradients_are_an_info(
+    end: float, severity: Severity
+):
+    run = run_with({f"{i}.weight": [scale] * 3 for i, scale in enumerate((1e-9, 1e-2))})
+    for step, loss in enumerate((1.0, end, end)):
+        run.step(step, {"MSELoss_output_0": [loss]})
+    (finding,) = judge(run, VanishingGradient())
+    assert finding.severity is severity
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,36 @@ def curve(n: int = 300, noise: float = 0.1, seed: int = 0) -> np.ndarray:
 
 def test_a_loss_that_jumps_back_is_a_warning_when_it_stays():
     losses = curve()
-    losses[200:220] = 2.0
+    losses[200:220] = 4.0
     (begin, end) = judge(run_of(losses), LossSpike())
     assert begin.severity is Severity.WARNING
     assert begin.step == 201
-    assert ", to 2" in begin.message
+    assert ", to 4" in begin.message
     assert end.is_over
+
+
+def test_a_jump_that_stays_below_the_first_losses_is_an_info():
+    losses = curve()
+    losses[200:220] = 2.0
+    (begin, _) = judge(run_of(losses), LossSpike())
+    assert begin.severity is Severity.INFO
+    assert "new stage" in begin.advice
+
+
+@pytest.mark.parametrize(("new", "severity"), [(1, "WARNING"), (7, "INFO")])
+def test_a_jump_with_classes_that_had_not_come_before_is_an_info(
+    new: int, severity: str
+):
+    losses = curve()
+    losses[200:220] = 4.0
+    run = run_of(losses)
+    labels = LOSS.replace("_output_0", "_input_1")
+    for step in range(0, 300, 5):
+        run.step(step, {labels: [0, 1, 2, new if step >= 200 else 1]})
+    run.tensor_of(labels).dtype = "int64"
+    (begin, _) = judge(run, LossSpike())
+    assert begin.severity.name == severity
+    assert judge_in_parts(run, range(300), LossSpike()) == judge(run, LossSpike())
 
 
 @pytest.mark.parametrize("seed", range(2))
