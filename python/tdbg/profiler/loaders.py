@@ -505,9 +505,6 @@ def _facts(loader: Any) -> dict[str, Any]:
     dataset = loader.dataset
     context = getattr(loader, "multiprocessing_context", None)
     method = getattr(context, "get_start_method", None)
-    length = None
-    with contextlib.suppress(Exception):
-        length = len(loader)
     return {
         "kind": "torch.utils.data.DataLoader",
         "workers": loader.num_workers,
@@ -518,6 +515,40 @@ def _facts(loader: Any) -> dict[str, Any]:
         "is_iterable": loader._dataset_kind != 0,
         "batch_size": loader.batch_size,
         "drop_last": bool(loader.drop_last),
-        "batches": length,
+        "batches": _length(loader),
         "start_method": method() if method is not None else None,
+        "samples": _length(dataset) if loader._dataset_kind == 0 else None,
+        **_facts_of_sampler(loader),
     }
+
+
+def _length(sized: Any) -> int | None:
+    """Return the length of what may have none, or may fail to tell it."""
+    with contextlib.suppress(Exception):
+        return len(sized)
+    return None
+
+
+def _facts_of_sampler(loader: Any) -> dict[str, Any]:
+    """Return how a loader draws samples.
+
+    Returns:
+        ``sampler``, its class; ``draws`` of an epoch; whether it ``shuffles``, and
+        whether it ``replaces`` what it has drawn.  None: unknown.
+    """
+    facts: dict[str, Any] = dict.fromkeys(("draws", "shuffles", "replaces"))
+    batches = loader.batch_sampler
+    is_plain = batches is None or type(batches).__name__ == "BatchSampler"
+    sampler = loader.sampler if is_plain else batches
+    facts["sampler"] = name = type(sampler).__name__
+    if name == "SequentialSampler":
+        facts.update(shuffles=False, replaces=False)
+    elif name == "RandomSampler":
+        facts.update(shuffles=True, replaces=bool(sampler.replacement))
+    elif name == "SubsetRandomSampler":
+        facts.update(shuffles=True, replaces=False)
+    elif name == "DistributedSampler":
+        facts.update(shuffles=bool(sampler.shuffle), replaces=False)
+    if facts["replaces"] is not None:
+        facts["draws"] = _length(sampler)
+    return facts

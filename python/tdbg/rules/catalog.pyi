@@ -9,6 +9,7 @@ from tdbg.rules.builtin.activations.saturated import (
 )
 from tdbg.rules.builtin.data.class_imbalance import ClassImbalance as ClassImbalance
 from tdbg.rules.builtin.data.confusion import Confusion as Confusion
+from tdbg.rules.builtin.data.data_leakage import DataLeakage as DataLeakage
 from tdbg.rules.builtin.data.input_skew import InputSkew as InputSkew
 from tdbg.rules.builtin.data.label_shift import LabelShift as LabelShift
 from tdbg.rules.builtin.data.nlp_sequence_ratio import (
@@ -18,6 +19,9 @@ from tdbg.rules.builtin.data.not_normalized import (
     NotNormalizedData as NotNormalizedData,
 )
 from tdbg.rules.builtin.data.repeated import RepeatedData as RepeatedData
+from tdbg.rules.builtin.data.repeated_order import RepeatedOrder as RepeatedOrder
+from tdbg.rules.builtin.data.sample_coverage import SampleCoverage as SampleCoverage
+from tdbg.rules.builtin.data.sample_pairing import SamplePairing as SamplePairing
 from tdbg.rules.builtin.data.unshuffled import UnshuffledData as UnshuffledData
 from tdbg.rules.builtin.gradients.accumulation import (
     AccumulationMisuse as AccumulationMisuse,

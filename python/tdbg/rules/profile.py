@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import ModeKeys
+from tdbg.rules.samples import SampleFacts
 from tdbg.run.told_phases import ALL_TOLD, ToldPhases
 
 __all__ = ["BIN_NS", "NO_PROFILE", "Bin", "ProfileWindow", "Rows"]
@@ -59,10 +60,12 @@ class Bin:
         events: Changes that the training reported in the bin, by what they are:
             ``gc``, ``compilation``, ``checkpoint``, ``python_lines``; and ``window``,
             what an ended window of the profiler found, with its ``operators``.
-        tables: The other tables, by name.  Of counters, the row before the bin is
-            there, too, so that their differences cover the bin.
+        tables: The other tables, by name, but for ``fingerprint``.  Of counters, the
+            row before the bin is there, too, so that their differences cover the bin.
         configuration: That of the run.
         told: The phases that the run has told until the end of the bin.
+        samples: What the fingerprints of samples say until the end of the bin, by
+            model; empty if no rule reads the table ``fingerprint``.
     """
 
     number: int
@@ -84,6 +87,7 @@ class Bin:
     tables: Mapping[str, Rows]
     configuration: Mapping[str, Any] = field(default_factory=dict)
     told: ToldPhases = ALL_TOLD
+    samples: Mapping[str, SampleFacts] = field(default_factory=dict)
     _derived: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @property

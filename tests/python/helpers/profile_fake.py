@@ -20,7 +20,7 @@ from tdbg.run.profile_tables import (
 __all__ = ["FakeProfile", "ProfiledTraining"]
 
 # Tables with a column that names the device.
-_WITH_INSTANCES = ("disk", "network", "gpu")
+_WITH_INSTANCES = ("disk", "network", "gpu", "fingerprint")
 SECOND = 10**9
 START = 1_000 * SECOND
 

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from tdbg.config.needs import every_need
 from tdbg.modes import TRAINING, ModeKeys
+from tdbg.rules.engine.sample_ledger import SampleLedger
 from tdbg.rules.profile import BIN_NS, Bin, ProfileWindow, Rows
 from tdbg.rules.rule import Rule
+from tdbg.rules.samples import SampleFacts
 from tdbg.rules.window import Window
 from tdbg.run.json_values import list_of
 from tdbg.run.profile_tables import Phase
@@ -47,6 +49,10 @@ WARM_NS = 10 * 10**9
 
 # What several rules read, beside what they are about.
 ALWAYS = frozenset({"loader", "system", "process", "gpu", "collective"})
+# Its rows go into no bin: there may be 100,000 of them.
+FINGERPRINT = "fingerprint"
+# The collective operation by which ranks average their gradients.
+AVERAGES = "ddp_all_reduce"
 # Events that say when something was.
 TIMED = ("gc", "compilation", "checkpoint", "python_lines")
 
@@ -219,6 +225,7 @@ class ProfileFeed:
         self._window = ProfileWindow()
         self._warm_ups: dict[int, _WarmUp] = {}
         self._last_step = (-1, ModeKeys.GLOBAL)
+        self._samples = SampleLedger()
         # The phases in which some step has spent time.
         self._spent: set[Phase] = set()
 
@@ -352,6 +359,7 @@ class ProfileFeed:
         """Return the next bin."""
         start, end = self._start_of(number), self._start_of(number + 1)
         first_step, last_step, mode = self._steps_of(steps)
+        kept = {name: own for name, own in tables.items() if name != FINGERPRINT}
         spent = spent_phases(steps, tables["loader"])
         # Whether steps tell of waiting may change: those that capture see more.
         self._spent = self._spent - {Phase.DATA_WAIT} | spent
@@ -373,9 +381,27 @@ class ProfileFeed:
             collective_kinds=facts.collective_kinds,
             events=facts.between(start, end),
             start_seconds=float(self._trial.profile.seconds(start)),
-            tables=tables,
+            tables=kept,
+            samples=self._samples_of(tables, end, facts),
             configuration=configuration,
             told=told_phases(configuration, self._spent),
+        )
+
+    def _samples_of(
+        self, tables: Mapping[str, Rows], end: int, facts: _Facts
+    ) -> Mapping[str, SampleFacts]:
+        """Return what is known of the samples at the end of a bin."""
+        if FINGERPRINT not in tables:
+            return {}
+        kinds = facts.collective_kinds
+        of_gradients = kinds.index(AVERAGES) if AVERAGES in kinds else -1
+        return self._samples.add(
+            tables[FINGERPRINT],
+            tables["loader"],
+            end,
+            facts.loaders,
+            n_workers=max(1, len(self._trial.workers())),
+            averages=bool((tables["collective"]["kind"] == of_gradients).any()),
         )
 
     def _steps_of(self, steps: Rows) -> tuple[int, int, ModeKeys]:

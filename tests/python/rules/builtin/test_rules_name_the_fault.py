@@ -229,6 +229,8 @@ BY_THEMSELVES |= {"OptimizerMisuse", "ReplicaDivergence"}
 # On models that are probed: test_probed_rules.py.
 BY_THEMSELVES |= {"BatchDependence", "LabelShift", "MaskLeak"}
 BY_THEMSELVES |= {"NondeterministicEvaluation"}
+# On fingerprints of samples: test_sample_rules.py.
+BY_THEMSELVES |= {"DataLeakage", "RepeatedOrder", "SampleCoverage", "SamplePairing"}
 # On losses of their own: test_term_misuse.py and test_accumulation.py.
 BY_THEMSELVES |= {"LossTermMisuse", "AccumulationMisuse"}
 # How often a training is judged while it goes on.

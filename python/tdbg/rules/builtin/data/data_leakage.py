@@ -1,0 +1,81 @@
+"""DataLeakage: evaluation samples that the model was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tdbg.config.quantities import percent
+from tdbg.rules.builtin.data.sample_rule import SampleRule, SampleVerdict
+from tdbg.rules.registry import register
+from tdbg.rules.rule import check_number
+from tdbg.rules.samples import Leak, SampleFacts
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity
+
+__all__ = ["DataLeakage"]
+
+# Tokens and codes repeat by nature: short sentences, rows of a table.  So a share is a
+# warning if it is so many times as large, and is told if it is.
+OF_CODES = 5.0
+# What is told as an info: this part of the threshold.
+INFO_PART = 0.1
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataLeakage(SampleRule):
+    """Report evaluation samples that the model was trained on, among others.
+
+    Args:
+        threshold: Share of the samples of a pass of evaluation, in percent.
+
+    Raises:
+        ConfigurationError: If a parameter is out of its range.
+    """
+
+    threshold: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_number(self, "threshold", above=0.0, most=100.0)
+
+    @property
+    def first_verdict(self) -> str:
+        """The data that a first verdict needs."""
+        return "an evaluation, and each training sample twice"
+
+    def verdicts(self, facts: SampleFacts) -> Iterator[SampleVerdict]:
+        """Judge the pass of evaluation with the most samples that were trained on."""
+        leak = facts.leak
+        if leak is not None:
+            yield SampleVerdict(
+                severity=self._severity(leak), describe=lambda: self._describe(leak)
+            )
+        elif facts.evaluated and facts.trained:
+            yield SampleVerdict(severity=None)
+
+    def _severity(self, leak: Leak) -> Severity | None:
+        limit = self.threshold * (1.0 if leak.is_of_numbers else OF_CODES)
+        share = 100.0 * leak.share
+        if share >= limit:
+            return Severity.WARNING
+        return Severity.INFO if share >= INFO_PART * limit else None
+
+    def _describe(self, leak: Leak) -> Description:
+        n, total = f"{leak.trained:,}", f"{leak.evaluated:,}"
+        return Description(
+            message=(
+                f"Data leakage: {n} of the {total} different evaluation samples "
+                f"({percent(100 * leak.share)}) were trained on in the last epochs. "
+                "The others never were, so this is no evaluation on the training data."
+            ),
+            value=100.0 * leak.share,
+            threshold=self.threshold,
+            since=leak.step,
+            advice=(
+                "Split first, and only then oversample, augment or cut windows: remove "
+                "duplicates before you split, and keep all copies of a sample, or all "
+                "samples of a person, on one side. Until then, the evaluation promises "
+                "more than new data will show."
+            ),
+        )

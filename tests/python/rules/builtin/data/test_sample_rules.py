@@ -1,0 +1,632 @@
+"""Rules about fingerprints: what they find, and what healthy trainings look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tdbg.modes import EVAL, TRAIN, ModeKeys
+from tdbg.rules import (
+    DataLeakage,
+    RepeatedOrder,
+    SampleCoverage,
+    SamplePairing,
+)
+from tdbg.rules.builtin.data.sample_rule import SampleRule
+from tdbg.rules.engine.sample_ledger import SampleLedger
+from tdbg.rules.samples import SampleFacts
+from tdbg.run.findings import Severity
+from tdbg.run.profile_tables import FINGERPRINT, TABLES
+
+INFO, WARNING = Severity.INFO, Severity.WARNING
+SECOND = 10**9
+ROWS = np.dtype(
+    [
+        *((name, FINGERPRINT[name]) for name in FINGERPRINT.names or ()),
+        ("instance", "U64"),
+        ("worker", "<i4"),
+    ]
+)
+BATCHES = np.dtype(
+    [
+        *(
+            ({"worker": "loader_worker"}.get(name, name), TABLES["loader"][name])
+            for name in TABLES["loader"].names or ()
+        ),
+        ("worker", "<i4"),
+    ]
+)
+SHUFFLED = {
+    "samples": 400,
+    "draws": 400,
+    "batches": 20,
+    "workers": 0,
+    "shuffles": True,
+    "replaces": False,
+    "sampler": "RandomSampler",
+}
+RULES = (DataLeakage, RepeatedOrder, SampleCoverage, SamplePairing)
+Given = Iterable[int] | np.ndarray
+
+
+class Samples:
+    """The fingerprints of a training whose samples are known by numbers.
+
+    Args:
+        loader: What is known of the loader that each batch is from; None: there is
+            none.
+        kind: Of the samples' elements.
+        n_varied: Of 16 samples, how many have different elements.
+    """
+
+    def __init__(
+        self,
+        loader: Mapping[str, Any] | None = None,
+        *,
+        kind: str = "f",
+        n_varied: int = 16,
+    ) -> None:
+        self.random = np.random.default_rng(0)
+        self._hashes = self.random.integers(0, 2**64, 1 << 16, np.uint64)
+        self._classes = self.random.integers(0, 2**64, 1 << 10, np.uint64)
+        self.loader = loader
+        self._kind, self._n_varied = kind, n_varied
+        self._rows: list[tuple[Any, ...]] = []
+        self._given: list[tuple[int, int, int]] = []
+        self._now = 0
+        self.step = -1
+
+    def train(self, samples: Given, labels: Given | None = None, **more: Any) -> None:
+        """Train on samples, with labels or without."""
+        self.step += more.get("call", 0) == 0 and more.get("worker", 0) == 0
+        self._call(np.asarray(samples), labels, TRAIN, **more)
+
+    def evaluate(self, samples: Given, n: int = 50) -> None:
+        """Evaluate samples, batch by batch."""
+        samples = np.asarray(samples)
+        for at in range(0, len(samples), n):
+            self.step += 1
+            self._call(samples[at : at + n], None, EVAL)
+
+    def epoch(self, samples: Given, labels: Mapping[int, int] | None = None) -> None:
+        """Train on samples in batches of 20, in a new order."""
+        order = self.random.permutation(np.asarray(samples))
+        for at in range(0, len(order), 20):
+            batch = order[at : at + 20].tolist()
+            self.train(batch, labels and [labels[i] for i in batch])
+
+    def facts(self, n_bins: int = 1, *, n_workers: int = 1) -> SampleFacts:
+        """Return what is known at the end of the last bin."""
+        rows = np.array(self._rows, ROWS)
+        given = np.zeros(len(self._given), BATCHES)
+        columns = zip(*self._given, strict=True)
+        for name, column in zip(("time", "worker", "samples"), columns, strict=False):
+            given[name] = column
+        loaders = {} if self.loader is None else {(0, 0): self.loader}
+        ledger = SampleLedger()
+        found: Mapping[str, SampleFacts] = {}
+        ends = np.linspace(0, self._now + 2 * SECOND, n_bins + 1).astype(int)
+        for begin, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+            own, batches = (
+                each[(each["time"] >= begin) & (each["time"] < end)]
+                for each in (rows, given)
+            )
+            found = ledger.add(
+                own,
+                batches,
+                end,
+                loaders,
+                n_workers=n_workers,
+                averages=n_workers > 1,
+            )
+        return found["Net"]
+
+    def _call(
+        self,
+        samples: np.ndarray,
+        labels: Given | None,
+        mode: ModeKeys,
+        *,
+        call: int = 0,
+        worker: int = 0,
+        views: Iterable[Given] = (),
+    ) -> None:
+        self._now += SECOND // 100
+        if self.loader is not None and mode is TRAIN:
+            self._given.append((self._now, worker, len(samples)))
+        tensors = {"input/Net_input_0": self._hashes[samples]}
+        for i, view in enumerate(views):
+            tensors[f"input/Net_input_{i + 1}"] = self._hashes[np.asarray(view)]
+        if labels is not None:
+            of_labels = self._classes[np.asarray(list(labels))]
+            tensors["label/CrossEntropyLoss_input_1"] = of_labels
+        for name, hashes in tensors.items():
+            self._now += 1000
+            is_label = name.startswith("label")
+            for first in range(0, len(hashes), 16):
+                own = hashes[first : first + 16]
+                row = {
+                    "time": self._now,
+                    "global_step": self.step,
+                    "hashes": np.resize(own, 16),
+                    "call": call,
+                    "samples": len(hashes),
+                    "first": first,
+                    "row_bytes": 8 if is_label else 256,
+                    "mode": mode.value,
+                    "n": len(own),
+                    "n_varied": 255 if first else min(len(own), self._n_varied),
+                    "kind": ord("i" if is_label else self._kind),
+                    "is_whole": 1,
+                    "reserved": 0,
+                    "instance": name,
+                    "worker": worker,
+                }
+                self._rows.append(tuple(row[column] for column in ROWS.names or ()))
+
+
+def said(facts: SampleFacts, *rules: type[SampleRule]) -> list[tuple[Severity, str]]:
+    """Return what some rules find, or all of them."""
+    verdicts = [each for rule in rules or RULES for each in rule().verdicts(facts)]
+    return [
+        (each.severity, each.describe().message)
+        for each in verdicts
+        if each.severity is not None
+    ]
+
+
+def one(facts: SampleFacts) -> tuple[Severity, str]:
+    """Return the only thing that is found."""
+    (found,) = said(facts)
+    return found
+
+
+# ---- leakage ----------------------------------------------------------------------
+
+
+def test_evaluated_samples_that_were_trained_on_are_leaked() -> None:
+    made = Samples()
+    told = [*range(380, 400), *range(400, 440)]
+    made.random.shuffle(told)
+    for _ in range(3):
+        made.epoch(range(400), dict.fromkeys(range(400), 0))
+        made.evaluate(told, n=20)
+    severity, message = one(made.facts())
+    assert severity is WARNING
+    assert "20 of the 60 different evaluation samples (33%)" in message
+
+
+def test_nearly_all_evaluated_samples_may_be_leaked() -> None:
+    made = Samples()
+    copies = np.repeat(np.arange(400), 3)
+    made.random.shuffle(copies)
+    told, known = copies[:300], copies[300:]
+    for _ in range(3):
+        made.epoch(known)
+        made.evaluate(told, n=300)
+    severity, message = one(made.facts())
+    assert severity is WARNING
+    assert "Data leakage" in message
+
+
+def test_few_leaked_samples_are_an_info_and_tokens_need_more() -> None:
+    for kind, n, expected in (("f", 8, INFO), ("i", 40, INFO), ("i", 120, WARNING)):
+        made = Samples(kind=kind)
+        told = made.random.permutation([*range(n), *range(1000, 1200 - n)])
+        for _ in range(3):
+            made.epoch(range(400))
+        made.evaluate(told)
+        assert one(made.facts())[0] is expected
+
+
+def leaked_in_bins(n_bins: int) -> SampleFacts:
+    made = Samples()
+    told = made.random.permutation([*range(60), *range(1000, 1040)])
+    for _ in range(4):
+        made.epoch(range(400))
+        made.evaluate(told)
+    return made.facts(n_bins)
+
+
+def test_bins_do_not_change_what_is_leaked() -> None:
+    leaks = [leaked_in_bins(n).leak for n in (1, 2, 7)]
+    assert leaks[0] is not None
+    assert leaks[0].trained == 60
+    assert all(leak is not None and leak.trained == 60 for leak in leaks)
+
+
+def held_out(made: Samples) -> None:
+    for _ in range(4):
+        made.epoch(range(400))
+        made.evaluate(range(400, 600))
+
+
+def all_of_the_training_data(made: Samples) -> None:
+    for _ in range(4):
+        made.epoch(range(400))
+        made.evaluate(range(400))
+        made.evaluate(range(400, 600))
+
+
+def part_of_the_training_data(made: Samples) -> None:
+    for _ in range(4):
+        made.epoch(range(400))
+        made.evaluate(range(100))
+
+
+def both_sets_in_one_batch(made: Samples) -> None:
+    for _ in range(4):
+        made.epoch(range(400))
+        made.evaluate([*range(100), *range(400, 500)], n=200)
+
+
+def the_whole_dataset_shuffled(made: Samples) -> None:
+    for _ in range(4):
+        made.epoch(range(400))
+        made.evaluate(made.random.permutation(500))
+
+
+def training_data_in_the_first_epoch(made: Samples) -> None:
+    order = made.random.permutation(4000)
+    for i, batch in enumerate(order.reshape(-1, 20)):
+        made.train(batch)
+        if i % 20 == 0:
+            made.evaluate(made.random.integers(0, 4000, 200))
+
+
+def folds(made: Samples) -> None:
+    for fold in range(5):
+        told = np.arange(80 * fold, 80 * fold + 80)
+        for _ in range(4):
+            made.epoch(np.setdiff1d(np.arange(400), told))
+            made.evaluate(made.random.permutation(told), n=20)
+
+
+def random_splits(made: Samples) -> None:
+    for _ in range(5):
+        order = made.random.permutation(400)
+        for _ in range(5):
+            made.epoch(order[80:])
+            made.evaluate(order[:80], n=20)
+
+
+def states_of_a_game(made: Samples) -> None:
+    seen: list[int] = []
+    for step in range(600):
+        state = int(made.random.integers(0, 40)) + step
+        made.evaluate(state + np.arange(8) % (1 + step % 3))
+        seen.append(state)
+        made.train(made.random.choice(seen, 20))
+
+
+def online_learning(made: Samples) -> None:
+    for i in range(200):
+        batch = np.arange(20 * i, 20 * i + 20)
+        made.evaluate(batch)
+        made.train(batch)
+
+
+def drawn_by_weights(made: Samples) -> None:
+    weights = np.where(np.arange(4000) < 200, 20.0, 1.0)
+    for i in range(600):
+        made.train(made.random.choice(4000, 20, p=weights / weights.sum()))
+        if i % 50 == 0:
+            made.evaluate(made.random.integers(0, 4000, 400))
+
+
+def a_growing_pool(made: Samples) -> None:
+    for n in range(100, 400, 50):
+        for _ in range(4):
+            made.epoch(range(n))
+        made.evaluate(made.random.permutation(1000))
+
+
+def easy_ones_first(made: Samples) -> None:
+    for n in (200, 300, 400):
+        for _ in range(4):
+            made.epoch(range(n))
+            made.evaluate(range(1000, 1200))
+
+
+def a_graph(made: Samples) -> None:
+    for _ in range(40):
+        made.train(range(300))
+        made.evaluate(range(300), n=300)
+
+
+def augmented(made: Samples) -> None:
+    for i in range(20):
+        made.epoch(1000 + 400 * i + np.arange(400))
+        made.evaluate(range(400))
+
+
+def made_of_noise(made: Samples) -> None:
+    for i in range(200):
+        made.train(range(20), [1] * 20)
+        made.train(100 + 20 * i + np.arange(20), [0] * 20, call=1)
+
+
+def memory_of_games(made: Samples) -> None:
+    for i in range(600):
+        made.train(made.random.integers(max(0, i - 200), i + 20, 20))
+
+
+def windows_of_text(made: Samples) -> None:
+    for i in range(300):
+        made.train(made.random.integers(0, 30_000, 20))
+        if i % 30 == 0:
+            made.evaluate(30_000 + made.random.integers(0, 5000, 200))
+
+
+def examples_in_context(made: Samples) -> None:
+    for i in range(200):
+        made.train(20 * i + np.arange(20), made.random.integers(0, 5, 20))
+        if i % 20 == 0:
+            made.evaluate(20_000 + 20 * i + np.arange(20))
+
+
+HEALTHY: list[Callable[[Samples], None]] = [
+    *(held_out, all_of_the_training_data, part_of_the_training_data),
+    *(both_sets_in_one_batch, the_whole_dataset_shuffled, folds, random_splits),
+    *(training_data_in_the_first_epoch, states_of_a_game, online_learning),
+    *(drawn_by_weights, a_growing_pool, easy_ones_first, a_graph, augmented),
+    *(made_of_noise, memory_of_games, windows_of_text, examples_in_context),
+]
+
+
+@pytest.mark.parametrize("training", HEALTHY, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("loader", [None, SHUFFLED], ids=["by hand", "loader"])
+def test_nothing_is_said_of_a_healthy_training(
+    training: Callable[[Samples], None], loader: Mapping[str, Any] | None
+) -> None:
+    for n_bins in (1, 5):
+        made = Samples(loader and {**loader, "samples": None})
+        training(made)
+        assert said(made.facts(n_bins)) == []
+
+
+def test_samples_that_may_be_equal_by_chance_are_not_compared() -> None:
+    made = Samples(SHUFFLED, n_varied=4)
+    told = made.random.permutation([*range(60), *range(1000, 1040)])
+    for _ in range(4):
+        made.epoch(made.random.integers(0, 4, 400), dict(enumerate(range(4))))
+        made.evaluate(told)
+    assert said(made.facts(), DataLeakage, SampleCoverage, SamplePairing) == []
+
+
+# ---- order ------------------------------------------------------------------------
+
+
+def in_one_order(loader: Mapping[str, Any] | None, n: int = 20) -> SampleFacts:
+    made = Samples(loader)
+    for _ in range(4):
+        for batch in np.arange(20 * n).reshape(n, 20):
+            made.train(batch)
+    return made.facts(3)
+
+
+def test_a_fixed_order_is_an_info() -> None:
+    for loader in (None, {**SHUFFLED, "shuffles": False}):
+        severity, message = one(in_one_order(loader))
+        assert severity is INFO
+        assert "20 batches, 4 times" in message
+
+
+def test_a_fixed_order_is_a_warning_where_the_loader_is_to_shuffle() -> None:
+    assert one(in_one_order(SHUFFLED))[0] is WARNING
+    facts = in_one_order({**SHUFFLED, "sampler": "DistributedSampler"})
+    (verdict,) = RepeatedOrder().verdicts(facts)
+    assert "set_epoch" in str(verdict.describe().advice)
+
+
+def test_a_loader_that_is_read_once_does_not_claim_to_shuffle_later() -> None:
+    made = Samples(SHUFFLED)
+    for epoch in range(4):
+        for batch in np.arange(400).reshape(20, 20):
+            made.train(batch)
+        if epoch == 0:
+            made.loader, loader = None, made.loader
+    made.loader = loader
+    assert said(made.facts(), RepeatedOrder)[0][0] is INFO
+
+
+def test_a_few_fixed_batches_are_no_epochs() -> None:
+    assert said(in_one_order(None, n=1)) == []
+    assert said(in_one_order(None, n=3)) == []
+
+
+# ---- coverage ---------------------------------------------------------------------
+
+
+def test_few_samples_of_a_large_dataset_are_an_info() -> None:
+    made = Samples({**SHUFFLED, "samples": 4000, "draws": 4000, "batches": 200})
+    for _ in range(40):
+        made.train(made.random.integers(0, 7, 20))
+    severity, message = one(made.facts(3))
+    assert severity is INFO
+    assert "7 in 800 draws from a dataset with 4,000" in message
+
+
+def test_draws_with_replacement_repeat_some() -> None:
+    made = Samples({**SHUFFLED, "replaces": True, "draws": 4000})
+    for _ in range(200):
+        made.train(made.random.integers(0, 400, 20))
+    assert said(made.facts()) == []
+    found = made.facts().coverage
+    assert found is not None
+    assert found.expected == pytest.approx(400, abs=1)
+
+
+def test_workers_that_draw_the_same_numbers_are_a_warning() -> None:
+    made = Samples({**SHUFFLED, "workers": 4, "samples": 10_000, "draws": 10_000})
+    for i in range(12):
+        for _ in range(4):
+            made.train(20 * i + np.arange(20), [0] * 20)
+    severity, message = one(made.facts())
+    assert severity is WARNING
+    assert "4 equal ones in a row" in message
+
+
+def test_a_dataset_that_is_repeated_is_no_news() -> None:
+    made = Samples({**SHUFFLED, "samples": 1200, "draws": 1200, "batches": 60})
+    for _ in range(3):
+        made.epoch(np.repeat(np.arange(400), 3))
+    assert said(made.facts()) == []
+
+
+def test_coordinates_that_are_the_same_in_each_batch_have_other_labels() -> None:
+    made = Samples({**SHUFFLED, "samples": 1000, "draws": 1000})
+    for i in range(50):
+        made.train(range(20), np.arange(20 * i, 20 * i + 20) % 1000)
+    assert said(made.facts(), SampleCoverage) == []
+
+
+# ---- ranks ------------------------------------------------------------------------
+
+
+def of_ranks(draw: Callable[[int, int], Given], n_ranks: int = 2) -> SampleFacts:
+    made = Samples()
+    for i in range(40):
+        for rank in range(n_ranks):
+            made.train(draw(i, rank), worker=rank)
+    return made.facts(3, n_workers=n_ranks)
+
+
+def test_ranks_with_equal_batches_are_a_warning() -> None:
+    severity, message = one(of_ranks(lambda i, _: 20 * i + np.arange(20)))
+    assert severity is WARNING
+    assert "equal on 2 ranks at each of" in message
+
+
+def test_ranks_that_shuffle_all_data_share_samples() -> None:
+    orders = [np.random.default_rng(rank).permutation(800) for rank in range(2)]
+    found = one(of_ranks(lambda i, rank: orders[rank][20 * i : 20 * i + 20]))
+    assert found[0] is INFO
+    assert found[1].startswith("The ranks share samples")
+
+
+def test_ranks_that_share_the_data_are_sound() -> None:
+    order = np.random.default_rng(0).permutation(1600)
+    padded = np.concatenate([order, order[:20]])
+    found = of_ranks(lambda i, rank: padded[40 * i + rank : 40 * i + 40 + rank : 2])
+    assert found.shares is not None
+    assert found.shares.steps >= 35
+    assert said(found) == []
+
+
+def test_some_ranks_that_have_equal_batches_may_share_a_model() -> None:
+    facts = of_ranks(lambda i, rank: 800 * (rank // 2) + 20 * i + np.arange(20), 4)
+    assert [severity for severity, _ in said(facts)] == [INFO]
+
+
+# ---- pairs ------------------------------------------------------------------------
+
+
+def of_views(step: Callable[[Samples, np.ndarray], None]) -> SampleFacts:
+    made = Samples()
+    for i in range(30):
+        step(made, 40 * i + np.arange(20))
+    return made.facts(2)
+
+
+def halves(made: Samples, x: np.ndarray) -> None:
+    made.train([*x, *x])
+
+
+def inputs(made: Samples, x: np.ndarray) -> None:
+    made.train(x, views=[x])
+
+
+def calls(made: Samples, x: np.ndarray) -> None:
+    made.train(x)
+    made.train(x, x % 7, call=1)
+
+
+@pytest.mark.parametrize("step", [halves, inputs, calls])
+def test_equal_views_are_an_info(step: Callable[[Samples, np.ndarray], None]) -> None:
+    severity, message = one(of_views(step))
+    assert severity is INFO
+    assert "steps in a row" in message
+
+
+def two_views(made: Samples, x: np.ndarray) -> None:
+    made.train([*x, *(x + 20)])
+
+
+def other_input(made: Samples, x: np.ndarray) -> None:
+    made.train(x, views=[x + 20])
+
+
+def sharpness(made: Samples, x: np.ndarray) -> None:
+    made.train(x, x % 7)
+    made.train(x, x % 7, call=1)
+
+
+@pytest.mark.parametrize("step", [two_views, other_input, sharpness])
+def test_other_views_are_sound(step: Callable[[Samples, np.ndarray], None]) -> None:
+    assert said(of_views(step)) == []
+
+
+# ---- labels -----------------------------------------------------------------------
+
+
+def labelled(draw: Callable[[Samples, int, np.ndarray], Given]) -> SampleFacts:
+    made = Samples()
+    for epoch in range(8):
+        for batch in made.random.permutation(400).reshape(20, 20):
+            made.train(batch, draw(made, epoch, batch))
+    return made.facts(4)
+
+
+@pytest.mark.parametrize("n_classes", [2, 10])
+def test_labels_that_are_shuffled_apart_are_a_warning(n_classes: int) -> None:
+    random = np.random.default_rng(1)
+    facts = labelled(lambda _, __, batch: random.integers(0, n_classes, len(batch)))
+    severity, message = one(facts)
+    assert severity is WARNING
+    assert message.startswith("Labels do not belong to their inputs")
+
+
+def own(_: Samples, __: int, batch: np.ndarray) -> Given:
+    return batch % 10
+
+
+def at_random_for_good(_: Samples, __: int, batch: np.ndarray) -> Given:
+    return batch * 7919 % 10
+
+
+def noisy(made: Samples, _: int, batch: np.ndarray) -> Given:
+    other = made.random.integers(0, 10, len(batch))
+    return np.where(made.random.random(len(batch)) < 0.3, other, batch % 10)
+
+
+def flipped(made: Samples, _: int, batch: np.ndarray) -> Given:
+    return (batch + (made.random.random(len(batch)) < 0.2)) % 2
+
+
+def of_tasks_in_turn(_: Samples, epoch: int, batch: np.ndarray) -> Given:
+    return batch // [1, 7, 40][epoch % 3] % 10
+
+
+def places(_: Samples, __: int, batch: np.ndarray) -> Given:
+    return np.arange(len(batch))
+
+
+@pytest.mark.parametrize(
+    "draw", [own, at_random_for_good, noisy, flipped, of_tasks_in_turn, places]
+)
+def test_labels_that_are_meant_are_sound(
+    draw: Callable[[Samples, int, np.ndarray], Given],
+) -> None:
+    assert said(labelled(draw)) == []
+
+
+def test_actions_in_a_game_change() -> None:
+    made = Samples()
+    for _ in range(400):
+        states = made.random.geometric(0.05, 20)
+        made.train(states, made.random.integers(0, 4, 20))
+    assert said(made.facts()) == []
