@@ -1,17 +1,50 @@
-"""What the fingerprints of a run say about its samples: values that rules judge.
+"""Samples as their fingerprints show them: facts for rules, batches, and what came.
 
-Implements docs/fingerprints.md, "What rules find in them".
+Implements docs/fingerprints.md, "What rules find in them".  ``SampleFacts`` are what
+rules judge; the engine folds them up from batches and the samples that it has seen.
 
-Thread safety: immutable values.
+Thread safety: facts and batches are read-only; ``SeenSamples`` belong to one thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Draws", "Leak", "Order", "Pairing", "SampleFacts", "Shares"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Bools",
+    "Draws",
+    "Hashes",
+    "Ints",
+    "Leak",
+    "Order",
+    "Pairing",
+    "SampleBatch",
+    "SampleFacts",
+    "SeenSamples",
+    "Shares",
+    "batches_of",
+    "ended_calls",
+    "mixed",
+]
+
+Rows = NDArray[np.void]
+Hashes = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+# A batch has samples of numbers if this share of those that were looked at have 6
+# different elements or more: others may be equal by chance.
+VARIED = 0.9
+# What ``n_varied`` says where nobody looked.
+NOT_LOOKED = 255
+
+
+# ---- facts ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +82,7 @@ class Leak:
 
     @property
     def share(self) -> float:
-        """Of the samples, those that were trained on."""
+        """The share of the samples that were trained on."""
         return self.trained / self.evaluated
 
 
@@ -146,3 +179,245 @@ class SampleFacts:
     pairing: Pairing = field(default_factory=Pairing)
     trained: int = 0
     evaluated: int = 0
+
+
+# ---- batches ----------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class SampleBatch:
+    """One call of a model, on a rank.
+
+    Attributes:
+        model: Its name.
+        inputs: The hashes of each input that has as many samples as the first.
+        labels: Those of its labels by loss; a loss that was called twice has none.
+        samples: How many samples the call had, of which the first are hashed.
+        is_aligned: Whether all inputs have as many samples.
+        is_varied: Whether its samples are unlikely to be equal by chance.
+        is_whole: Whether all of their bytes are hashed.
+        kind: Of the first input's elements, as NumPy's letter.
+        loader: Number of the loader that the batch is from; -1: unknown.
+    """
+
+    worker: int
+    step: int
+    mode: int
+    call: int
+    time: int
+    model: str
+    inputs: list[Hashes]
+    labels: dict[str, Hashes]
+    has_labels: bool
+    classes: frozenset[str]
+    samples: int
+    is_aligned: bool
+    is_varied: bool
+    is_whole: bool
+    kind: str
+    loader: int = -1
+    keys: Hashes = field(init=False)
+
+    def __post_init__(self) -> None:
+        keys = self.inputs[0]
+        for more in self.inputs[1:]:
+            keys = mixed(keys, more)
+        self.keys = keys
+
+    @property
+    def labelled(self) -> Hashes:
+        """The samples, each with its labels."""
+        keys = self.keys
+        for name in sorted(self.labels):
+            if len(self.labels[name]) == len(keys):
+                keys = mixed(keys, self.labels[name])
+        return keys
+
+
+def mixed(one: Hashes, other: Hashes) -> Hashes:
+    """Return a hash of each pair of hashes."""
+    found: Hashes = one * np.uint64(0x9E3779B97F4A7C15) + (other ^ (other >> 29))
+    return found
+
+
+def ended_calls(rows: Rows, until: int) -> tuple[Rows, Rows]:
+    """Return the rows of calls that have ended, and those of a rank's last call.
+
+    That of a rank may go on after *until*, if it has rows from then on.
+    """
+    goes_on = np.zeros(len(rows), np.bool_)
+    for worker in np.unique(rows["worker"]).tolist():
+        own = np.flatnonzero(rows["worker"] == worker)
+        last = rows[own[rows["time"][own].argmax()]]
+        if last["time"] >= until:
+            is_last = rows["worker"] == worker
+            for column in ("global_step", "mode", "call"):
+                is_last &= rows[column] == last[column]
+            goes_on |= is_last
+    return rows[~goes_on], rows[goes_on]
+
+
+def batches_of(rows: Rows) -> Iterator[SampleBatch]:
+    """Yield the calls, rank by rank, in the order in which they began."""
+    names, numbers = np.unique(rows["instance"], return_inverse=True)
+    instances = [str(name) for name in names]
+    order = np.lexsort(
+        [
+            *(rows["first"], rows["time"], numbers),
+            *(rows["call"], rows["mode"], rows["global_step"], rows["worker"]),
+        ]
+    )
+    rows, numbers = rows[order], numbers[order]
+    key = rows[["worker", "global_step", "mode", "call"]]
+    begins = np.flatnonzero(np.r_[True, key[1:] != key[:-1]][: len(rows)]).tolist()
+    for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
+        batch = _batch(rows[begin:end], numbers[begin:end], instances)
+        if batch is not None:
+            yield batch
+
+
+def _batch(rows: Rows, numbers: Ints, instances: list[str]) -> SampleBatch | None:
+    inputs: list[tuple[str, Rows]] = []
+    labels: dict[str, Rows] = {}
+    begins = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]]).tolist()
+    for begin, end in zip(begins, [*begins[1:], len(rows)], strict=True):
+        name, own = instances[numbers[begin]], rows[begin:end]
+        if name.startswith("label/"):
+            labels[name] = own
+        elif "_input_" in name:
+            inputs.append((name, own))
+    if not inputs or not inputs[0][0].endswith("_input_0"):
+        return None
+    first = inputs[0][1]
+    n = int(first["samples"][0])
+    model = inputs[0][0].removeprefix("input/").rpartition("_input_")[0]
+    same = [own for _, own in inputs if int(own["samples"][0]) == n]
+    hashes = [_hashes(own) for own in same if _comes_once(own)]
+    lengths = {len(each) for each in hashes}
+    if len(lengths) != 1 or not hashes:
+        return None
+    once = {name: own for name, own in labels.items() if _comes_once(own)}
+    return SampleBatch(
+        worker=int(first["worker"][0]),
+        step=int(first["global_step"][0]),
+        mode=int(first["mode"][0]),
+        call=int(first["call"][0]),
+        time=int(first["time"][0]),
+        model=model,
+        inputs=hashes,
+        labels={name: _hashes(own) for name, own in once.items()},
+        has_labels=bool(labels),
+        classes=frozenset(name for name, own in once.items() if _is_class(own)),
+        samples=n,
+        is_aligned=len(same) == len(inputs) and len(hashes) == len(inputs),
+        is_varied=any(map(_is_varied, same)),
+        is_whole=bool(first["is_whole"][0]),
+        kind=chr(int(first["kind"][0])),
+    )
+
+
+def _hashes(rows: Rows) -> Hashes:
+    held = np.arange(rows["hashes"].shape[1]) < rows["n"][:, np.newaxis]
+    found: Hashes = rows["hashes"][held]
+    return found
+
+
+def _comes_once(rows: Rows) -> bool:
+    """Whether a tensor was hashed once in its call; a loss may be called twice."""
+    return int((rows["first"] == 0).sum()) == 1
+
+
+def _is_class(rows: Rows) -> bool:
+    return int(rows["row_bytes"][0]) <= 8 and chr(int(rows["kind"][0])) in "iu"
+
+
+def _is_varied(rows: Rows) -> bool:
+    varied = int(rows["n_varied"][0])
+    return varied != NOT_LOOKED and varied >= VARIED * int(rows["n"][0])
+
+
+# ---- samples that were seen -------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """Different samples, sorted, with what is known of their draws."""
+
+    keys: Hashes
+    last: Ints
+    count: Ints
+
+
+class SeenSamples:
+    """The draws of samples: when each was drawn last, and how often.
+
+    Sorted runs, of which neighbours that are about as long are merged.
+    """
+
+    def __init__(self) -> None:
+        self.n_draws = 0
+        self._runs: list[_Run] = []
+        # The draws that brought a new sample, ascending.
+        self._firsts: list[Ints] = []
+        self.n_distinct = 0
+
+    def add(self, keys: Hashes) -> Bools:
+        """Draw samples; return which of them come for the first time."""
+        if not len(keys):
+            return np.zeros(0, np.bool_)
+        draws = self.n_draws + np.arange(len(keys))
+        self.n_draws += len(keys)
+        known, begins, count = np.unique(keys, return_index=True, return_counts=True)
+        backwards = np.unique(keys[::-1], return_index=True)[1]
+        is_new = np.zeros(len(keys), np.bool_)
+        is_new[begins[self.known(known)[0] < 0]] = True
+        self.n_distinct += int(is_new.sum())
+        self._firsts.append(draws[is_new])
+        self._runs.append(_Run(known, draws[len(keys) - 1 - backwards], count))
+        while len(self._runs) > 1 and 2 * len(self._runs[-1].keys) >= len(
+            self._runs[-2].keys
+        ):
+            late, early = self._runs.pop(), self._runs.pop()
+            self._runs.append(_merged(early, late))
+        return is_new
+
+    def known(self, keys: Hashes) -> tuple[Ints, Ints]:
+        """Return when each of some samples was drawn last, and how often.
+
+        One that was never drawn: -1 and 0.
+        """
+        last, count = np.full(len(keys), -1, np.int64), np.zeros(len(keys), np.int64)
+        for run in self._runs:
+            at = np.minimum(np.searchsorted(run.keys, keys), len(run.keys) - 1)
+            is_here = run.keys[at] == keys
+            last = np.maximum(last, np.where(is_here, run.last[at], -1))
+            count += np.where(is_here, run.count[at], 0)
+        return last, count
+
+    def n_new_since(self, draw: int) -> int:
+        """Return how many samples came for the first time from one draw on."""
+        if len(self._firsts) > 1:
+            self._firsts = [np.concatenate(self._firsts)]
+        firsts = self._firsts[0] if self._firsts else np.zeros(0, np.int64)
+        return len(firsts) - int(np.searchsorted(firsts, draw))
+
+    def counts(self) -> Ints:
+        """Return how often each sample was drawn."""
+        while len(self._runs) > 1:
+            late, early = self._runs.pop(), self._runs.pop()
+            self._runs.append(_merged(early, late))
+        return self._runs[0].count if self._runs else np.zeros(0, np.int64)
+
+
+def _merged(early: _Run, late: _Run) -> _Run:
+    keys = np.concatenate([early.keys, late.keys])
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    begins = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+    last = np.concatenate([early.last, late.last])[order]
+    count = np.concatenate([early.count, late.count])[order]
+    return _Run(
+        keys[begins],
+        np.maximum.reduceat(last, begins),
+        np.add.reduceat(count, begins),
+    )

@@ -18,17 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import EVALUATION, TRAINING
-from tdbg.rules.engine.sample_batches import (
+from tdbg.rules.profile import Rows
+from tdbg.rules.samples import (
     Bools,
+    Draws,
     Hashes,
     Ints,
+    Leak,
+    Order,
+    Pairing,
     SampleBatch,
+    SampleFacts,
     SeenSamples,
+    Shares,
     batches_of,
+    ended_calls,
     mixed,
 )
-from tdbg.rules.profile import Rows
-from tdbg.rules.samples import Draws, Leak, Order, Pairing, SampleFacts, Shares
 
 __all__ = ["SampleLedger"]
 
@@ -257,7 +263,11 @@ class _Views:
         if not batch.is_varied or n < MIN_MIXED or len(np.unique(keys)) < n // 2:
             return ""
         inputs = batch.inputs
-        if len(inputs) > 1 and batch.kind == "f" and _equal(inputs[0], inputs[1]):
+        if (
+            len(inputs) > 1
+            and batch.kind == "f"
+            and np.array_equal(inputs[0], inputs[1])
+        ):
             return "inputs"
         is_second = (
             before is not None
@@ -268,20 +278,16 @@ class _Views:
         if is_second and before is not None:
             # A step that calls the model again for another loss has labels for both.
             is_pair = batch.has_labels and not before.has_labels
-            return "calls" if is_pair and _equal(keys, before.keys) else ""
+            return "calls" if is_pair and np.array_equal(keys, before.keys) else ""
         half = n // 2
         is_even = n == batch.samples and n == 2 * half and n >= 2 * MIN_MIXED
         if (
             is_even
             and len(np.unique(keys)) <= half
-            and _equal(keys[:half], keys[half:])
+            and np.array_equal(keys[:half], keys[half:])
         ):
             return "halves"
         return "" if batch.has_labels else "wait"
-
-
-def _equal(one: Hashes, other: Hashes) -> bool:
-    return len(one) == len(other) and bool((one == other).all())
 
 
 class _Sources:
@@ -349,7 +355,7 @@ class _Sources:
 
 
 class _Model:
-    """What is kept of the samples of one model."""
+    """The samples of one model, as far as they are remembered."""
 
     def __init__(self) -> None:
         self.trained, self._evaluated = SeenSamples(), SeenSamples()
@@ -550,7 +556,7 @@ class SampleLedger:
         rows = rows[rows["worker"] < MOST_RANKS]
         if self._waiting is not None and len(self._waiting):
             rows = np.concatenate([self._waiting, rows])
-        rows, self._waiting = _ended(rows, end_ns - LATE_NS)
+        rows, self._waiting = ended_calls(rows, end_ns - LATE_NS)
         if not len(rows):
             return self._facts
         found = sorted(batches_of(rows), key=lambda each: (each.time, each.worker))
@@ -577,20 +583,3 @@ class SampleLedger:
             if samples == batch.samples:
                 found = loader
         return found
-
-
-def _ended(rows: Rows, until: int) -> tuple[Rows, Rows]:
-    """Return the rows of calls that have ended, and those of a rank's last call.
-
-    That of a rank may go on after *until*, if it has rows from then on.
-    """
-    goes_on = np.zeros(len(rows), np.bool_)
-    for worker in np.unique(rows["worker"]).tolist():
-        own = np.flatnonzero(rows["worker"] == worker)
-        last = rows[own[rows["time"][own].argmax()]]
-        if last["time"] >= until:
-            is_last = rows["worker"] == worker
-            for column in ("global_step", "mode", "call"):
-                is_last &= rows[column] == last[column]
-            goes_on |= is_last
-    return rows[~goes_on], rows[goes_on]

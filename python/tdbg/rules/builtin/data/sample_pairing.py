@@ -74,10 +74,11 @@ class SamplePairing(SampleRule):
     def _of_labels(self, pairing: Pairing) -> Description:
         return Description(
             message=(
-                "Labels do not belong to their inputs: of samples that came again, "
-                f"{percent(100 * pairing.relabelled)} had another label, as of labels "
-                f"drawn at random {percent(100 * pairing.by_chance)} would, and later "
-                f"still others ({pairing.recurring:,} samples)."
+                "Labels do not belong to their inputs: "
+                f"{percent(100 * pairing.relabelled)} of samples that came again had "
+                "another label, as labels drawn at random would "
+                f"({percent(100 * pairing.by_chance)}), and later still others "
+                f"({pairing.recurring:,} samples)."
             ),
             value=100.0 * pairing.relabelled,
             threshold=self.threshold * pairing.by_chance,
