@@ -10,6 +10,7 @@ from tdbg.rules.builtin.data.sample_rule import SampleRule, SampleVerdict
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.samples import Leak, SampleFacts
+from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity
 
@@ -43,6 +44,11 @@ class DataLeakage(SampleRule):
     def first_verdict(self) -> str:
         """The data that a first verdict needs."""
         return "an evaluation, and each training sample twice"
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that nothing is evaluated, if so."""
+        lacking = SampleRule.inapplicable(self, training)
+        return lacking or ("" if training.is_evaluated else NOT_EVALUATED)
 
     def verdicts(self, facts: SampleFacts) -> Iterator[SampleVerdict]:
         """Judge the pass of evaluation with the most samples that were trained on."""
