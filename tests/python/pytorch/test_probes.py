@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import tdbg
 import tdbg.pytorch as td
 from tdbg.hooks.pytorch.checks import quiet_copy
+from tdbg.hooks.pytorch.checks.outside_effects import ModelSurvey
 from tdbg.run.observations import Fault, Observation
 from torch_helpers import digits
 
@@ -296,11 +297,21 @@ def test_a_probe_records_nothing(tmp_path: Path) -> None:
 
 def test_the_model_is_copied_with_its_plain_tensors() -> None:
     model = nn.utils.parametrizations.weight_norm(nn.Linear(4, 2))
-    copied = quiet_copy.QuietCopy(model)
+    copied = quiet_copy.QuietCopy(model, ModelSurvey(model))
     x = torch.ones(3, 4)
     with copied.silence():
         answered = copied((x,), {})
     assert torch.equal(answered, copy.deepcopy(model).eval()(x).detach())
+
+
+def test_sparse_inputs_are_left_alone(run_dir: Path) -> None:
+    class OfGraphs(nn.Linear):
+        def forward(self, x: Tensor, edges: Any = None) -> Tensor:
+            return edges @ super().forward(x)
+
+    model, edges = OfGraphs(64, 10), torch.eye(16).to_sparse()
+    observed = train(run_dir, model, n_steps=4, called=lambda x: model(x, edges))
+    assert reasons(observed) == {"its inputs hold a sparse or a nested tensor"}
 
 
 def test_inputs_that_are_no_tensors_are_left_alone(run_dir: Path) -> None:

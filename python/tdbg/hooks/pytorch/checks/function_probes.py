@@ -30,6 +30,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.outside_effects import ModelSurvey
 from tdbg.hooks.pytorch.checks.probe_batch import (
     LEAST_ROWS,
     FirstBatch,
@@ -37,7 +38,7 @@ from tdbg.hooks.pytorch.checks.probe_batch import (
     ModelCall,
     Unsuitable,
 )
-from tdbg.hooks.pytorch.checks.quiet_copy import QuietCopy
+from tdbg.hooks.pytorch.checks.quiet_copy import QuietCopy, short
 from tdbg.hooks.pytorch.functions.followed_functions import followed
 from tdbg.hooks.pytorch.model.call_context import is_in_transform
 from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA
@@ -137,7 +138,7 @@ class FunctionProbes:
         except Unsuitable as reason:
             self._refuse(str(reason))
         except Exception as error:
-            self._refuse(f"tdbg failed: {error!r}")
+            self._refuse(f"tdbg failed: {type(error).__name__}: {short(error)}")
         finally:
             self._session.spend_once(time.perf_counter_ns() - start)
 
@@ -161,7 +162,7 @@ class FunctionProbes:
             msg = "no call of it was seen outside of a compiled graph"
             raise Unsuitable(msg)
         _refuse_ranks()
-        copied = QuietCopy(model)
+        copied = QuietCopy(model, ModelSurvey(model))
         with copied.silence(), followed.by_nobody(), self._batch.autocast():
             probe = _Probe(copied, self._batch)
             found = [*probe.findings()]

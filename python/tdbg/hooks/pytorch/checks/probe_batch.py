@@ -148,6 +148,9 @@ class FirstBatch:
             if not isinstance(each, _PLAIN):
                 msg = f"its inputs hold a {type(each).__name__}"
                 raise Unsuitable(msg)
+            if isinstance(each, torch.Tensor) and _is_odd(each):
+                msg = "its inputs hold a sparse or a nested tensor"
+                raise Unsuitable(msg)
         if not call.tensors():
             msg = "its inputs hold no tensors"
             raise Unsuitable(msg)
@@ -232,6 +235,11 @@ def is_array(value: object) -> bool:
 def is_whole(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has whole numbers."""
     return tensor.dtype in {torch.int64, torch.int32, torch.int16, torch.uint8}
+
+
+def _is_odd(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor has no elements that can be taken by their places."""
+    return tensor.layout is not torch.strided or bool(tensor.is_nested)
 
 
 def _some(call: ModelCall, n: int) -> ModelCall:

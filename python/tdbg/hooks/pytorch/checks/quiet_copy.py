@@ -12,16 +12,14 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import copy
-import enum
-import functools
 import inspect
+import math
 import random
 import sys
-import types
-import weakref
+import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -31,37 +29,13 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 
+from tdbg.hooks.pytorch.checks.outside_effects import ModelSurvey
 from tdbg.hooks.pytorch.checks.probe_batch import Unsuitable
-from tdbg.hooks.pytorch.model.module_tree import class_name
 
-__all__ = ["QuietCopy"]
+__all__ = ["QuietCopy", "short"]
 
-MOST_BYTES = 64 << 20
-"""Of all tensors and arrays of a model that is copied."""
-# Objects beside its modules, and how deep they may lie.
-_MOST_OBJECTS, _DEEPEST = 20_000, 12
-_DEVICES = frozenset({"cpu", "cuda"})
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum)
-_PLAIN_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-# Copied as a reference to the same object; calls of what they refer to are seen.
-_SHARED = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-    weakref.ref,
-    property,
-)
-_GENERATORS = (
-    torch.Generator,
-    random.Random,
-    np.random.Generator,
-    np.random.RandomState,
-)
-_CONTAINERS = (list, tuple, set, frozenset, collections.deque)
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-# Attributes of every module that are looked at by themselves.
-_OWN = frozenset(vars(nn.Module()))
+MOST_SECONDS = 2.0
+"""Of all calls of a copy together; an operation after that is not begun."""
 _GLOBAL_HOOKS = tuple(name for name in vars(modules) if name.startswith("_global_"))
 
 
@@ -70,6 +44,7 @@ class QuietCopy:
 
     Args:
         model: The model; not kept alive.
+        survey: What is known of it.
 
     Attributes:
         random: Names of random functions that calls have called.
@@ -79,9 +54,10 @@ class QuietCopy:
         Unsuitable: If it cannot be copied.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, survey: ModelSurvey) -> None:
         self.random: set[str] = set()
-        self._watched = _Watched(_Survey(model).tensors, self.random)
+        constants = survey.read_code()
+        self._watched = _Watched(survey.tensors, constants, self.random)
         # The originals stay out of the copy, if they were made by an operation.
         made = {
             id(value): value.detach().clone()
@@ -92,8 +68,9 @@ class QuietCopy:
         try:
             self.module = copy.deepcopy(model, made)
         except Exception as error:
-            msg = f"it cannot be copied ({type(error).__name__}: {_short(error)})"
+            msg = f"it cannot be copied ({type(error).__name__}: {short(error)})"
             raise Unsuitable(msg) from error
+        survey.refuse_shared(self.module)
         self.module.eval()
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -108,7 +85,7 @@ class QuietCopy:
         except Unsuitable:
             raise
         except Exception as error:
-            msg = f"a call in eval() raises {type(error).__name__}: {_short(error)}"
+            msg = f"a call in eval() raises {type(error).__name__}: {short(error)}"
             raise Unsuitable(msg) from error
 
     @contextlib.contextmanager
@@ -118,6 +95,7 @@ class QuietCopy:
         with (
             _same_random_numbers({each for each in devices if each.type == "cuda"}),
             _without_global_hooks(),
+            _without_warnings(),
             _eager(),
         ):
             try:
@@ -126,110 +104,9 @@ class QuietCopy:
                 self._watched.put_back()
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
+    """Return the beginning of a message of an error."""
     return next(iter(str(error).splitlines()), "")[:120]
-
-
-class _Survey:
-    """Look through a model before it is copied.
-
-    Attributes:
-        tensors: Ids of all tensors in it.
-
-    Raises:
-        Unsuitable: If a copy would be too large, or not a whole one.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.tensors: set[int] = set()
-        self._seen: set[int] = set()
-        self._n_bytes = 0
-        self._inside = set(map(id, model.modules()))
-        for path, module in model.named_modules():
-            self._add_module(path or class_name(model), module)
-
-    def _add_module(self, path: str, module: nn.Module) -> None:
-        if isinstance(module, torch.jit.ScriptModule):
-            msg = f"{path} is a ScriptModule"
-            raise Unsuitable(msg)
-        for name in _HOOKS:
-            for hook in vars(module).get(name, {}).values():
-                if not _is_harmless(hook):
-                    msg = f"{path} has a hook of your program, which may have effects"
-                    raise Unsuitable(msg)
-        for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None:
-                self._add_tensor(path, tensor)
-        for name, value in vars(module).items():
-            if name not in _OWN:
-                self._add(f"{path}.{name}", value, 0)
-
-    def _add_tensor(self, path: str, tensor: torch.Tensor) -> None:
-        if id(tensor) in self.tensors:
-            return
-        self.tensors.add(id(tensor))
-        kind = type(tensor)
-        if not kind.__module__.startswith(("torch.nn", "torch._")) and (
-            kind is not torch.Tensor
-        ):
-            msg = f"{path} has a tensor of the class {kind.__name__}"
-            raise Unsuitable(msg)
-        if tensor.device.type not in _DEVICES:
-            msg = f"{path} lies on the device {tensor.device.type}"
-            raise Unsuitable(msg)
-        self._add_bytes(tensor.numel() * tensor.element_size())
-
-    def _add_bytes(self, n: int) -> None:
-        self._n_bytes += n
-        if self._n_bytes > MOST_BYTES:
-            msg = f"it is larger than {MOST_BYTES >> 20} MiB"
-            raise Unsuitable(msg)
-
-    def _add(self, path: str, value: Any, depth: int) -> None:
-        if isinstance(value, (*_PLAIN, *_PLAIN_OF_TORCH, *_SHARED, *_GENERATORS)):
-            return
-        if id(value) in self._seen or id(value) in self._inside:
-            return
-        self._seen.add(id(value))
-        if len(self._seen) > _MOST_OBJECTS or depth > _DEEPEST:
-            msg = f"{path} refers to too many objects"
-            raise Unsuitable(msg)
-        if isinstance(value, torch.Tensor):
-            self._add_tensor(path, value)
-        elif isinstance(value, np.ndarray | np.generic):
-            self._add_bytes(value.nbytes)
-        elif isinstance(value, nn.Module):
-            for name, each in value.named_modules():
-                self._inside.add(id(each))
-                self._add_module(f"{path}.{name}" if name else path, each)
-        else:
-            for each in _parts(path, value):
-                self._add(path, each, depth + 1)
-
-
-def _parts(path: str, value: Any) -> Iterable[Any]:
-    """Return what an object consists of."""
-    if isinstance(value, Mapping) and hasattr(value, "items"):
-        return [part for item in value.items() for part in item]
-    if isinstance(value, _CONTAINERS):
-        return list(value)
-    if isinstance(value, types.MethodType):
-        return [value.__self__]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    if hasattr(value, "__dict__") and type(value).__module__ != "builtins":
-        return list(vars(value).values())
-    msg = f"{path} refers to a {type(value).__name__}"
-    raise Unsuitable(msg)
-
-
-def _is_harmless(hook: Any) -> bool:
-    """Return whether a hook is PyTorch's or tdbg's own."""
-    hook = hook.func if isinstance(hook, functools.partial) else hook
-    for each in (getattr(hook, "__module__", ""), type(hook).__module__):
-        if str(each).partition(".")[0] in {"torch", "tdbg"}:
-            return True
-    return False
 
 
 class _Watched(TorchFunctionMode):
@@ -239,12 +116,17 @@ class _Watched(TorchFunctionMode):
 
     Args:
         originals: Ids of tensors of the training, which must not be used.
+        constants: Ids of tensors outside of the model, which must not be changed.
         random: Receives the names of random functions.
     """
 
-    def __init__(self, originals: set[int], random: set[str]) -> None:
+    def __init__(
+        self, originals: set[int], constants: set[int], random: set[str]
+    ) -> None:
         super().__init__()
         self._originals = originals
+        self._constants = constants
+        self._end = math.inf
         self._random = random
         self._states: dict[int, tuple[torch.Generator, torch.Tensor]] = {}
 
@@ -253,14 +135,29 @@ class _Watched(TorchFunctionMode):
     ) -> Any:
         """Look at the arguments of a function, and call it."""
         kwargs = kwargs or {}
+        self._refuse_late()
+        name = getattr(func, "__name__", "")
+        changed = [kwargs.get("out")]
+        if name in _IN_PLACE or (name.endswith("_") and not name.endswith("__")):
+            changed += args[:1]
+        if any(id(each) in self._constants for each in changed):
+            msg = f"`{name}` changes a tensor that lies outside of the model"
+            raise Unsuitable(msg)
         for each in (*args, *kwargs.values()):
             self._look(each)
             if isinstance(each, list | tuple):
                 for part in each:
                     self._look(part)
-        if name := _randomness(getattr(func, "__name__", ""), args, kwargs):
-            self._random.add(name)
+        if drawn := _randomness(name, args, kwargs):
+            self._random.add(drawn)
         return func(*args, **kwargs)
+
+    def _refuse_late(self) -> None:
+        now = time.perf_counter()
+        self._end = min(self._end, now + MOST_SECONDS)
+        if now > self._end:
+            msg = f"calls of a copy take longer than {MOST_SECONDS:g} s"
+            raise Unsuitable(msg)
 
     def _look(self, argument: Any) -> None:
         if id(argument) in self._originals:
@@ -275,6 +172,12 @@ class _Watched(TorchFunctionMode):
             generator.set_state(state)
 
 
+# Operations that change their first argument, though they do not end with "_".
+_IN_PLACE = frozenset(
+    {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "pow")}
+    | {f"__i{name}__" for name in ("mod", "and", "or", "xor", "lshift", "rshift")}
+    | {"__setitem__", "__delitem__", "__set__"}
+)
 DROPOUT = "dropout"
 """What ``random`` says of any dropout by a function."""
 ATTENTION_DROPOUT = "scaled_dot_product_attention"
@@ -371,6 +274,22 @@ def _without_global_hooks() -> Iterator[None]:
     finally:
         for hooks, before in found:
             hooks.update(before)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Show no warnings meanwhile, and do not count them as shown.
+
+    ``warnings.catch_warnings`` would have all warnings of the program shown again.
+    """
+    silent = ("ignore", None, Warning, None, 0)
+    filters: list[Any] = warnings.filters  # type: ignore[assignment]
+    filters.insert(0, silent)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            filters.remove(silent)
 
 
 def _eager() -> contextlib.AbstractContextManager[Any]:
