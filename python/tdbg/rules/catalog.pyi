@@ -151,6 +151,8 @@ from tdbg.rules.builtin.weights.update_ratio import (
 from tdbg.rules.builtin.weights.vanishing_rate import (
     VanishingLearningRate as VanishingLearningRate,
 )
+from tdbg.rules.builtin.weights.weight_sharing import WeightSharing as WeightSharing
+from tdbg.rules.builtin.weights.wrong_dimension import WrongDimension as WrongDimension
 from tdbg.rules.builtin.weights.zero_learning_rate import (
     ZeroLearningRate as ZeroLearningRate,
 )

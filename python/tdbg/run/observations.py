@@ -52,6 +52,19 @@ class Fault(enum.StrEnum):
     RATIO_ALWAYS_ONE = "ratio_always_one"
     FOCAL_OF_MEAN = "focal_of_mean"
     VARIANCE_AS_DEVIATION = "variance_as_deviation"
+    # Operations over the wrong dimension: an attention's softmax over what is not
+    # added up; a softmax, a norm or a recurrent layer over the samples of a batch.
+    ATTENTION_OVER_QUERIES = "attention_over_queries"
+    SOFTMAX_OF_BATCH = "softmax_of_batch"
+    NORM_OF_BATCH = "norm_of_batch"
+    RECURRENT_OVER_BATCH = "recurrent_over_batch"
+    # Weights that are shared: a tie that the model declares and does not have, one
+    # that it has lost, parameters that are two and have one memory, and networks that
+    # are several by name and one by their weights.
+    TIE_NOT_MADE = "tie_not_made"
+    TIE_BROKEN = "tie_broken"
+    MEMORY_SHARED = "memory_shared"
+    NETWORKS_ARE_ONE = "networks_are_one"
     # Micro-batches count alike, whatever their size, or add up without division.
     MEAN_OF_MEANS = "mean_of_means"
     MICRO_BATCHES_ADD_UP = "micro_batches_add_up"

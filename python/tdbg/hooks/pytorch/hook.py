@@ -49,6 +49,7 @@ from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
 from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.schedules import Schedules
+from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
 from tdbg.hooks.pytorch.checks.teachers import Teachers
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters
@@ -175,6 +176,7 @@ class Hook(FrameworkHook):
             self._watch_optimizers()
         else:
             self._watch.around.refresh()
+        self._session.run(self._shared.register, module, prefix)
 
     def register_loss(self, loss: _Loss, *, name: str | None = None) -> _Loss:
         """Capture a loss, a module or any function, at every step.
@@ -287,6 +289,7 @@ class Hook(FrameworkHook):
             setup.loss_begins,
         )
         self._loaded = LoadedWeights(self._session, self._tables)
+        self._shared = SharedWeights(step, observe)
         watch = self._watch = OptimizerWatch(
             self._session,
             self._module_captures,
@@ -295,7 +298,7 @@ class Hook(FrameworkHook):
             self._torch.cuda,
             self._model_info,
             losses.begin_anew,
-            FirstUpdates(self._tables, step, observe, session.spend_once),
+            FirstUpdates(self._tables, step, observe, session.spend_once, self._shared),
             setup,
             self._probes.step_ends,
         )

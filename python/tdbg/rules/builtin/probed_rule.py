@@ -25,9 +25,11 @@ class ProbedRule(ObservedRule):
 
     Attributes:
         question: The question that finds the faults (``PROBE_QUESTIONS``).
+        explained_by: Faults that are why, and that another rule names for certain.
     """
 
     question: ClassVar[str]
+    explained_by: ClassVar[frozenset[Fault]] = frozenset()
 
     def inapplicable(self, training: TrainingFacts) -> str:
         """Return why the question was not asked."""
@@ -40,6 +42,8 @@ class ProbedRule(ObservedRule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Report what was found, or that nothing is wrong if that was asked."""
         known = window.observations({*self.faults, Fault.PROBED})
+        if window.observations(self.explained_by):
+            return
         if any(self._answers(each) for each in known):
             yield from ObservedRule.evaluate(self, window)
 

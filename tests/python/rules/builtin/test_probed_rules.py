@@ -18,6 +18,7 @@ from tdbg.rules.builtin.weights.mask_leak import MaskLeak
 from tdbg.rules.builtin.weights.nondeterministic_evaluation import (
     NondeterministicEvaluation,
 )
+from tdbg.rules.builtin.weights.wrong_dimension import WrongDimension
 from tdbg.run.findings import Finding
 
 pytestmark = pytest.mark.torch
@@ -81,6 +82,10 @@ def softmax_over_samples(_: nn.Module, x: Tensor) -> Tensor:
     return x.softmax(0) * len(x)
 
 
+def summed_over_samples(_: nn.Module, x: Tensor) -> Tensor:
+    return x.cumsum(0)
+
+
 def positions_of_samples(model: nn.Module, x: Tensor) -> Tensor:
     positions: Tensor = model.positions[: len(x)]  # type: ignore[index]
     return x + positions
@@ -116,7 +121,7 @@ def test_noise_that_may_be_meant_is_a_note(run_dir: Path) -> None:
     ("between", "on"),
     [
         (normalized_over_samples, "on the other samples"),
-        (softmax_over_samples, "on the other samples"),
+        (summed_over_samples, "on the other samples"),
         (positions_of_samples, "on its place"),
     ],
 )
@@ -127,6 +132,13 @@ def test_samples_that_are_mixed_are_a_warning(
     (finding,) = found(run_dir, Classifier(between), classify)
     assert (finding.rule, finding.severity) == ("BatchDependence", Severity.WARNING)
     assert on in finding.message
+
+
+def test_what_the_graph_explains_is_not_said_twice(run_dir: Path) -> None:
+    torch.manual_seed(0)
+    assert found(run_dir, Classifier(softmax_over_samples), classify) == []
+    (said,) = check(run_dir, rules=[WrongDimension()]).findings
+    assert "A softmax goes over the wrong dimension" in said.message
 
 
 @pytest.mark.parametrize(

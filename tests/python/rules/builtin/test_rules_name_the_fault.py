@@ -233,6 +233,8 @@ BY_THEMSELVES |= {"NondeterministicEvaluation"}
 BY_THEMSELVES |= {"DataLeakage", "RepeatedOrder", "SampleCoverage", "SamplePairing"}
 # On losses of their own: test_term_misuse.py and test_accumulation.py.
 BY_THEMSELVES |= {"LossTermMisuse", "AccumulationMisuse"}
+# On models of their own: test_wrong_dimension.py and test_weight_sharing.py.
+BY_THEMSELVES |= {"WrongDimension", "WeightSharing"}
 # How often a training is judged while it goes on.
 LOOK_EVERY = 37
 

@@ -20,6 +20,8 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
 from tdbg.hooks.pytorch.checks.loss_terms import LossTerms, PolicyRatio
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
+from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
+from tdbg.hooks.pytorch.checks.wrong_dimensions import WrongDimensions
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
@@ -59,6 +61,7 @@ class FirstUpdates:
         step: Returns the global step of training.
         observe: Writes an observation.
         spend_once: Counts the time, in nanoseconds, that the checks cost.
+        shared: Watches the weights that modules share.
 
     Attributes:
         is_over: Whether all was found out, so that no step need be seen.
@@ -70,6 +73,7 @@ class FirstUpdates:
         step: Callable[[], int],
         observe: Callable[[Observation], None],
         spend_once: Callable[[int], None],
+        shared: SharedWeights,
     ) -> None:
         self.is_over = False
         self._tables = tables
@@ -79,6 +83,8 @@ class FirstUpdates:
         self._clipping = ClippedGradients(self._parameters, self._note)
         self._checks: list[_Check] = [
             self._clipping,
+            shared,
+            WrongDimensions(self._note),
             LossTerms(self._note),
             MicroBatches(self._note),
             PolicyRatio(self._note),

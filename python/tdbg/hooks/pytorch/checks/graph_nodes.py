@@ -5,6 +5,7 @@ Thread safety: reads only.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -61,7 +62,12 @@ SHAPING = frozenset(
 
 def name_of(node: Any) -> str:
     """Return the name of an operation, such as ``LogSoftmax``."""
-    return _ENDING.sub("", node.name())
+    return _short(node.name())
+
+
+@functools.lru_cache(maxsize=4096)
+def _short(name: str) -> str:
+    return _ENDING.sub("", name)
 
 
 def shape_of(node: Any) -> tuple[int, ...]:

@@ -27,6 +27,9 @@ class BatchDependence(ProbedRule):
     stage = Stage.SETUP
     faults = frozenset({Fault.SAMPLES_ARE_MIXED})
     question = "samples"
+    explained_by = frozenset(
+        {Fault.NORM_OF_BATCH, Fault.RECURRENT_OVER_BATCH, Fault.SOFTMAX_OF_BATCH}
+    )
 
     def describe(self, observation: Observation) -> Description:
         """Say what else the answer depends on."""

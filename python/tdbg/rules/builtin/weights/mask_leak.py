@@ -22,6 +22,7 @@ class MaskLeak(ProbedRule):
     stage = Stage.SETUP
     faults = frozenset({Fault.LATER_IS_SEEN, Fault.PADDING_IS_SEEN})
     question = "masks"
+    explained_by = frozenset({Fault.ATTENTION_OVER_QUERIES})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return an error for labels that are seen; else how much padding matters."""

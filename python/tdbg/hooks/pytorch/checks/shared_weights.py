@@ -1,0 +1,369 @@
+"""Find weights that are shared by accident, and ties that are lost.
+
+A tie is one parameter with two names.  Programs declare it, and then copy, convert or
+load one of the two, so that it becomes two parameters.  Or they assign ``data``, so
+that two parameters have one memory, and the optimizer steps both of them.
+
+A list that repeats one layer (``[layer] * n``) may be meant: its uses then have
+different inputs.  If all have the same input, all answers are the same.
+
+Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from tdbg.hooks.pytorch.checks.graph_nodes import (
+    SHAPING,
+    leaf_of,
+    name_of,
+    operands_of,
+    saved_of,
+)
+from tdbg.hooks.pytorch.device.tensors import TYPES
+from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
+from tdbg.hooks.pytorch.model.process_objects import held_ids
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["SharedWeights"]
+
+# Steps after which a tie that is lost will not come back.
+_ENOUGH_STEPS = 2
+# Graphs that are read, operations of each, and names that are told, at most.
+_MOST_GRAPHS, _MOST_NODES, _MOST_NAMES = 2, 1000, 8
+# What takes weights: where its input and its weights are, and how the input is saved.
+_LAYERS = {
+    "Addmm": (1, 2, "mat1"),
+    "Convolution": (0, 1, "input"),
+    "Mm": (0, 1, "self"),
+}
+_DIGITS = re.compile(r"\d+")
+
+
+class SharedWeights:
+    """Watch which weights of a model are shared, until the second step is over.
+
+    Args:
+        step: Returns the global step of training.
+        observe: Writes an observation.
+
+    Attributes:
+        is_over: Whether nothing more will be found out.
+    """
+
+    def __init__(
+        self, step: Callable[[], int], observe: Callable[[Observation], None]
+    ) -> None:
+        self._step = step
+        self._observe = observe
+        self._roots: list[tuple[weakref.ref[nn.Module], str]] = []
+        # Names that had one parameter when their module was registered.
+        self._ties: list[tuple[str, ...]] = []
+        # Layers with several names, and these.
+        self._repeated: list[tuple[weakref.ref[nn.Module], tuple[str, ...]]] = []
+        # The optimizers that step, by the parameters that they hold.
+        self._held: dict[int, str] = {}
+        self._n_steps = self._n_graphs = 0
+        self.is_over = False
+
+    def register(self, module: nn.Module, prefix: str) -> None:
+        """Note what a module shares as it is registered."""
+        self._roots.append((weakref.ref(module), prefix))
+        every = list(module.named_parameters(remove_duplicate=False))
+        if len(every) == len({id(parameter) for _, parameter in every}):
+            return
+        names: dict[int, list[str]] = {}
+        for name, parameter in _parameters(module, prefix):
+            names.setdefault(id(parameter), []).append(name)
+        self._ties += [tuple(each) for each in names.values() if len(each) > 1]
+        for each, paths in _repeated(module):
+            found = tuple(prefix + path for path in paths)
+            self._repeated.append((weakref.ref(each), found))
+
+    def backward_begins(self, root: torch.Tensor) -> None:
+        """Look whether layers with several names have the same input in a loss."""
+        self._n_graphs += 1
+        if self._repeated and self._n_graphs <= _MOST_GRAPHS and root.grad_fn:
+            for names in _alike(root.grad_fn, self._repeated):
+                self._tell(Fault.NETWORKS_ARE_ONE, names)
+                self._repeated = [each for each in self._repeated if each[1] != names]
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """Ignore that a step begins."""
+
+    def step_ends(self, optimizer: Optimizer) -> None:
+        """Look at the names of each parameter after the second step."""
+        kind = type(optimizer).__name__
+        self._held.update(dict.fromkeys(held_ids(optimizer), kind))
+        self._n_steps += 1
+        if self._n_steps < _ENOUGH_STEPS:
+            return
+        self.is_over = True
+        roots = [(root, prefix) for each, prefix in self._roots if (root := each())]
+        every = {n: p for root, prefix in roots for n, p in _parameters(root, prefix)}
+        lost = set[str]()
+        for root, prefix in roots:
+            for names in _untied(root, prefix, every):
+                lost.update(names)
+                self._tell(Fault.TIE_NOT_MADE, names, model=class_name(root))
+        for names in self._ties:
+            apart = _apart(names, every)
+            if apart and lost.isdisjoint(apart):
+                self._tell(Fault.TIE_BROKEN, apart)
+        for names in _of_one_memory(every, self._held.keys()):
+            self._tell(
+                Fault.MEMORY_SHARED, names, optimizer=self._held[id(every[names[0]])]
+            )
+
+    def remove(self) -> None:
+        """Look at no more."""
+        self.is_over = True
+        self._repeated.clear()
+
+    def _tell(self, fault: Fault, names: tuple[str, ...], **words: str) -> None:
+        step, numbers = max(0, self._step()), {"names": float(len(names))}
+        self._observe(Observation(fault, step, names[:_MOST_NAMES], numbers, words))
+
+
+def _parameters(root: nn.Module, prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the parameters of a module by each of their names."""
+    for path, module in named_modules(root):
+        start = prefix + (f"{path}." if path else "")
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                yield start + key, parameter
+
+
+# ---- ties ----------------------------------------------------------------------------
+
+
+def _untied(
+    root: nn.Module, prefix: str, every: Mapping[str, torch.Tensor]
+) -> Iterator[tuple[str, ...]]:
+    """Yield pairs of names that a model says are tied, and that are not.
+
+    Models of transformers have a setting, and say which names it is about.
+    """
+    if not any(hasattr(type(each), "_tied_weights_keys") for each in root.modules()):
+        return
+    told = set[tuple[str, ...]]()
+    for path, module in named_modules(root):
+        if not getattr(type(module), "_tied_weights_keys", None):
+            continue
+        if getattr(getattr(module, "config", None), "tie_word_embeddings", 0) is True:
+            start = prefix + (f"{path}." if path else "")
+            for source, target in _declared(module):
+                names = f"{start}{source}", f"{start}{target}"
+                apart = _apart(names, every)
+                if names not in told and any(every[n].requires_grad for n in apart):
+                    told.add(names)
+                    yield names
+
+
+def _declared(module: Any) -> Iterator[tuple[str, str]]:
+    """Yield the names that a model says are tied, from the version's own table."""
+    table = getattr(module, "all_tied_weights_keys", None)
+    if isinstance(table, Mapping):
+        yield from ((source, target) for target, source in table.items())
+        return
+    patterns = getattr(module, "_tied_weights_keys", None)
+    if isinstance(patterns, list | tuple):
+        text = module.config.get_text_config(decoder=True)
+        names = {id(each): name for name, each in module.named_modules()}
+        source, target = (
+            f"{names.get(id(each))}.weight"
+            for each in (module.get_input_embeddings(), module.get_output_embeddings())
+        )
+        is_about = any(re.search(each, target) for each in patterns)
+        if is_about and getattr(text, "tie_word_embeddings", False) is True:
+            yield source, target
+
+
+def _apart(
+    names: tuple[str, ...], every: Mapping[str, torch.Tensor]
+) -> tuple[str, ...]:
+    """Return names if their parameters are no longer one; else nothing."""
+    found = [every[name] for name in names if name in every]
+    if len(found) < len(names) or any(map(_is_elsewhere, found)):
+        return ()
+    # A layer of another shape was put in its place.
+    if any(each.shape != found[0].shape for each in found):
+        return ()
+    return names if len({each.data_ptr() for each in found}) > 1 else ()
+
+
+def _is_elsewhere(parameter: torch.Tensor) -> bool:
+    """Return whether a parameter has no memory of its own that can be compared."""
+    return (
+        type(parameter) not in TYPES
+        or isinstance(parameter, nn.UninitializedParameter)
+        or parameter.layout is not torch.strided
+        or parameter.numel() == 0
+        or parameter.data_ptr() == 0
+    )
+
+
+def _of_one_memory(
+    every: Mapping[str, torch.Tensor], held: AbstractSet[int]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the names of parameters that are stepped apart, in the same memory."""
+    places: dict[Any, dict[int, str]] = {}
+    for name, parameter in every.items():
+        if id(parameter) not in held or _is_elsewhere(parameter):
+            continue
+        place = parameter.device, parameter.data_ptr(), parameter.shape
+        places.setdefault(place, {}).setdefault(id(parameter), name)
+    for names in places.values():
+        if len(names) > 1:
+            yield tuple(names.values())
+
+
+# ---- layers with several names -------------------------------------------------------
+
+
+def _repeated(root: nn.Module) -> Iterator[tuple[nn.Module, tuple[str, ...]]]:
+    """Yield modules that stand several times in a list, or under numbered names."""
+    found: dict[tuple[int, str, str], tuple[nn.Module, list[str]]] = {}
+    for path, module in named_modules(root):
+        parent, _, key = path.rpartition(".")
+        if path:
+            group = id(module), parent, _DIGITS.sub("", key)
+            found.setdefault(group, (module, []))[1].append(path)
+    outer = [
+        (module, paths)
+        for module, paths in found.values()
+        if len(paths) > 1 and next(module.parameters(), None) is not None
+    ]
+    inside = {
+        id(part)
+        for module, _ in outer
+        for part in module.modules()
+        if part is not module
+    }
+    for module, paths in outer:
+        if id(module) not in inside:
+            yield module, tuple(paths)
+
+
+def _alike(
+    root: Any, repeated: list[tuple[weakref.ref[nn.Module], tuple[str, ...]]]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the names of modules all uses of which take the same inputs."""
+    keys = _Keys()
+    uses: dict[int, list[int]] = {}
+    for node in keys.read(root):
+        found = _LAYERS.get(name_of(node))
+        if found is not None and (leaf := _leaf(node, found[1])):
+            uses.setdefault(leaf, []).append(keys.of_input(node))
+    for reference, names in repeated:
+        module = reference()
+        own = [] if module is None else [id(each) for each in module.parameters()]
+        inputs = [uses[each] for each in own if each in uses]
+        if inputs and all(
+            len(each) >= len(names) and len(set(each)) == 1 for each in inputs
+        ):
+            yield names
+
+
+def _leaf(node: Any, i: int) -> int:
+    way = node.next_functions[i][0] if i < len(node.next_functions) else None
+    return 0 if way is None else leaf_of(way)
+
+
+class _Keys:
+    """Numbers of operations: those that compute the same have the same number."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._of: dict[Any, int] = {}
+
+    def read(self, root: Any) -> list[Any]:
+        """Return the operations of a graph, after numbering them from the leaves."""
+        every, waiting = dict.fromkeys([root]), [root]
+        for node in waiting:
+            for each in operands_of(node):
+                if each not in every and len(every) < _MOST_NODES:
+                    every[each] = None
+                    waiting.append(each)
+        left = Counter({node: len(set(operands_of(node))) for node in every})
+        above: dict[Any, list[Any]] = {}
+        for node in every:
+            for each in set(operands_of(node)):
+                above.setdefault(each, []).append(node)
+        ready = [node for node in every if not left[node]]
+        # Graphs that are too large have operations whose operands were not read.
+        for node in ready:
+            self._of[node] = self._number(self._key(node))
+            for each in above.get(node, ()):
+                left[each] -= 1
+                if not left[each]:
+                    ready.append(each)
+        return [node for node in ready if node in self._of]
+
+    def of_input(self, node: Any) -> int:
+        """Return the number of what a layer takes as its input."""
+        place, _, name = _LAYERS[name_of(node)]
+        return self._number(self._way(node, place, name))
+
+    def _number(self, key: Any) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _key(self, node: Any) -> Any:
+        """Return what an operation computes; unique if that cannot be known."""
+        name = name_of(node)
+        if (leaf := getattr(node, "variable", None)) is not None:
+            return "leaf", id(leaf)
+        if "Dropout" in name:
+            return "once", id(node)
+        if name in _LAYERS:
+            place, weight, saved = _LAYERS[name]
+            return name, self._way(node, place, saved), self._way(node, weight, "")
+        if name == "Embedding":
+            return name, self._way(node, 0, ""), _memory(saved_of(node, "indices"))
+        chosen = tuple(
+            getattr(node, f"_saved_{each}", None)
+            for each in ("dim", "index", "start", "end", "step")
+            if name in {"Select", "Slice"}
+        )
+        ways = [self._way(node, i, "") for i in range(len(node.next_functions))]
+        is_known = None not in ways and (name in SHAPING or name in _PLAIN)
+        if name in {"Index", "Gather", "IndexSelect", "MaskedSelect"} or not is_known:
+            return "once", id(node)
+        return name, chosen, tuple(ways)
+
+    def _way(self, node: Any, i: int, saved: str) -> Any:
+        below, place = node.next_functions[i]
+        if below is not None:
+            while name_of(below) in _VIEWS and len(operands_of(below)) == 1:
+                below, place = below.next_functions[0]
+            return self._of.get(below, id(below)), place
+        return _memory(saved_of(node, saved)) if saved else None
+
+
+# What computes the same of the same operands, without constants that are not kept.
+_PLAIN = frozenset(
+    {
+        "CudnnBatchNorm", "Elu", "Gelu", "LeakyRelu", "NativeBatchNorm",
+        "NativeGroupNorm", "NativeLayerNorm", "Relu", "Sigmoid", "Silu", "Softplus",
+        "Tanh",
+    }
+)  # fmt: skip
+_VIEWS = frozenset({"Expand", "ReshapeAlias", "UnsafeView", "View"})
+
+
+def _memory(tensor: Any) -> Any:
+    """Return where a tensor lies, and how often it was written to."""
+    if not isinstance(tensor, torch.Tensor):
+        return object()
+    shape = tuple(tensor.shape)
+    return tensor.data_ptr(), tensor.storage_offset(), shape[-1:], tensor._version

@@ -1,0 +1,112 @@
+"""WeightSharing: weights that are shared by accident, and ties that are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tdbg.config.quantities import join_names
+from tdbg.rules.builtin.observed_rule import ObservedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["WeightSharing"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightSharing(ObservedRule):
+    """Report ties that are lost, and weights that are shared by accident.
+
+    The rule finds
+
+    - weights that a model declares to be tied, and that are two parameters;
+    - weights that were one parameter when the model was registered, and are two now;
+    - two parameters in the same memory, each of which an optimizer steps;
+    - an ensemble or several heads that are one network under several names.
+    """
+
+    severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
+    faults = frozenset(
+        {
+            Fault.TIE_NOT_MADE,
+            Fault.TIE_BROKEN,
+            Fault.MEMORY_SHARED,
+            Fault.NETWORKS_ARE_ONE,
+        }
+    )
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return INFO if two steps come to the same as one, as those of SGD do."""
+        is_sum = observation.words.get("optimizer") == "SGD"
+        return Severity.INFO if is_sum else Severity.WARNING
+
+    def describe(self, observation: Observation) -> Description:
+        """Name the weights."""
+        message, advice = _TEXTS[observation.fault]
+        words = {"model": "The model", "optimizer": "The optimizer"}
+        names = _listed(observation.names)
+        return Description(
+            message=message.format(names=names, **{**words, **observation.words}),
+            value=observation.numbers.get("names", len(observation.names)),
+            threshold=1.0,
+            advice=advice,
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names) if len(names) == 2 else join_names(names)
+
+
+# What is wrong, and how it should be.
+_TEXTS: Mapping[Fault, tuple[str, str]] = {
+    Fault.TIE_NOT_MADE: (
+        (
+            "{model} declares tied weights (tie_word_embeddings=True), but they are "
+            "not tied: {names} are two parameters, which are trained apart. If you "
+            "save and load the model, one of them replaces the other."
+        ),
+        (
+            "Call model.tie_weights() after you replace or load one of them, and "
+            "before you create the optimizer. If you want two, set "
+            "config.tie_word_embeddings = False."
+        ),
+    ),
+    Fault.TIE_BROKEN: (
+        (
+            "The tie of {names} is broken: they were one parameter when the hook got "
+            "the model, and are several now, which are trained apart."
+        ),
+        (
+            "Tie them again (head.weight = embedding.weight) after what has made new "
+            "parameters: loading with assign=True, to_empty(), a conversion, or a new "
+            "layer. Then create the optimizer."
+        ),
+    ),
+    Fault.MEMORY_SHARED: (
+        (
+            "{names} are different parameters in the same memory. {optimizer} steps "
+            "each of them with its part of the gradient, so the same weights move "
+            "several times in a step, by gradients that were never added."
+        ),
+        (
+            "Tie the parameter, not its data: head.weight = embedding.weight, instead "
+            "of head.weight.data = embedding.weight.data. If they should differ, copy "
+            "the weights with clone()."
+        ),
+    ),
+    Fault.NETWORKS_ARE_ONE: (
+        (
+            "{names} are one network under several names, and all get the same input: "
+            "their outputs are always equal, so you train one network, not several."
+        ),
+        (
+            "Create each of them anew: [make() for _ in range(n)] instead of [layer] * "
+            "n, which repeats one layer. To begin with equal weights, use "
+            "copy.deepcopy()."
+        ),
+    ),
+}

@@ -1,0 +1,277 @@
+"""WrongDimension, on real models: attentions, recurrent layers, softmaxes, norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import tdbg
+import tdbg.pytorch as td
+from tdbg.rules import WrongDimension
+from tdbg.run.findings import Finding, Severity
+
+N, PLACES, WIDTH, CLASSES = 16, 5, 8, 4
+# What a model gives for (samples, places, features).
+Forward = Callable[[Any, Tensor], Tensor]
+
+
+class Parts(nn.Module):
+    """Layers from which each forward takes what it needs."""
+
+    def __init__(self, forward: Forward) -> None:
+        super().__init__()
+        self.body = nn.Linear(WIDTH, WIDTH)
+        self.parts = nn.Linear(WIDTH, 3 * WIDTH)
+        self.places_first = nn.LSTM(WIDTH, WIDTH)
+        self.cells = nn.GRU(WIDTH, WIDTH, 2, bidirectional=True)
+        self.samples_first = nn.LSTM(WIDTH, WIDTH, batch_first=True)
+        self.wide = nn.Linear(2 * WIDTH, CLASSES)
+        self.slots = nn.Parameter(torch.randn(PLACES, WIDTH))
+        self.classes = nn.Parameter(torch.randn(N, CLASSES))
+        self.to_samples = nn.Linear(WIDTH, N)
+        self.last = nn.Linear(WIDTH, CLASSES)
+        self._forward = forward
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(self, x)
+
+
+def attention(dim: int, *, dropout: float = 0.0) -> Forward:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        query, key, value = m.parts(x).chunk(3, -1)
+        scores = query @ key.transpose(-2, -1) / 3
+        later = torch.ones(PLACES, PLACES).triu(1).bool()
+        weights = scores.masked_fill(later, -1e9).softmax(dim)
+        mixed = functional.dropout(weights, dropout) @ value
+        answer: Tensor = m.last(mixed.mean(1))
+        return answer
+
+    return forward
+
+
+def heads(dim: int, *, by_name: bool = False) -> Forward:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        query, key, value = (
+            each.view(N, PLACES, 2, WIDTH // 2).transpose(1, 2)
+            for each in m.parts(x).chunk(3, -1)
+        )
+        if by_name:
+            scores = torch.einsum("bhid,bhjd->bhij", query, key)
+            mixed = torch.einsum("bhij,bhjd->bhid", scores.softmax(dim), value)
+        else:
+            mixed = (query @ key.transpose(-2, -1)).softmax(dim) @ value
+        answer: Tensor = m.last(mixed.transpose(1, 2).flatten(2).mean(1))
+        return answer
+
+    return forward
+
+
+def of_image(m: Any, x: Tensor) -> Tensor:
+    """Self-attention of GANs, whose values stand on the left."""
+    query, key, value = (each.transpose(1, 2) for each in m.parts(x).chunk(3, -1))
+    weights = (query.transpose(1, 2) @ key).softmax(-1)
+    answer: Tensor = m.last((value @ weights.transpose(1, 2)).mean(-1))
+    return answer
+
+
+def of_channels(m: Any, x: Tensor) -> Tensor:
+    query, key, value = (each.transpose(1, 2) for each in m.parts(x).chunk(3, -1))
+    weights = (query @ key.transpose(1, 2)).softmax(-1)
+    answer: Tensor = m.last((weights @ value).mean(-1))
+    return answer
+
+
+def linear_attention(m: Any, x: Tensor) -> Tensor:
+    query, key, value = m.parts(x).chunk(3, -1)
+    context = key.softmax(1).transpose(1, 2) @ value
+    answer: Tensor = m.last((query.softmax(-1) @ context).mean(1))
+    return answer
+
+
+def slots(m: Any, x: Tensor) -> Tensor:
+    """Slots compete for places, and then take a mean over them."""
+    _, key, value = m.parts(x).chunk(3, -1)
+    weights = (m.slots.expand(N, -1, -1) @ key.transpose(1, 2)).softmax(1) + 1e-8
+    weights = weights / weights.sum(-1, keepdim=True)
+    answer: Tensor = m.last((weights @ value).mean(1))
+    return answer
+
+
+def pooled(m: Any, x: Tensor) -> Tensor:
+    """Places are assigned to clusters (DiffPool)."""
+    clusters = m.last(x).softmax(-1)
+    answer: Tensor = m.last((clusters.transpose(1, 2) @ x).mean(1))
+    return answer
+
+
+def last_of_places_first(m: Any, x: Tensor) -> Tensor:
+    answer: Tensor = m.last(m.places_first(x)[0][:, -1])
+    return answer
+
+
+def last_of_cells(m: Any, x: Tensor) -> Tensor:
+    answer: Tensor = m.wide(m.cells(x)[0])[:, -1]
+    return answer
+
+
+def last_of_samples_first(m: Any, x: Tensor) -> Tensor:
+    answer: Tensor = m.last(m.samples_first(x)[0][:, -1])
+    return answer
+
+
+def transposed(m: Any, x: Tensor) -> Tensor:
+    answer: Tensor = m.wide(m.cells(x.transpose(0, 1))[0][-1])
+    return answer
+
+
+def one_sequence(m: Any, x: Tensor) -> Tensor:
+    """The rows of the loss are the places of one sequence."""
+    answer: Tensor = m.last(m.places_first(x[:, 0])[0])
+    return answer
+
+
+def channels_as_batch(m: Any, x: Tensor) -> Tensor:
+    """Places of a long recording with several channels, and a mean over these."""
+    answer: Tensor = m.last(m.places_first(x)[0].mean(1))
+    return answer
+
+
+def gated(dim: int) -> Forward:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        first = x[:, 0]
+        answer: Tensor = m.last(first * m.body(first).softmax(dim))
+        return answer
+
+    return forward
+
+
+def cosines(dim: int) -> Forward:
+    def forward(m: Any, x: Tensor) -> Tensor:
+        code = functional.normalize(m.body(x[:, 0]).relu(), dim=dim)
+        return 12 * code @ functional.normalize(m.last.weight, dim=1).t()
+
+    return forward
+
+
+def columns_of_weights(m: Any, x: Tensor) -> Tensor:
+    """As many features as samples, and a norm of each class (ArcFace)."""
+    code = functional.normalize(m.to_samples(x[:, 0]), dim=1)
+    return code @ functional.normalize(m.classes, dim=0)
+
+
+def standardized(m: Any, x: Tensor) -> Tensor:
+    code = m.body(x[:, 0])
+    answer: Tensor = m.last((code - code.mean(0)) / code.std(0))
+    return answer
+
+
+def paired(m: Any, x: Tensor) -> Tensor:
+    """Pairs of samples, with a softmax over either (CLIP, dual softmax)."""
+    pairs = m.body(x[:, 0]) @ m.body(x[:, 1]).t()
+    both: Tensor = pairs * pairs.softmax(0)
+    return both
+
+
+def sinkhorn(m: Any, x: Tensor) -> Tensor:
+    pairs: Tensor = m.to_samples(x[:, 0])
+    for _ in range(3):
+        pairs = pairs.softmax(0)
+        pairs = pairs / pairs.sum(1, keepdim=True)
+    return pairs
+
+
+def graph(m: Any, x: Tensor) -> Tensor:
+    """Nodes of one graph attend to each other."""
+    nodes = m.body(x[:, 0])
+    answer: Tensor = m.last((nodes @ nodes.t()).softmax(-1) @ nodes)
+    return answer
+
+
+def bags(m: Any, x: Tensor) -> Tensor:
+    """Each sample is a bag of instances, which are weighed."""
+    every = [m.body(bag) for bag in x]
+    mixed = [(bag * bag.mean(-1, keepdim=True).softmax(0)).sum(0) for bag in every]
+    answer: Tensor = m.last(torch.stack(mixed))
+    return answer
+
+
+def judged(run_dir: Path, forward: Forward, *, numbers: bool = False) -> list[Finding]:
+    torch.manual_seed(0)
+    model = Parts(forward)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    x, labels = torch.randn(N, PLACES, WIDTH), torch.randint(CLASSES, (N,))
+    rules = [WrongDimension()]
+    with td.Hook(run_dir, rules=rules, min_free_bytes=0) as hook:
+        hook.register_module(model)
+        for _ in range(6):
+            optimizer.zero_grad()
+            told = model(x)
+            loss = (
+                functional.mse_loss(told[:, :1], x[:, 0, :1])
+                if numbers
+                else functional.cross_entropy(told, labels)
+            )
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            hook.save_scalar("loss", float(loss.detach()))
+        assert hook.counters()["internal_errors"] == 0
+    return list(tdbg.rules.check(run_dir, rules=rules).findings)
+
+
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        (attention(-2), "dim=1 of (16, 5, 5)"),
+        (attention(-2, dropout=0.1), "dim=1 of (16, 5, 5)"),
+        (heads(-2), "dim=2 of (16, 2, 5, 5)"),
+        (heads(1), "dim=1 of (16, 2, 5, 5)"),
+        (heads(-2, by_name=True), "dim=2 of (16, 2, 5, 5)"),
+        (last_of_places_first, "dim=0 of (16, 5, 8)): the loss has one row"),
+        (last_of_cells, "dim=0 of (16, 5, 8)): the loss has one row"),
+        (gated(0), "the batch (dim=0 of (16, 8)): samples compete"),
+        (cosines(0), "the batch (dim=0 of (16, 8)): each feature"),
+    ],
+    ids=[
+        "queries", "with dropout", "heads", "over heads", "einsum", "LSTM", "GRU",
+        "softmax", "norm",
+    ],
+)  # fmt: skip
+def test_an_operation_over_the_wrong_dimension(
+    run_dir: Path, forward: Forward, said: str
+) -> None:
+    (finding,) = judged(run_dir, forward)
+    assert finding.severity is Severity.WARNING
+    assert "wrong dimension" in finding.message
+    assert said in finding.message
+
+
+def test_a_recurrent_layer_over_the_batch_of_a_regression(run_dir: Path) -> None:
+    (finding,) = judged(run_dir, last_of_places_first, numbers=True)
+    assert "batch_first=True" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        attention(-1), attention(-1, dropout=0.1), heads(-1), heads(-1, by_name=True),
+        of_image, of_channels, linear_attention, slots, pooled, last_of_samples_first,
+        transposed, one_sequence, channels_as_batch, gated(1), cosines(1),
+        columns_of_weights, standardized, paired, sinkhorn, graph, bags,
+    ],
+    ids=[
+        "attention", "with dropout", "heads", "einsum", "of an image", "of channels",
+        "linear attention", "slots", "clusters", "LSTM", "GRU", "one sequence",
+        "channels", "gate", "cosines", "columns of weights", "standardized", "pairs",
+        "Sinkhorn", "graph", "bags",
+    ],
+)  # fmt: skip
+def test_an_operation_over_a_dimension_that_is_meant(
+    run_dir: Path, forward: Forward
+) -> None:
+    assert judged(run_dir, forward) == []
