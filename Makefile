@@ -304,7 +304,7 @@ wheel: | $(BIN)/pip ## a wheel for others, with the CUDA kernels: needs nvcc
 	@$(BIN)/pip wheel -q --no-deps --wheel-dir build/wheels . \
 	  --config-settings=cmake.define.TDBG_CUDA=ON
 
-.PHONY: bench bench-micro bench-intervals bench-detection bench-scenarios bench-wild bench-environments bench-report
+.PHONY: bench bench-micro bench-intervals bench-detection bench-scenarios bench-wild bench-learnt bench-environments bench-report
 .PHONY: bench-profiler
 .PHONY: clean distclean
 # FULL=1 for all rounds; SECONDS=60 bounds each slowdown; ONLY has beginnings of
@@ -335,6 +335,10 @@ bench-scenarios: $(STAMPS)/test-all ## what rules about time name, and whether g
 bench-wild: $(STAMPS)/test-all ## programs that know no tdbg, and mistakes in them: make bench-wild ONLY=vae,gan
 	@$(BIN)/python -m benchmarks.wild --only '$(ONLY)' --jobs $(JOBS) \
 	  $(if $(WRITE),--write benchmarks/wild/README.md)
+
+bench-learnt: $(STAMPS)/test-all ## public bugs, named by what healthy twins teach: make bench-learnt ONLY=SO
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learnt --only '$(ONLY)' \
+	  $(if $(WRITE),--write benchmarks/learnt/README.md)
 
 # Its peers are installed beside everything else: some of them want other versions.
 PEERS := build/benchmarks/profiler-peers

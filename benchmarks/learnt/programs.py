@@ -241,23 +241,13 @@ class _Encoder(nn.Module):
         super().__init__()
         self.embed = nn.Linear(4, width)
         self.attention = _Attention(width, always_drops=always_drops)
-        self.drop = _Drop(0.1, always_drops=always_drops)
+        self.drop = nn.Dropout(0.1)
         self.head = nn.Linear(width, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.embed(x.reshape(len(x), -1, 4))
         hidden = hidden + self.drop(self.attention(hidden))
         return self.head(hidden.mean(1))
-
-
-class _Drop(nn.Module):
-    def __init__(self, share: float, *, always_drops: bool) -> None:
-        super().__init__()
-        self.share, self.always_drops = share, always_drops
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        drops = self.training or self.always_drops
-        return functional.dropout(x, self.share, training=drops)
 
 
 @_program(
