@@ -134,9 +134,13 @@ from tdbg.rules.builtin.weights.optimizer_misuse import (
 from tdbg.rules.builtin.weights.replica_divergence import (
     ReplicaDivergence as ReplicaDivergence,
 )
+from tdbg.rules.builtin.weights.resumption_misuse import (
+    ResumptionMisuse as ResumptionMisuse,
+)
 from tdbg.rules.builtin.weights.running_statistics import (
     RunningStatistics as RunningStatistics,
 )
+from tdbg.rules.builtin.weights.schedule_misuse import ScheduleMisuse as ScheduleMisuse
 from tdbg.rules.builtin.weights.slow_schedule import SlowSchedule as SlowSchedule
 from tdbg.rules.builtin.weights.stopped_optimizer import (
     StoppedOptimizer as StoppedOptimizer,

@@ -68,6 +68,21 @@ class Fault(enum.StrEnum):
     # Micro-batches count alike, whatever their size, or add up without division.
     MEAN_OF_MEANS = "mean_of_means"
     MICRO_BATCHES_ADD_UP = "micro_batches_add_up"
+    # Schedules of the learning rate: one steps more often than the optimizer, and is
+    # over early; its length is in epochs, in micro-batches, or for all ranks, while it
+    # steps with the optimizer.
+    SCHEDULE_TOO_OFTEN = "schedule_too_often"
+    SCHEDULE_IN_EPOCHS = "schedule_in_epochs"
+    SCHEDULE_IN_MICRO_BATCHES = "schedule_in_micro_batches"
+    SCHEDULE_FOR_ALL_RANKS = "schedule_for_all_ranks"
+    # Its warm-up is longer than all of it, or than the training.
+    WARM_UP_TOO_LONG = "warm_up_too_long"
+    WARM_UP_NOT_OVER = "warm_up_not_over"
+    # It waits for a metric to fall that rises as the model gets better, or the reverse.
+    PLATEAU_WRONG_WAY = "plateau_wrong_way"
+    # Of a training that goes on, the optimizer has no state, or the schedule none.
+    OPTIMIZER_BEGINS_ANEW = "optimizer_begins_anew"
+    SCHEDULE_BEGINS_ANEW = "schedule_begins_anew"
     # Probes of the function: the same input twice gives other outputs in evaluation.
     RANDOM_IN_EVALUATION = "random_in_evaluation"
     # What a sample gets depends on the samples beside it, or on its place among them.

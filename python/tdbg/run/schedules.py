@@ -12,7 +12,10 @@ from typing import Any
 
 from tdbg.run.json_values import is_integer
 
-__all__ = ["RateSchedule"]
+__all__ = ["BATCH_SETTINGS", "RateSchedule"]
+
+#: Settings that are in steps of the optimizer, as their documentation says.
+BATCH_SETTINGS = frozenset({"total_steps", "num_training_steps", "max_steps"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,11 +95,8 @@ class Hook(FrameworkHook):
         self._returned: ReturnedGradients | None = None
         self._functions: FunctionCalls | None = None
         self._probes = FunctionProbes(session, is_open=session.may_probe)
-        self._model = TorchModel(
-            self._module_captures,
-            self._losses,
-            Schedules(session),
-        )
+        self._schedules = Schedules(session)
+        self._model = TorchModel(self._module_captures, self._losses, self._schedules)
         self._model_info = ModelInfoWriter(
             session,
             self._model,
@@ -279,7 +276,9 @@ class Hook(FrameworkHook):
         def observe(seen: Observation) -> None:
             session.run(session.observe, seen)
 
-        setup = self._model.setup = OptimizerSetup(self._module_captures, step, observe)
+        setup = self._model.setup = OptimizerSetup(
+            self._module_captures, step, observe, self._schedules.step_begins
+        )
         losses = self._model.first_losses = FirstLosses(
             self._tables,
             step,
@@ -446,7 +445,7 @@ class Hook(FrameworkHook):
         watches = (self._watch, self._graphs, self._model.first_losses)
         self._session.run(self._statistics.remove)
         by_hand = (self._by_hand, self._returned, self._loaded)
-        for watch in (*watches, *by_hand, self._probes):
+        for watch in (*watches, *by_hand, self._probes, self._schedules):
             if watch is not None:
                 watch.remove()
 

@@ -219,6 +219,8 @@ BY_THEMSELVES |= {"BrokenInvariant"}
 # On trainings of their own: test_repeated.py, test_dropout_in_evaluation.py and
 # test_slow_schedule.py.
 BY_THEMSELVES |= {"RepeatedData", "DropoutInEvaluation", "SlowSchedule"}
+# On schedules, each in its own way: test_schedule_misuse.py.
+BY_THEMSELVES |= {"ScheduleMisuse", "ResumptionMisuse"}
 # On programs that clip, each in its own way: test_clipping.py.
 BY_THEMSELVES |= {"ClippingMisuse"}
 # test_running_statistics.py, test_model_copies.py, test_input_skew.py and

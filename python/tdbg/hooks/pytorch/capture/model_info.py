@@ -132,7 +132,8 @@ class TorchModel:
         if self.statistics is not None:
             with contextlib.suppress(Exception):
                 self.statistics.look()
-        self._schedules.look(self._optimizers)
+        with contextlib.suppress(Exception):
+            self._schedules.look(self._optimizers)
         return ModelMarks(len(all_tracked), tuple(found))
 
     def model_info(
@@ -171,7 +172,9 @@ class TorchModel:
         """Add how far the schedules have come."""
         if self.setup is not None:
             self.setup.look(at_end=True)
-        self._schedules.look(self._optimizers)
+        with contextlib.suppress(Exception):
+            self._schedules.look(self._optimizers)
+            self._schedules.conclude()
         return dataclasses.replace(info, schedules=self._schedules.known())
 
     def _modules(

@@ -89,6 +89,7 @@ class OptimizerSetup:
         roots: The registered modules; grows.
         step: Returns the global step of training.
         observe: Takes what was found.
+        first_step: Called when an optimizer is about to step for the first time.
     """
 
     def __init__(
@@ -96,8 +97,10 @@ class OptimizerSetup:
         roots: Sequence[_Root],
         step: Callable[[], int],
         observe: Callable[[Observation], None],
+        first_step: Callable[[Optimizer], None],
     ) -> None:
         self._roots = roots
+        self._first_step = first_step
         self._found: dict[int, weakref.ref[Optimizer]] = {}
         self._step = step
         self._observe = observe
@@ -141,6 +144,8 @@ class OptimizerSetup:
                 others[key] = True
         if self._stepped[key] == 1:
             self.look()
+            with contextlib.suppress(Exception):
+                self._first_step(self._optimizers()[key])
         if self._apart and self._stepped[key] >= _ENOUGH:
             self._tell_of_shared()
 

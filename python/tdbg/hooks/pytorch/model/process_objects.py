@@ -16,7 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 _Kind = TypeVar("_Kind")
 
@@ -25,13 +25,14 @@ __all__ = [
     "empty_loader",
     "held_ids",
     "living",
+    "longest_loader",
     "met",
     "parameters_of",
     "schedules_of",
 ]
 
 # What every pass over all objects looks for, and what the latest one has met.
-_REMEMBERED = (LRScheduler, DistributedDataParallel)
+_REMEMBERED = (LRScheduler, DistributedDataParallel, DataLoader)
 _met: list[weakref.ref[Any]] = []
 
 
@@ -51,7 +52,7 @@ def met(kind: type[_Kind]) -> list[_Kind]:
     """Return the living objects that the latest pass has met.
 
     Args:
-        kind: ``LRScheduler`` or ``DistributedDataParallel``.
+        kind: ``LRScheduler``, ``DistributedDataParallel`` or ``DataLoader``.
     """
     every = (reference() for reference in _met)
     return [each for each in every if isinstance(each, kind)]
@@ -68,6 +69,19 @@ def schedules_of(optimizer: Any) -> list[LRScheduler]:
 
 def _of(optimizer: Any, schedules: list[LRScheduler]) -> list[LRScheduler]:
     return [each for each in schedules if getattr(each, "optimizer", None) is optimizer]
+
+
+def longest_loader() -> int:
+    """Return the batches of the longest loader that the latest pass has met; 0: none.
+
+    Only loaders of PyTorch over data with a length count.
+    """
+    longest = 0
+    for loader in met(DataLoader):
+        with contextlib.suppress(Exception):
+            if not isinstance(loader.dataset, IterableDataset):
+                longest = max(longest, len(loader))
+    return longest
 
 
 def _instances(objects: list[Any], kinds: set[type]) -> list[Any]:

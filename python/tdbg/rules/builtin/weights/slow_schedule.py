@@ -13,12 +13,9 @@ from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.training_facts import TrainingFacts
 from tdbg.rules.window import Description, Evaluation, Idle, TensorInfo, Window
 from tdbg.run.findings import Severity, Stage
-from tdbg.run.schedules import RateSchedule
+from tdbg.run.schedules import BATCH_SETTINGS, RateSchedule
 
 __all__ = ["SlowSchedule"]
-
-# Settings that are in steps of the optimizer, as their documentation says.
-IN_BATCHES = {"total_steps", "num_training_steps", "max_steps"}
 
 
 @register
@@ -70,7 +67,7 @@ class SlowSchedule(Rule):
         for each in info.schedules:
             # A training that stops early may have as many steps as the schedule has
             # epochs, by chance.  Only some settings are never in epochs.
-            is_sure = each.setting in IN_BATCHES and each.steps > 1
+            is_sure = each.setting in BATCH_SETTINGS and each.steps > 1
             severity = Severity.WARNING if is_sure else Severity.INFO
             slow = severity if self._is_slow(each) else None
             yield idle.judge(name, slow, partial(self._describe, each))

@@ -1,0 +1,220 @@
+"""ScheduleMisuse: schedules of the learning rate that count something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tdbg.config.quantities import number, percent, plural
+from tdbg.rules.builtin.observed_rule import ObservedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["ScheduleMisuse"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleMisuse(ObservedRule):
+    """Report schedules of the learning rate that do not fit the training.
+
+    Lengths are in steps of the schedule, and compared with counted steps of the
+    optimizer, forwards, batches of the loader and ranks.
+    """
+
+    severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
+    faults = frozenset(
+        {
+            Fault.SCHEDULE_TOO_OFTEN,
+            Fault.SCHEDULE_IN_EPOCHS,
+            Fault.SCHEDULE_IN_MICRO_BATCHES,
+            Fault.SCHEDULE_FOR_ALL_RANKS,
+            Fault.WARM_UP_TOO_LONG,
+            Fault.WARM_UP_NOT_OVER,
+            Fault.PLATEAU_WRONG_WAY,
+        }
+    )
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Warn where counts agree exactly; a training may have stopped early."""
+        is_sure = observation.numbers.get("sure", 1.0)
+        return Severity.WARNING if is_sure else Severity.INFO
+
+    def describe(self, observation: Observation) -> Description:
+        """Say what the schedule counts, and what it should count."""
+        describe = _DESCRIPTIONS[observation.fault]
+        name = next(iter(observation.names), "")
+        return describe(name, observation.numbers, observation.words)
+
+
+_Numbers = Mapping[str, float]
+_Words = Mapping[str, str]
+
+
+def _too_often(name: str, numbers: _Numbers, words: _Words) -> Description:
+    length, pace = int(numbers["length"]), numbers["pace"]
+    now = int(numbers["optimizer_steps"])
+    return Description(
+        message=(
+            f"The schedule of the learning rate ({name}) ended too early: it is "
+            f"{plural(length, 'step')} long, but the program steps it "
+            f"{number(pace, 2)} times for each step of the optimizer. It was over "
+            f"after about {length / pace:,.0f} of {plural(now, 'step')} of the "
+            "optimizer, and the training continues."
+        ),
+        value=pace,
+        threshold=1.0,
+        since=0,
+        advice=(
+            "Call scheduler.step() once after each optimizer.step(), not after each "
+            "micro-batch. If you mean to step it more often, set its length "
+            f"({words['setting']}) to the number of its own steps: micro-batches, or "
+            "steps of all processes under Accelerate."
+        ),
+    )
+
+
+def _in_epochs(name: str, numbers: _Numbers, words: _Words) -> Description:
+    length, batches = int(numbers["length"]), int(numbers["batches"])
+    return Description(
+        message=(
+            f"The schedule of the learning rate ({name}) counts epochs, but the "
+            f"program steps it after each batch: its length is {length:,}, the number "
+            f"of epochs, and an epoch has {plural(batches, 'batch')}. So it "
+            f"was over after {plural(length, 'step')} of {length * batches:,}."
+        ),
+        value=float(length * batches),
+        threshold=float(length),
+        since=0,
+        advice=(
+            "Call scheduler.step() once an epoch, behind the loop over the batches. "
+            "To step it after each batch, set its length "
+            f"({words['setting']}) to the number of epochs times len(loader)."
+        ),
+    )
+
+
+def _in_micro_batches(name: str, numbers: _Numbers, words: _Words) -> Description:
+    length, steps = int(numbers["length"]), int(numbers["steps"])
+    return Description(
+        message=(
+            f"The schedule of the learning rate ({name}) counts micro-batches, but the "
+            f"program steps it with the optimizer: it is {plural(length, 'step')} "
+            "long, as many as the training had micro-batches, and made "
+            f"{steps:,} ({percent(100 * steps / length)} of its length)."
+        ),
+        value=100 * steps / length,
+        threshold=100.0,
+        since=0,
+        advice=(
+            f"Set its length ({words['setting']}) to the steps of the optimizer: the "
+            "number of batches divided by the micro-batches that you accumulate. If "
+            "you stopped the training early, ignore this."
+        ),
+    )
+
+
+def _for_all_ranks(name: str, numbers: _Numbers, words: _Words) -> Description:
+    length, steps = int(numbers["length"]), int(numbers["steps"])
+    ranks = int(numbers["ranks"])
+    return Description(
+        message=(
+            f"The schedule of the learning rate ({name}) counts the batches of all "
+            f"{ranks:,} ranks, but each rank steps it only with its own: it is "
+            f"{plural(length, 'step')} long, and made {steps:,} "
+            f"({percent(100 * steps / length)} of its length)."
+        ),
+        value=100 * steps / length,
+        threshold=100.0,
+        since=0,
+        advice=(
+            f"Set its length ({words['setting']}) to the steps of one rank: divide "
+            "the number of batches by the number of ranks. If you stopped the training "
+            "early, ignore this."
+        ),
+    )
+
+
+def _warm_up_too_long(name: str, numbers: _Numbers, words: _Words) -> Description:
+    length, warm_up = int(numbers["length"]), int(numbers["warm_up"])
+    return Description(
+        message=(
+            f"The warm-up of the learning rate ({name}) takes "
+            f"{plural(warm_up, 'step')}, more than its whole schedule, which is "
+            f"{plural(length, 'step')} long: the rate never reaches its largest value."
+        ),
+        value=float(warm_up),
+        threshold=float(length),
+        since=0,
+        advice=(
+            "Give both in the same unit, steps of the optimizer: num_warmup_steps is "
+            f"usually 1 to 10% of {words['setting']}."
+        ),
+    )
+
+
+def _warm_up_not_over(name: str, numbers: _Numbers, words: _Words) -> Description:
+    del words
+    warm_up, steps = int(numbers["warm_up"]), int(numbers["steps"])
+    made = int(numbers["optimizer_steps"])
+    if numbers["sure"]:
+        advice = (
+            "Call scheduler.step() after each optimizer.step(), not once an epoch; or "
+            "set the warm-up to a number of epochs."
+        )
+    else:
+        advice = (
+            "Shorten the warm-up to 1 to 10% of the training. If you stopped the "
+            "training early, ignore this."
+        )
+    return Description(
+        message=(
+            f"The warm-up of the learning rate ({name}) was not over at the end of the "
+            f"training: it takes {plural(warm_up, 'step')}, and the program stepped it "
+            f"{plural(steps, 'time')} in {plural(made, 'step')} of the optimizer."
+        ),
+        value=float(steps),
+        threshold=float(warm_up),
+        since=0,
+        advice=advice,
+    )
+
+
+def _wrong_way(name: str, numbers: _Numbers, words: _Words) -> Description:
+    is_min = words["mode"] == "min"
+    other = "max" if is_min else "min"
+    fall, rise = ("fall", "rises") if is_min else ("rise", "falls")
+    kind = "as an accuracy does" if is_min else "as a loss does"
+    reductions = int(numbers["reductions"])
+    return Description(
+        message=(
+            f'{name} waits for the metric to {fall} (mode="{words["mode"]}"), but the '
+            f"metric {rise} as the model gets better, {kind}: from "
+            f"{number(numbers['first'])} to {number(numbers['latest'])} in "
+            f"{plural(int(numbers['metrics']), 'call')}. So it takes progress for a "
+            "plateau, and has lowered the learning rate "
+            f"{plural(reductions, 'time')}."
+        ),
+        value=float(reductions),
+        threshold=0.0,
+        since=0,
+        advice=(
+            f'Set mode="{other}" if you pass a metric that {rise} as the model gets '
+            "better, or pass the validation "
+            f"{'loss' if is_min else 'accuracy'} to scheduler.step()."
+        ),
+    )
+
+
+_DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = {
+    Fault.SCHEDULE_TOO_OFTEN: _too_often,
+    Fault.SCHEDULE_IN_EPOCHS: _in_epochs,
+    Fault.SCHEDULE_IN_MICRO_BATCHES: _in_micro_batches,
+    Fault.SCHEDULE_FOR_ALL_RANKS: _for_all_ranks,
+    Fault.WARM_UP_TOO_LONG: _warm_up_too_long,
+    Fault.WARM_UP_NOT_OVER: _warm_up_not_over,
+    Fault.PLATEAU_WRONG_WAY: _wrong_way,
+}
