@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,11 @@ SINGLES = 0.1
 # Chao's estimate of unseen rows is a lower bound; where steps used many rows once, the
 # upper bound is this many times as high.
 MARGIN = 20.0
+# Least number of used rows that show how they lie; and the limit of the distance of
+# Kolmogorov and Smirnov, times the root of their number, that chance exceeds in one of
+# 20 cases.
+LEAST_BUCKETS = 8
+BY_CHANCE = 1.358
 # Bytes that no text contains; byte 0 may be padding.
 N_BYTES = 256
 NEVER_IN_TEXT = np.array([*range(1, 9), *range(14, 32), 127])
@@ -110,7 +116,7 @@ class DeadEmbedding(Rule):
         unused = np.full(n_new, np.nan)
         seen = np.zeros(n_new, dtype=np.int64)
         taken = np.zeros(n_new, dtype=np.int64)
-        are_places, are_bytes = np.zeros((2, n_new), dtype=bool)
+        are_places, are_bytes, are_hashed = np.zeros((3, n_new), dtype=bool)
         used = np.zeros(n_rows, dtype=np.int64)
         usable = np.flatnonzero(table.usable)
         starts = [_block_start(table.active[at] > 0) for at in usable.tolist()]
@@ -127,10 +133,11 @@ class DeadEmbedding(Rule):
                     used, starts[k + 1 - n_steps : k + 1], n_steps
                 )
                 are_bytes[j] = _are_bytes(used)
+                are_hashed[j] = _are_hashed(used)
         severities = np.full(n_new, UNKNOWN, dtype=np.int8)
         severities[unused <= self.threshold] = OK
         severities[unused > self.threshold] = Severity.WARNING
-        is_meant = are_places | are_bytes
+        is_meant = are_places | are_bytes | are_hashed
         severities[(unused > self.threshold) & is_meant] = Severity.INFO
 
         def describe(j: int) -> Description:
@@ -138,6 +145,8 @@ class DeadEmbedding(Rule):
                 return self._places(int(seen[j]), n_rows, float(unused[j]))
             if are_bytes[j]:
                 return self._bytes(int(seen[j]), float(unused[j]))
+            if are_hashed[j]:
+                return self._hashed(int(seen[j]), n_rows, float(unused[j]))
             return Description(
                 message=(
                     f"About {percent(unused[j])} of this embedding's rows are never "
@@ -174,6 +183,21 @@ class DeadEmbedding(Rule):
             ),
         )
 
+    def _hashed(self, n_seen: int, n_rows: int, unused: float) -> Description:
+        return Description(
+            message=(
+                f"Only {n_seen:,} of this embedding's {plural(n_rows, 'row')} had a "
+                "gradient in the last steps. They lie scattered over the whole table, "
+                "as the buckets of a hash."
+            ),
+            value=unused,
+            threshold=self.threshold,
+            advice=(
+                "Nothing, if indices come from a hash: empty buckets avoid collisions. "
+                f"Otherwise number the {n_seen:,} tokens from 0."
+            ),
+        )
+
     def _bytes(self, n_seen: int, unused: float) -> Description:
         return Description(
             message=(
@@ -207,6 +231,23 @@ def _are_places(used: NDArray[np.int64], starts: Sequence[int], n_steps: int) ->
     """
     is_same = bool(((used == 0) | (used == n_steps)).all())
     return is_same or (starts[0] >= 0 and len(set(starts)) == 1)
+
+
+def _are_hashed(used: NDArray[np.int64]) -> bool:
+    """Return whether the used rows lie as if drawn by chance from the whole table.
+
+    A vocabulary fills a table from its beginning.  The test is that of Kolmogorov and
+    Smirnov: the shares of used rows up to each row and of the table up to there differ
+    by no more than chance explains.
+    """
+    rows = np.flatnonzero(used)
+    n = len(rows)
+    if n < LEAST_BUCKETS or n == len(used):
+        return False
+    share = (rows + 0.5) / len(used)
+    ranks = np.arange(n + 1) / n
+    distance = max(float((ranks[1:] - share).max()), float((share - ranks[:-1]).max()))
+    return distance * math.sqrt(n) < BY_CHANCE
 
 
 def _are_bytes(used: NDArray[np.int64]) -> bool:

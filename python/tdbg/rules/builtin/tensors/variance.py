@@ -26,6 +26,7 @@ from tdbg.rules.window import (
     Table,
     TensorInfo,
     Window,
+    rows_of_lasting,
 )
 from tdbg.run.findings import Evidence, Severity, Stage
 from tdbg.run.model_info import ModelInfo
@@ -40,6 +41,9 @@ MANY_SAMPLES = 64
 MANY_NUMBERS = 4096
 # The first batch had at least this many times the spread of a collapsed one.
 FALL = 10.0
+# Steps for which supervised predictions must be alike: to answer with the mean of the
+# targets is the first thing that a regression learns.
+ALIKE_FOR = 40
 # A smaller spread is a rounding error of float32: the samples have no influence.
 ROUNDING = 1e-6
 SUPERVISED = (
@@ -103,10 +107,12 @@ class _Spreads:
         first = self.columns[self._ordinals == 1]
         return self[int(first[0])] if len(first) else None
 
-    def were_below(self, limit: float, column: int, n: int, lookback: int) -> bool:
+    def were_below(
+        self, limit: float, column: int, n: int, lookback: int, span: int
+    ) -> bool:
         """Return whether *n* spreads in a row, the last at *column*, are below a limit.
 
-        They must span enough steps, within the last *lookback* rows.
+        They must span so many steps, within the last *lookback* rows.
         """
         oldest = self._rows[max(0, int(np.searchsorted(self._rows, column)) - lookback)]
         seen = self.columns[(self.columns >= oldest) & (self.columns <= column)]
@@ -116,7 +122,7 @@ class _Spreads:
             if now is None or now >= limit:
                 return False
             lasted = int(steps[column] - steps[before]) + 1
-            if streak >= n and lasted >= min_span(n):
+            if streak >= n and lasted >= span:
                 return True
         return False
 
@@ -153,11 +159,13 @@ def judge_collapse(
         limit = ROUNDING
         if _is_called_again(table, name):
             return table.judge_one(name, severities, nothing_to_describe)
+    learns_mean = is_supervised and limit > ROUNDING
+    span = min_span(patience, ALIKE_FOR) if learns_mean else min_span(patience)
     for column in spreads.columns[spreads.columns >= table.start].tolist():
         now = spreads[column]
         if now is not None and now >= limit:
             severities[column - table.start] = OK
-        elif spreads.were_below(limit, column, patience, lookback):
+        elif spreads.were_below(limit, column, patience, lookback, span):
             severities[column - table.start] = Severity.WARNING
 
     def describe(j: int) -> Description:
@@ -279,6 +287,13 @@ class TensorVariance(LastingRule):
             interval=INTERVAL,
         )
         return *rows, *with_beginning(given)
+
+    @property
+    def lookback(self) -> int:
+        """The rows that ``patience`` needs; more of predictions."""
+        if self.collapsed is None:
+            return rows_of_lasting(self.patience)
+        return rows_of_lasting(self.patience, ALIKE_FOR)
 
     @property
     def head_rows(self) -> int:

@@ -227,6 +227,25 @@ def test_where_nearly_all_rows_are_unused_rare_ones_need_not_be_waited_for():
     assert finding.value > 80.0
 
 
+@pytest.mark.parametrize(
+    ("rows", "severity"),
+    [(np.arange(40), Severity.WARNING), (np.arange(7, 1000, 25), Severity.INFO)],
+)
+def test_rows_scattered_over_the_table_are_the_buckets_of_a_hash(
+    rows: np.ndarray, severity: Severity
+):
+    random = np.random.default_rng(0)
+    run = FakeRun(every=10)
+    for step in range(12):
+        used = np.zeros(1000, dtype=np.int64)
+        used[rows[random.random(40) < 0.7]] = 8
+        run.units(step, "gradient/e.weight", used, 8)
+        run.step(step)
+    (finding,) = judge(run, DeadEmbedding())
+    assert finding.severity is severity
+    assert ("hash" in finding.message) is (severity is Severity.INFO)
+
+
 def test_places_for_longer_texts_are_information():
     run = embedded(5, share=1.1)
     # Of the only embedding of a model they are tokens.
@@ -321,7 +340,7 @@ def run_with(
         (15, 20, Severity.INFO),
         (17, 20, Severity.WARNING),
         (40, 64, Severity.INFO),
-        (9, 10, Severity.ERROR),
+        (9, 10, Severity.WARNING),
         (10, 10, Severity.ERROR),
     ],
 )
@@ -340,7 +359,7 @@ def test_the_finding_says_how_many_of_how_many_over_how_long():
     assert finding.step == 2
     assert "9 of 10 units (90%)" in finding.message
     assert "last 3 recorded steps" in finding.message
-    assert (finding.value, finding.threshold) == (90.0, 50.0)
+    assert (finding.value, finding.threshold) == (90.0, 80.0)
 
 
 def test_small_batches_are_taken_together_until_they_say_enough():

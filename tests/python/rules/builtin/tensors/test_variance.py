@@ -148,6 +148,14 @@ def test_an_embedding_that_collapses_is_a_warning():
     assert judge(run, TensorVariance(collapsed=None)) == []
 
 
+@pytest.mark.parametrize("recovers_at", [45, 300])
+def test_a_regression_may_answer_with_the_mean_at_first(recovers_at: int):
+    run = embedded(lambda step: 0.001 if 10 <= step < recovers_at else 1.0, 80)
+    run.known_facts = [ModelInfo(step=0, kinds={"CosineSimilarityLoss": "mse"})]
+    found = judge(run, TensorVariance())
+    assert [finding.step for finding in found] == ([] if recovers_at < 80 else [49])
+
+
 def test_three_steps_are_enough_where_few_are_kept():
     run = embedded(lambda step: 1.0 if step < 20 else 0.001, 60, every=10)
     (finding,) = judge(run, TensorVariance())
