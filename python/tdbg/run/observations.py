@@ -63,6 +63,8 @@ class Fault(enum.StrEnum):
     # are several by name and one by their weights.
     TIE_NOT_MADE = "tie_not_made"
     TIE_BROKEN = "tie_broken"
+    # A head that begins as a copy of the embedding.
+    TIE_COPIED = "tie_copied"
     MEMORY_SHARED = "memory_shared"
     NETWORKS_ARE_ONE = "networks_are_one"
     # Micro-batches count alike, whatever their size, or add up without division.

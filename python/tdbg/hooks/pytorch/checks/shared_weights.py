@@ -30,7 +30,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     operands_of,
     saved_of,
 )
-from tdbg.hooks.pytorch.device.tensors import TYPES
+from tdbg.hooks.pytorch.device.tensors import TYPES, sample_of
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
 from tdbg.hooks.pytorch.model.process_objects import held_ids
 from tdbg.run.observations import Fault, Observation
@@ -48,6 +48,9 @@ _LAYERS = {
     "Mm": (0, 1, "self"),
 }
 _DIGITS = re.compile(r"\d+")
+# What programs call the setting that ties a head to an embedding, and where it stands.
+_TYING = re.compile(r"(^|_)(tied?|tying)(_|$)", re.IGNORECASE)
+_SETTINGS = ("config", "cfg", "args", "hparams")
 
 
 class SharedWeights:
@@ -69,6 +72,8 @@ class SharedWeights:
         self._roots: list[tuple[weakref.ref[nn.Module], str]] = []
         # Names that had one parameter when their module was registered.
         self._ties: list[tuple[str, ...]] = []
+        # Names of an embedding and a head that began equal, and who says they are one.
+        self._copied: list[tuple[tuple[str, ...], str]] = []
         # Layers with several names, and these.
         self._repeated: list[tuple[weakref.ref[nn.Module], tuple[str, ...]]] = []
         # The optimizers that step, by the parameters that they hold.
@@ -79,6 +84,7 @@ class SharedWeights:
     def register(self, module: nn.Module, prefix: str) -> None:
         """Note what a module shares as it is registered."""
         self._roots.append((weakref.ref(module), prefix))
+        self._copied += [(each, _tying(module)) for each in _copied(module, prefix)]
         every = list(module.named_parameters(remove_duplicate=False))
         if len(every) == len({id(parameter) for _, parameter in every}):
             return
@@ -116,6 +122,14 @@ class SharedWeights:
             for names in _untied(root, prefix, every):
                 lost.update(names)
                 self._tell(Fault.TIE_NOT_MADE, names, model=class_name(root))
+        for names, setting in self._copied:
+            held = {id(every[name]) for name in names if name in every}
+            if (
+                _apart(names, every)
+                and held <= self._held.keys()
+                and lost.isdisjoint(names)
+            ):
+                self._tell(Fault.TIE_COPIED, names, setting=setting)
         for names in self._ties:
             apart = _apart(names, every)
             if apart and lost.isdisjoint(apart):
@@ -168,6 +182,44 @@ def _untied(
                 if names not in told and any(every[n].requires_grad for n in apart):
                     told.add(names)
                     yield names
+
+
+def _copied(root: nn.Module, prefix: str) -> Iterator[tuple[str, ...]]:
+    """Yield names of embeddings and heads that are equal in different memory."""
+    embeddings: list[tuple[str, torch.Tensor]] = []
+    heads: list[tuple[str, torch.Tensor]] = []
+    for path, module in root.named_modules():
+        # A parametrized weight is no parameter, and is computed when somebody reads it.
+        weight = module._parameters.get("weight")
+        if weight is not None and isinstance(module, nn.Embedding | nn.Linear):
+            place = embeddings if isinstance(module, nn.Embedding) else heads
+            place.append((f"{prefix}{path}.weight", weight))
+    for name, weight in embeddings:
+        for other, head in heads:
+            both = {name: weight, other: head}
+            if _apart((name, other), both) and _are_equal(weight, head):
+                yield name, other
+
+
+def _are_equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether both begin with the same numbers, which are not all alike."""
+    sample = sample_of(one)
+    is_varied = bool((sample != sample[:1]).any())
+    return is_varied and torch.equal(sample, sample_of(other))
+
+
+def _tying(root: nn.Module) -> str:
+    """Return the setting of a model that says that it ties weights, or nothing."""
+    for module in root.modules():
+        found = vars(module)
+        for place in (
+            found,
+            *(getattr(found.get(s), "__dict__", {}) for s in _SETTINGS),
+        ):
+            for name, value in place.items():
+                if value is True and _TYING.search(name):
+                    return name
+    return ""
 
 
 def _declared(module: Any) -> Iterator[tuple[str, str]]:

@@ -24,6 +24,7 @@ class WeightSharing(ObservedRule):
 
     - weights that a model declares to be tied, and that are two parameters;
     - weights that were one parameter when the model was registered, and are two now;
+    - an output layer that begins as a copy of the embedding;
     - two parameters in the same memory, each of which an optimizer steps;
     - an ensemble or several heads that are one network under several names.
     """
@@ -34,23 +35,33 @@ class WeightSharing(ObservedRule):
         {
             Fault.TIE_NOT_MADE,
             Fault.TIE_BROKEN,
+            Fault.TIE_COPIED,
             Fault.MEMORY_SHARED,
             Fault.NETWORKS_ARE_ONE,
         }
     )
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return INFO if two steps come to the same as one, as those of SGD do."""
+        """Return INFO for what may be meant, and for what does no harm.
+
+        Two steps of SGD come to the same as one.  A head may begin as a copy.
+        """
         is_sum = observation.words.get("optimizer") == "SGD"
-        return Severity.INFO if is_sum else Severity.WARNING
+        may_be_meant = (
+            observation.fault == Fault.TIE_COPIED and not observation.words["setting"]
+        )
+        return Severity.INFO if is_sum or may_be_meant else Severity.WARNING
 
     def describe(self, observation: Observation) -> Description:
         """Name the weights."""
         message, advice = _TEXTS[observation.fault]
         words = {"model": "The model", "optimizer": "The optimizer"}
+        words |= observation.words
+        if words.get("setting"):
+            words["setting"] = f", although the model has {words['setting']}=True"
         names = _listed(observation.names)
         return Description(
-            message=message.format(names=names, **{**words, **observation.words}),
+            message=message.format(names=names, **words),
             value=observation.numbers.get("names", len(observation.names)),
             threshold=1.0,
             advice=advice,
@@ -84,6 +95,17 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
             "Tie them again (head.weight = embedding.weight) after what has made new "
             "parameters: loading with assign=True, to_empty(), a conversion, or a new "
             "layer. Then create the optimizer."
+        ),
+    ),
+    Fault.TIE_COPIED: (
+        (
+            "{names} began as copies of each other and are trained apart: a tie of an "
+            "embedding and the output layer that was lost, or was never made{setting}."
+        ),
+        (
+            "Tie the parameter itself (head.weight = embedding.weight) after what "
+            "copies or loads weights, and before you create the optimizer. If you want "
+            "two that begin equal, do nothing."
         ),
     ),
     Fault.MEMORY_SHARED: (

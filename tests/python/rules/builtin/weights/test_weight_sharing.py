@@ -177,6 +177,20 @@ def test_a_tie_that_is_broken_after_registration(
     assert "tie of embedding.weight and head.weight is broken" in finding.message
 
 
+@pytest.mark.parametrize("setting", ["tie_weights", ""])
+def test_a_head_that_begins_as_a_copy(run_dir: Path, setting: str) -> None:
+    model = Language()
+    clones(model)
+    if setting:
+        vars(model)["config"] = SimpleNamespace(**{setting: True})
+    (finding,) = judged(run_dir, model)
+    assert finding.severity is (Severity.WARNING if setting else Severity.INFO)
+    assert "embedding.weight and head.weight began as copies" in finding.message
+    assert ("although the model has tie_weights=True" in finding.message) == bool(
+        setting
+    )
+
+
 @pytest.mark.parametrize("table", [True, False])
 def test_a_tie_that_is_declared_and_not_made(run_dir: Path, *, table: bool) -> None:
     (finding,) = judged(run_dir, Declaring(tied=False, table=table))
@@ -224,6 +238,10 @@ def test_a_tie_that_holds_or_is_given_up(
     run_dir: Path, then: Callable[[nn.Module], object]
 ) -> None:
     assert judged(run_dir, Language(), then=then) == []
+
+
+def test_a_head_of_its_own_is_no_tie(run_dir: Path) -> None:
+    assert judged(run_dir, Language(tied=False)) == []
 
 
 def test_what_is_declared_otherwise_is_no_tie(run_dir: Path) -> None:
