@@ -96,6 +96,12 @@ class Fault(enum.StrEnum):
     # The labels of a model of sequences are its inputs, or the next token but one.
     LABELS_ARE_INPUTS = "labels_are_inputs"
     LABELS_SKIP_ONE = "labels_skip_one"
+    # Labels that count and should not, or do not and should: at padding; of tokens
+    # that were not masked; of a class among equals; of the token that ends texts.
+    PADDING_COUNTS = "padding_counts"
+    UNMASKED_COUNT = "unmasked_count"
+    CLASS_NEVER_COUNTS = "class_never_counts"
+    END_NEVER_COUNTS = "end_never_counts"
     # No fault: the model was probed, or was not.  Words say why a question was not
     # asked, by the question (``PROBE_QUESTIONS``).
     PROBED = "probed"

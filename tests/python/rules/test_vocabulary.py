@@ -53,6 +53,10 @@ ONLY_PYTORCH = {
     "weights/teacher_misuse.py": ("_of_learning _of_dropping", "TEACHER_LEARNS"),
     "weights/unregistered.py": ("UnregisteredParameter", "untrained"),
     "data/label_shift.py": ("LabelShift", "LABELS_ARE_INPUTS"),
+    "data/label_misuse.py": (
+        "LabelMisuse _of_padding _of_unmasked _of_class _of_end",
+        "PADDING_COUNTS",
+    ),
     "weights/batch_dependence.py": ("BatchDependence _advice", "SAMPLES_ARE_MIXED"),
     "weights/mask_leak.py": (
         "MaskLeak _of_later_tokens _of_inverted_mask _of_padding",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, TypeVar
 
@@ -47,6 +47,7 @@ from tdbg.hooks.pytorch.checks.function_probes import FunctionProbes
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
+from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches, LabelFacts, settings_of
 from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
@@ -94,7 +95,8 @@ class Hook(FrameworkHook):
         self._gradients: list[AccumulatedGradients] = []
         self._returned: ReturnedGradients | None = None
         self._functions: FunctionCalls | None = None
-        self._probes = FunctionProbes(session, is_open=session.may_probe)
+        probes = FunctionProbes(session, is_open=session.may_probe)
+        self._batches = FirstBatches([probes, LabelFacts(session)])
         self._schedules = Schedules(session)
         self._model = TorchModel(self._module_captures, self._losses, self._schedules)
         self._model_info = ModelInfoWriter(
@@ -119,7 +121,7 @@ class Hook(FrameworkHook):
                     session, mode, self._names, self._losses
                 )
                 self._functions.on_dropping = self._model_info.evaluation_changed
-                self._functions.saw_arguments = self._probes.note_loss
+                self._functions.saw_arguments = self._batches.note_loss
                 self._model.functions = self._functions
         return mode
 
@@ -162,7 +164,7 @@ class Hook(FrameworkHook):
             self._training_forward_begins,
             self._evaluation_begins,
             self._functions,
-            self._probes,
+            self._batches,
         )
         self._module_captures.append(module_capture)
         self._tables.append(module_capture.parameters)
@@ -197,6 +199,7 @@ class Hook(FrameworkHook):
                 name or loss_name(loss),
                 loss_name(loss),
                 self._torch.kind_of(loss),
+                settings_of(loss),
             )
             capture = make(make)
             self._session.listen(change=capture.refresh)
@@ -299,7 +302,7 @@ class Hook(FrameworkHook):
             losses.begin_anew,
             FirstUpdates(self._tables, step, observe, session.spend_once, self._shared),
             setup,
-            self._probes.step_ends,
+            self._batches.step_ends,
         )
         self._model.watch = watch
         if self._session.ranks is not None:
@@ -331,6 +334,7 @@ class Hook(FrameworkHook):
         name: str,
         class_name: str,
         kind: Kind | None,
+        settings: Mapping[str, Any],
         another: Callable[[], CapturedLoss] | None = None,
     ) -> CapturedLoss:
         capture = CapturedLoss(
@@ -343,7 +347,9 @@ class Hook(FrameworkHook):
         )
         if self._functions is not None:
             capture.saw = self._functions.saw
-        capture.inputs.saw = self._probes.note_loss
+        capture.inputs.saw = functools.partial(
+            self._batches.note_loss, settings=settings
+        )
         self._losses.append(capture)
         self._model_info.changed()
         return capture
@@ -445,7 +451,7 @@ class Hook(FrameworkHook):
         watches = (self._watch, self._graphs, self._model.first_losses)
         self._session.run(self._statistics.remove)
         by_hand = (self._by_hand, self._returned, self._loaded)
-        for watch in (*watches, *by_hand, self._probes, self._schedules):
+        for watch in (*watches, *by_hand, self._batches, self._schedules):
             if watch is not None:
                 watch.remove()
 

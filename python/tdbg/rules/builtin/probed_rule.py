@@ -34,6 +34,8 @@ class ProbedRule(ObservedRule):
     def inapplicable(self, training: TrainingFacts) -> str:
         """Return why the question was not asked."""
         why = ObservedRule.inapplicable(self, training)
+        if any(each.fault in self.faults for each in training.observations):
+            return why
         probes = [each for each in training.observations if each.fault is Fault.PROBED]
         asked = next(iter(probes), None)
         reason = _NEVER if asked is None else asked.words.get(self.question, "")

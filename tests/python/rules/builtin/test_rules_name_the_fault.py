@@ -233,6 +233,8 @@ BY_THEMSELVES |= {"BatchDependence", "LabelShift", "MaskLeak"}
 BY_THEMSELVES |= {"NondeterministicEvaluation"}
 # On fingerprints of samples: test_sample_rules.py.
 BY_THEMSELVES |= {"DataLeakage", "RepeatedOrder", "SampleCoverage", "SamplePairing"}
+# On labels of their own: test_label_misuse.py.
+BY_THEMSELVES |= {"LabelMisuse"}
 # On losses of their own: test_term_misuse.py and test_accumulation.py.
 BY_THEMSELVES |= {"LossTermMisuse", "AccumulationMisuse"}
 # On models of their own: test_wrong_dimension.py and test_weight_sharing.py.

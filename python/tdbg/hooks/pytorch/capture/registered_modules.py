@@ -46,7 +46,7 @@ from tdbg.hooks.pytorch.model.module_tree import (
 from tdbg.modes import TRAIN, TRAINING
 
 if TYPE_CHECKING:
-    from tdbg.hooks.pytorch.checks.function_probes import FunctionProbes
+    from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches
     from tdbg.profiler import Fingerprints
 
 __all__ = [
@@ -143,9 +143,9 @@ class Begin(Callback):
                 session.run(inputs.take, module, args)
             if session.fingerprints is not None:
                 session.run(self.module_capture.take_samples, args, kwargs)
-            probes = self.module_capture.probes
-            if probes is not None and probes.is_open:
-                probes.note_call(module, self.module_capture.name, args, kwargs)
+            batches = self.module_capture.batches
+            if batches is not None and batches.is_open:
+                batches.note_call(module, self.module_capture.name, args, kwargs)
 
     def called(self, *_: Any) -> None:
         """Handle a call from a compiled graph."""
@@ -211,11 +211,11 @@ class ModuleCapture:
             has no optimizer of PyTorch.
         in_evaluation: Called when a forward of evaluation has begun.
         functions: Captures the functions called inside; None: nothing does.
-        probes: Hears of the arguments of calls; None: nothing does.
+        batches: Hears of the arguments of calls; None: nothing does.
 
     Attributes:
         prefix: As it was given.
-        probes: As it was given.
+        batches: As it was given.
         part: The module inside that is being called by itself, if any.
         inputs: Compares those of evaluation with those of training.
         begins: The event that a call of the root begins.
@@ -233,10 +233,10 @@ class ModuleCapture:
         in_training: Callable[[StepContext], None],
         in_evaluation: Callable[[], None],
         functions: FunctionCalls | None = None,
-        probes: FunctionProbes | None = None,
+        batches: FirstBatches | None = None,
     ) -> None:
         self._session = session
-        self.probes = probes
+        self.batches = batches
         self._module = weakref.ref(module)
         self._mode = mode
         self._name = name

@@ -39,6 +39,7 @@ from tdbg.hooks.pytorch.checks.probe_batch import (
     Unsuitable,
 )
 from tdbg.hooks.pytorch.checks.quiet_copy import QuietCopy, short
+from tdbg.hooks.pytorch.checks.token_labels import lengths_of
 from tdbg.hooks.pytorch.functions.followed_functions import followed
 from tdbg.hooks.pytorch.model.call_context import is_in_transform
 from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA
@@ -59,8 +60,6 @@ _SHARE, _TIMES = 0.75, 5.0
 _UNORDERED = 0.8
 # Places that padding must have, and that a sequence must have.
 _LEAST_PADDING, _LEAST_PLACES = 2, 8
-# The share of sequences that end with padding, and of how many lengths they are.
-_LEAST_PADDED, _LEAST_LENGTHS = 0.25, 3
 _MOST_ELEMENTS = 1 << 22
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 
@@ -245,8 +244,6 @@ class _Probe:
         """
         if self._shift is None:
             self.unasked["labels"] = "labels are no tokens of an input"
-        elif self._shift == 2:
-            yield _Finding(Fault.LABELS_SKIP_ONE)
         first = self._outputs(self._call)
         if first is None:
             self.unasked |= dict.fromkeys(PROBE_QUESTIONS, "no output is of numbers")
@@ -256,7 +253,7 @@ class _Probe:
         if change is None or changed is None:
             yield from self._random(first)
         elif self._is_same(first, changed, change):
-            yield from self._of_causal_model(inner)
+            yield from self._of_causal_model(first, changed, change)
         elif found := [*self._random(first)]:
             yield from found
         else:
@@ -379,7 +376,7 @@ class _Probe:
         if not any(each.is_of_rows(batch.n) for each in batch.losses):
             return None
         index, every = next(iter(batch.tokens.items()))
-        width, lengths = every.shape[1], _lengths(every)
+        width, lengths = every.shape[1], lengths_of(every)
         shapes = [each.shape for each in self._call.tensors()]
         if lengths is None or any(width in (*each[:1], *each[2:]) for each in shapes):
             return None
@@ -409,9 +406,17 @@ class _Probe:
 
     # ---- what they tell ------------------------------------------------------
 
-    def _of_causal_model(self, inner: _Change | None) -> Iterator[_Finding]:
-        """Judge labels of a model that sees no later token."""
-        if inner is not None and self._shift == 0:
+    def _of_causal_model(
+        self, first: torch.Tensor, changed: torch.Tensor, change: _Change
+    ) -> Iterator[_Finding]:
+        """Judge labels of a model that sees no later token.
+
+        One that does not see the token itself, either, shifts its inputs inside.
+        """
+        if self._shift != 0 or self._n_places < _LEAST_PLACES:
+            return
+        its_own = [slice(each.stop, each.stop + 1) for each in change.places]
+        if not self._is_same(first, changed, change._replace(places=its_own)):
             yield _Finding(Fault.LABELS_ARE_INPUTS)
 
     def _of_samples(
@@ -532,20 +537,3 @@ def _has_no_order(rows: torch.Tensor) -> bool:
     n = len(values)
     of_neighbours = float(of_pairs.diagonal(1).mean())
     return of_neighbours >= _UNORDERED * float(of_pairs.sum()) / (n * (n - 1)) > 0
-
-
-def _lengths(tokens: torch.Tensor) -> torch.Tensor | None:
-    """Return the lengths of sequences without padding behind; None: there is none.
-
-    Padding is a token that many sequences end with, and none has inside.
-    """
-    padding = tokens[:, -1].mode().values
-    is_padding = tokens == padding
-    width = tokens.shape[1]
-    places = torch.arange(1, width + 1, device=tokens.device)
-    lengths = (~is_padding * places).amax(1)
-    is_inside = is_padding & (places <= lengths[:, None])
-    share = float((lengths < width).double().mean())
-    if bool(is_inside.any()) or share < _LEAST_PADDED:
-        return None
-    return lengths if len({*lengths.tolist()}) >= _LEAST_LENGTHS else None

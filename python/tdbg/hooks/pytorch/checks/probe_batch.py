@@ -1,6 +1,7 @@
-"""The first batch of a training, as far as a probe of the model needs it.
+"""The first batches of a training, as far as checks of them need these.
 
-Some samples of all inputs are copied; from then on nothing of the batch is kept alive.
+For a probe of the model, some samples of the first batch's inputs are copied; from then
+on nothing of the batch is kept alive.
 
 Thread safety: the training's thread.
 """
@@ -8,32 +9,48 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
+
+from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.token_labels import (
+    CountedLabels,
+    LabelledBatch,
+    TokenLabels,
+    faults_of_labels,
+    is_array,
+    is_whole,
+    shift_of,
+)
+from tdbg.hooks.pytorch.device.tensors import is_recording
+from tdbg.hooks.pytorch.model.call_context import is_in_transform, is_traced
+from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA
+from tdbg.modes import ModeKeys
+from tdbg.run.observations import Observation
 
 __all__ = [
     "LEAST_ROWS",
     "FirstBatch",
+    "FirstBatches",
     "GivenLoss",
+    "LabelFacts",
     "ModelCall",
-    "TokenLabels",
     "Unsuitable",
-    "is_array",
-    "is_whole",
-    "shift_of",
+    "settings_of",
 ]
 
 # Samples that are taken, and the bytes of all inputs together.
 LEAST_ROWS, _MOST_ROWS, _MOST_BYTES = 4, 16, 4 << 20
 # Elements of inputs and of labels that are compared.
 _MOST_TOKENS = 1 << 16
-# The least of places that are compared, and the share that is equal at the right shift
-# and at most equal at any other.
-_LEAST, _EQUAL, _OTHERWISE = 64, 0.98, 0.7
-_SHIFTS = (0, 1, 2)
+# Batches whose labels are compared, and their losses, at most.
+_BATCHES, _MOST_LOSSES = 8, 4
 _PLAIN = (torch.Tensor, type(None), bool, int, float, str)
 
 
@@ -227,16 +244,6 @@ class FirstBatch:
         return min(found, key=lambda each: abs(each[1].shift - 1), default=None)
 
 
-def is_array(value: object) -> bool:
-    """Return whether a value is a tensor that has a dimension."""
-    return isinstance(value, torch.Tensor) and value.dim() > 0
-
-
-def is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has whole numbers."""
-    return tensor.dtype in {torch.int64, torch.int32, torch.int16, torch.uint8}
-
-
 def _is_odd(tensor: torch.Tensor) -> bool:
     """Return whether a tensor has no elements that can be taken by their places."""
     return tensor.layout is not torch.strided or bool(tensor.is_nested)
@@ -260,79 +267,158 @@ def _some(call: ModelCall, n: int) -> ModelCall:
     return call.map(lambda each: (each[:rows] if n else each).detach().clone())
 
 
-class TokenLabels(NamedTuple):
-    """How labels follow from the tokens of an input.
+class _Check(Protocol):
+    @property
+    def is_open(self) -> bool: ...
 
-    Attributes:
-        shift: The label at a place is the token so many places later.
-        is_batch_first: Whether the input has the shape (batch, place); else it is
-            (place, batch).
-        first: The first place of each sequence whose label counts.
-        last: The last one.
-    """
+    def note_call(
+        self, model: nn.Module, name: str, args: Any, kwargs: Any
+    ) -> None: ...
 
-    shift: int
-    is_batch_first: bool
-    first: tuple[int, ...] = ()
-    last: tuple[int, ...] = ()
+    def note_loss(self, value: Any) -> None: ...
+
+    def step_ends(self) -> None: ...
+
+    def remove(self) -> None: ...
 
 
-def shift_of(
-    tokens: torch.Tensor, labels: torch.Tensor, ignored: int = -100
-) -> TokenLabels | None:
-    """Return how labels follow from tokens; None if they do not.
+class FirstBatches:
+    """The checks of one training that look at its batches.
 
     Args:
-        tokens: Whole numbers with two dimensions.
-        labels: Whole numbers, as many, or fewer by up to two places of each sequence.
-        ignored: The label that counts as none.
+        checks: Are told, until they have seen enough.
+    """
+
+    def __init__(self, checks: Sequence[_Check]) -> None:
+        self._checks = [each for each in checks if each.is_open]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a check must still hear of calls, losses and steps."""
+        return bool(self._checks)
+
+    def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
+        """Note that a registered module is about to be called."""
+        for check in self._checks:
+            check.note_call(model, name, args, kwargs)
+
+    def note_loss(self, value: Any, settings: Mapping[str, Any] | None = None) -> None:
+        """Note the arguments of a loss.
+
+        Args:
+            value: A pair of those by place and by name.
+            settings: What the loss knows by itself.
+        """
+        is_call = type(value) is tuple and len(value) == 2
+        if settings and is_call and isinstance(value[1], Mapping):
+            value = value[0], {**value[1], **settings}
+        for check in self._checks:
+            check.note_loss(value)
+
+    def step_ends(self) -> None:
+        """Note that an optimizer has stepped."""
+        for check in self._checks:
+            check.step_ends()
+        self._checks = [each for each in self._checks if each.is_open]
+
+    def remove(self) -> None:
+        """Look at no more."""
+        while self._checks:
+            self._checks.pop().remove()
+
+
+class LabelFacts:
+    """Compare labels with inputs, once in a training.
+
+    Args:
+        session: Receives observations.
+
+    Attributes:
+        is_open: Whether it must still hear of calls, losses and steps.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._model: weakref.ref[nn.Module] | None = None
+        self._name = "model"
+        self._batches: list[LabelledBatch] = []
+        self._n_steps = 0
+        self.is_open = True
+
+    def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
+        """Note that a registered module is about to be called."""
+        if self._model is not None and self._model() is not model:
+            return
+        if len(self._batches) >= _BATCHES or IS_REPLICA in vars(model):
+            return
+        if not (model.training and torch.is_grad_enabled()):
+            return
+        if is_in_transform() or is_traced() or is_recording():
+            return
+        with self._guard():
+            self._model, self._name = weakref.ref(model), name
+            self._batches.append(LabelledBatch(model, args, kwargs))
+
+    def note_loss(self, value: Any) -> None:
+        """Note the arguments of a loss: a pair of those by place and by name."""
+        if not self.is_open or not self._batches or is_traced() or is_recording():
+            return
+        with self._guard():
+            losses = self._batches[-1].losses
+            found = CountedLabels.of(value) if len(losses) < _MOST_LOSSES else None
+            if found is not None:
+                losses.append(found)
+
+    def step_ends(self) -> None:
+        """Compare if enough was seen; an optimizer has stepped."""
+        if not self.is_open:
+            return
+        self._n_steps += 1
+        if self._n_steps < _BATCHES or is_recording():
+            return
+        with self._guard():
+            model = None if self._model is None else self._model()
+            batches = [each for each in self._batches if each.losses]
+            found = [] if model is None else faults_of_labels(model, batches)
+            for fault, numbers, words in found:
+                step = max(0, self._session.latest_step(ModeKeys.TRAIN)[0])
+                seen = Observation(fault, step, (self._name,), numbers, words)
+                self._session.run(self._session.observe, seen)
+        self.remove()
+
+    def remove(self) -> None:
+        """Compare no more."""
+        self.is_open = False
+        self._batches.clear()
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Let nothing escape, and count the time."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        except Exception:
+            self.remove()
+        finally:
+            self._session.spend_once(time.perf_counter_ns() - start)
+
+
+def settings_of(loss: object) -> dict[str, Any]:
+    """Return what a registered loss would pass to a function of PyTorch by name.
+
+    Nobody knows this of a loss that a program has written: its ``reduction`` is "".
+
+    Args:
+        loss: A module, or any function.
 
     Example:
-        >>> tokens = torch.arange(100).reshape(2, 50)
-        >>> shift_of(tokens[:, :-1], tokens[:, 1:])
-        TokenLabels(shift=1, is_batch_first=True, first=(0, 0), last=(48, 48))
+        >>> settings_of(nn.CrossEntropyLoss(ignore_index=0))["ignore_index"]
+        0
     """
-    for is_batch_first in (True, False):
-        rows = tokens if is_batch_first else tokens.t()
-        for length in range(rows.shape[1], max(0, rows.shape[1] - 3), -1):
-            if labels.numel() != rows.shape[0] * length:
-                continue
-            shape = rows.shape[0], length
-            labelled = labels.reshape(shape if is_batch_first else shape[::-1])
-            labelled = labelled if is_batch_first else labelled.t()
-            found = _shift(rows, labelled, ignored)
-            if found is not None:
-                ends = _ends((labelled >= 0) & (labelled != ignored))
-                return TokenLabels(found, is_batch_first, *ends)
-    return None
-
-
-def _ends(counts: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the first and the last place of each sequence that counts."""
-    n = counts.shape[1]
-    first = counts.int().argmax(1)
-    last = n - 1 - counts.flip(1).int().argmax(1)
-    return tuple(map(int, first)), tuple(map(int, last))
-
-
-def _shift(tokens: torch.Tensor, labels: torch.Tensor, ignored: int) -> int | None:
-    shares = [_share_equal(tokens, labels, each, ignored) for each in _SHIFTS]
-    best = max(shares)
-    if best < _EQUAL or sorted(shares)[-2] > _OTHERWISE:
-        return None
-    return _SHIFTS[shares.index(best)]
-
-
-def _share_equal(
-    tokens: torch.Tensor, labels: torch.Tensor, shift: int, ignored: int
-) -> float:
-    """Return the share of labels that are the token *shift* places later."""
-    n = min(labels.shape[1], tokens.shape[1] - shift)
-    if n <= 0:
-        return 0.0
-    labelled, found = labels[:, :n], tokens[:, shift : shift + n]
-    counts = (labelled >= 0) & (labelled != ignored)
-    n_places = int(counts.sum())
-    if n_places < _LEAST:
-        return 0.0
-    return float((labelled == found)[counts].double().mean())
+    if getattr(loss, "__module__", None) == nn.functional.__name__:
+        return {}
+    if type(loss).__module__ != nn.modules.loss.__name__:
+        return {"reduction": ""}
+    found = {name: getattr(loss, name, None) for name in ("ignore_index", "reduction")}
+    found["weight"] = True if getattr(loss, "weight", None) is not None else None
+    return {name: each for name, each in found.items() if each is not None}

@@ -1,0 +1,127 @@
+"""LabelMisuse: labels that count and should not, or do not and should."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdbg.rules.builtin.observed_rule import ObservedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["LabelMisuse"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelMisuse(ObservedRule):
+    """Report labels of padding, of tokens that were not masked, and missing ones.
+
+    The labels of the first batches are compared with the inputs of the model, and with
+    the label that the loss ignores.
+    """
+
+    severities = (Severity.WARNING,)
+    stage = Stage.SETUP
+    faults = frozenset(
+        {
+            Fault.PADDING_COUNTS,
+            Fault.UNMASKED_COUNT,
+            Fault.CLASS_NEVER_COUNTS,
+            Fault.END_NEVER_COUNTS,
+        }
+    )
+
+    def describe(self, observation: Observation) -> Description:
+        """Say which labels count, or do not."""
+        if observation.fault is Fault.PADDING_COUNTS:
+            return _of_padding(observation)
+        if observation.fault is Fault.UNMASKED_COUNT:
+            return _of_unmasked(observation)
+        if observation.fault is Fault.CLASS_NEVER_COUNTS:
+            return _of_class(observation)
+        return _of_end(observation)
+
+
+def _of_padding(observation: Observation) -> Description:
+    share = observation.numbers.get("share", 0.0)
+    label = int(observation.numbers.get("label", 0.0))
+    knows = (
+        "your mask says that these are padding"
+        if observation.words.get("known_by") == "mask"
+        else "an embedding has this token as its padding_idx"
+    )
+    return Description(
+        message=(
+            f"{share:.0%} of the labels of {observation.names[0]} count though their "
+            f"inputs are padding ({knows}). All of them are {label}, so the loss falls "
+            "as the model learns to repeat padding."
+        ),
+        value=share,
+        threshold=0.0,
+        advice=(
+            "Set the labels at padding to -100, or give the loss their number "
+            f"(ignore_index={label}) if no other label has it."
+        ),
+    )
+
+
+def _of_unmasked(observation: Observation) -> Description:
+    share = observation.numbers.get("share", 0.0)
+    masked = observation.numbers.get("masked", 0.0)
+    token = int(observation.numbers.get("token", 0.0))
+    return Description(
+        message=(
+            f"{share:.0%} of the labels of {observation.names[0]} are the inputs "
+            f"themselves: token {token} masks {masked:.0%} of the places, and the loss "
+            "counts all others, too. The model is trained to copy most of the time."
+        ),
+        value=share,
+        threshold=0.0,
+        advice=(
+            "Set the labels of tokens that were not masked to -100. If the model is to "
+            "restore whole texts (a denoising autoencoder), nothing is wrong."
+        ),
+    )
+
+
+def _of_class(observation: Observation) -> Description:
+    label = int(observation.numbers.get("class", 0.0))
+    share = observation.numbers.get("share", 0.0)
+    return Description(
+        message=(
+            f"The loss of {observation.names[0]} ignores class {label} (ignore_index="
+            f"{label}), which {share:.0%} of the samples have: as many as the other "
+            "classes have. The model never learns to answer it."
+        ),
+        value=share,
+        threshold=0.0,
+        advice=(
+            "Leave out ignore_index, or give samples without a label a number that is "
+            "no class (-100)."
+        ),
+    )
+
+
+def _of_end(observation: Observation) -> Description:
+    token = int(observation.numbers.get("token", 0.0))
+    n_texts = int(observation.numbers.get("texts", 0.0))
+    knows = {
+        "settings": "the model's settings say so",
+        "mask": "your mask counts the first one behind a text as text",
+        "widths": "the longest text of each batch ends with one",
+    }.get(observation.words.get("known_by", ""), "")
+    return Description(
+        message=(
+            f"Token {token} ends texts ({knows}), and is never a label: "
+            f"{observation.names[0]} got {n_texts} texts in its first batches, and the "
+            "loss ignored the end of each. The model will not learn to stop."
+        ),
+        value=float(n_texts),
+        threshold=0.0,
+        advice=(
+            f"Let the first token {token} behind each text count. If it pads batches, "
+            "too, mask labels by length and not by the token, or pad with another one."
+        ),
+    )
