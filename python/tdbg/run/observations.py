@@ -93,6 +93,12 @@ class Fault(enum.StrEnum):
     LATER_IS_SEEN = "later_is_seen"
     # Outputs depend on how much padding follows.
     PADDING_IS_SEEN = "padding_is_seen"
+    # Masks of attention that are upside down; that are ones and zeros, added to
+    # scores; that is_causal replaces; that a decoder does not get for its memory.
+    MASK_INVERTED = "mask_inverted"
+    MASK_ADDED = "mask_added"
+    MASK_DROPPED = "mask_dropped"
+    MEMORY_PADDING_SEEN = "memory_padding_seen"
     # The labels of a model of sequences are its inputs, or the next token but one.
     LABELS_ARE_INPUTS = "labels_are_inputs"
     LABELS_SKIP_ONE = "labels_skip_one"

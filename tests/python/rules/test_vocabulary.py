@@ -59,7 +59,7 @@ ONLY_PYTORCH = {
     ),
     "weights/batch_dependence.py": ("BatchDependence _advice", "SAMPLES_ARE_MIXED"),
     "weights/mask_leak.py": (
-        "MaskLeak _of_later_tokens _of_inverted_mask _of_padding",
+        "MaskLeak _of_later_tokens _of_inverted_mask _of_padding _of_mask",
         "LATER_IS_SEEN",
     ),
     "weights/nondeterministic_evaluation.py": (

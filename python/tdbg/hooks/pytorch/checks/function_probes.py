@@ -30,6 +30,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.attention_masks import faults_of_masks
 from tdbg.hooks.pytorch.checks.outside_effects import ModelSurvey
 from tdbg.hooks.pytorch.checks.probe_batch import (
     LEAST_ROWS,
@@ -248,6 +249,7 @@ class _Probe:
         if first is None:
             self.unasked |= dict.fromkeys(PROBE_QUESTIONS, "no output is of numbers")
             return
+        yield from self._of_masks()
         inner, change = self._choose()
         changed = None if change is None else self._try(change.call)
         if change is None or changed is None:
@@ -404,6 +406,14 @@ class _Probe:
             [change.places[row] for row in order],
         )
 
+    def _of_masks(self) -> Iterator[_Finding]:
+        """Judge the masks that attention got in the first call."""
+        leaves = (self._call.leaves[index] for index in self._batch.tokens)
+        tokens = [each for each in leaves if each.dim() == 2]
+        calls, n_widths = self._copied.masks.calls, len(self._batch.widths)
+        for found in faults_of_masks(calls, tokens, n_widths):
+            yield _Finding(*found)
+
     # ---- what they tell ------------------------------------------------------
 
     def _of_causal_model(
@@ -413,7 +423,7 @@ class _Probe:
 
         One that does not see the token itself, either, shifts its inputs inside.
         """
-        if self._shift != 0 or self._n_places < _LEAST_PLACES:
+        if self._shift != 0 or any(each.stop is None for each in change.places):
             return
         its_own = [slice(each.stop, each.stop + 1) for each in change.places]
         if not self._is_same(first, changed, change._replace(places=its_own)):

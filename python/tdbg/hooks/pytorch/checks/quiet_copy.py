@@ -29,6 +29,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 from torch.overrides import TorchFunctionMode
 
+from tdbg.hooks.pytorch.checks.attention_masks import AttentionMasks
 from tdbg.hooks.pytorch.checks.outside_effects import ModelSurvey
 from tdbg.hooks.pytorch.checks.probe_batch import Unsuitable
 
@@ -48,6 +49,7 @@ class QuietCopy:
 
     Attributes:
         random: Names of random functions that calls have called.
+        masks: The masks that attention was given.
         module: The copy.
 
     Raises:
@@ -56,8 +58,9 @@ class QuietCopy:
 
     def __init__(self, model: nn.Module, survey: ModelSurvey) -> None:
         self.random: set[str] = set()
+        self.masks = AttentionMasks()
         constants = survey.read_code()
-        self._watched = _Watched(survey.tensors, constants, self.random)
+        self._watched = _Watched(survey.tensors, constants, self.random, self.masks)
         # The originals stay out of the copy, if they were made by an operation.
         made = {
             id(value): value.detach().clone()
@@ -118,12 +121,18 @@ class _Watched(TorchFunctionMode):
         originals: Ids of tensors of the training, which must not be used.
         constants: Ids of tensors outside of the model, which must not be changed.
         random: Receives the names of random functions.
+        masks: Receives the masks of attention.
     """
 
     def __init__(
-        self, originals: set[int], constants: set[int], random: set[str]
+        self,
+        originals: set[int],
+        constants: set[int],
+        random: set[str],
+        masks: AttentionMasks,
     ) -> None:
         super().__init__()
+        self._masks = masks
         self._originals = originals
         self._constants = constants
         self._end = math.inf
@@ -148,6 +157,8 @@ class _Watched(TorchFunctionMode):
             if isinstance(each, list | tuple):
                 for part in each:
                     self._look(part)
+        with contextlib.suppress(Exception):
+            self._masks.note(name, args, kwargs)
         if drawn := _randomness(name, args, kwargs):
             self._random.add(drawn)
         return func(*args, **kwargs)

@@ -20,13 +20,22 @@ class MaskLeak(ProbedRule):
 
     severities = (Severity.INFO, Severity.WARNING, Severity.ERROR)
     stage = Stage.SETUP
-    faults = frozenset({Fault.LATER_IS_SEEN, Fault.PADDING_IS_SEEN})
+    faults = frozenset(
+        {
+            Fault.LATER_IS_SEEN,
+            Fault.PADDING_IS_SEEN,
+            Fault.MASK_INVERTED,
+            Fault.MASK_ADDED,
+            Fault.MASK_DROPPED,
+            Fault.MEMORY_PADDING_SEEN,
+        }
+    )
     question = "masks"
     explained_by = frozenset({Fault.ATTENTION_OVER_QUERIES})
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return an error for labels that are seen; else how much padding matters."""
-        if observation.fault is Fault.LATER_IS_SEEN:
+        """Return an error for masks without effect; else how much padding matters."""
+        if observation.fault not in {Fault.PADDING_IS_SEEN, Fault.MEMORY_PADDING_SEEN}:
             return Severity.ERROR
         varies = observation.numbers.get("widths", 1.0) > 1
         return Severity.WARNING if varies else Severity.INFO
@@ -37,6 +46,8 @@ class MaskLeak(ProbedRule):
         name = observation.names[0]
         if observation.fault is Fault.PADDING_IS_SEEN:
             message, advice = _of_padding(name, change)
+        elif observation.fault is not Fault.LATER_IS_SEEN:
+            message, advice = _of_mask(name, observation)
         elif observation.words.get("earlier") == "unseen":
             message, advice = _of_inverted_mask(name, change)
         else:
@@ -83,3 +94,37 @@ def _of_padding(name: str, change: float) -> tuple[str, str]:
         "(pack_padded_sequence)."
     )
     return message, advice
+
+
+def _of_mask(name: str, observation: Observation) -> tuple[str, str]:
+    what = observation.words.get("kind", "")
+    if observation.fault is Fault.MASK_INVERTED:
+        seen = "padding only" if what == "padding" else "later places only"
+        message = f"The {what} mask of {name} is upside down: attention sees {seen}."
+        return message, (
+            "Invert the mask (~mask). For scaled_dot_product_attention, True means "
+            "that a place is seen; for nn.MultiheadAttention, that it is not."
+        )
+    if observation.fault is Fault.MASK_ADDED:
+        message = (
+            f"The {what} mask of {name} masks nothing: it has floating-point ones and "
+            "zeros, and attention adds these to its scores."
+        )
+        return message, (
+            "Pass a boolean mask (mask.bool(), whose meaning depends on the function), "
+            "or a float mask with 0 where a place is seen, and -inf elsewhere."
+        )
+    if observation.fault is Fault.MASK_DROPPED:
+        message = (
+            f"{name} passes a mask and is_causal=True to nn.MultiheadAttention, which "
+            "then ignores the mask, and it is not the causal one."
+        )
+        return message, "Leave out is_causal, and put both into one mask."
+    message = (
+        f"The decoder of {name} attends to padding: its encoder masks the padding, "
+        "and attention from the decoder to the encoder's outputs gets no such mask."
+    )
+    return message, (
+        "Pass the encoder's padding mask there, too: memory_key_padding_mask="
+        "src_key_padding_mask in nn.Transformer."
+    )
