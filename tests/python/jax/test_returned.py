@@ -14,6 +14,8 @@ import optax
 import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import tdbg
 from tdbg.modes import ModeKeys
@@ -368,3 +370,84 @@ def test_looks_are_over_after_two_calls(make_hook: Any) -> None:
         looks.append(step._returned.is_on)
         params, state, _, statistics = step(params, state, statistics, *batch(i))
     assert looks == [True, True, False]
+
+
+# ---- copies on several devices -----------------------------------------------------
+
+
+def on_devices(hook: Any, reduces: bool, check: bool = False, tx: Any = None) -> None:
+    """Train on four devices by shard_map, with gradients of each or of all."""
+    params, tx = {"w": jnp.ones((4, 1)), "b": jnp.zeros(1)}, tx or optax.sgd(1e-2)
+    mesh = Mesh(np.array(jax.devices()), "d")
+
+    def step(params: Any, state: Any, x: Any, y: Any) -> Any:
+        def loss_of(params: Any) -> Any:
+            return jnp.mean((x @ params["w"] + params["b"] - y) ** 2)
+
+        if check:
+            params = jax.lax.pcast(params, "d", to="varying")
+        loss, grads = jax.value_and_grad(loss_of)(params)
+        if reduces:
+            loss, grads = jax.lax.pmean((loss, grads), "d")
+        updates, state = tx.update(grads, state)
+        return updates, state, loss
+
+    mapped = jax.shard_map(
+        step,
+        mesh=mesh,
+        in_specs=(P(), P(), P("d"), P("d")),
+        out_specs=P(),
+        check_vma=check,
+    )
+
+    def whole(params: Any, state: Any, x: Any, y: Any) -> Any:
+        updates, state, loss = mapped(params, state, x, y)
+        return optax.apply_updates(params, updates), state, loss
+
+    compiled, state = hook.jit(whole), tx.init(params)
+    for i in range(6):
+        params, state, _ = compiled(params, state, *batch(i))
+
+
+def by_sharding(hook: Any) -> None:
+    """Parallel by the placement of batches; XLA reduces the gradients."""
+    mesh = Mesh(np.array(jax.devices()), "d")
+    params, statistics = made()
+    everywhere, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("d"))
+    params, statistics = jax.device_put((params, statistics), everywhere)
+    tx = optax.adam(1e-2)
+    step, state = hook.jit(make_step(tx)), tx.init(params)
+    for i in range(6):
+        given = jax.device_put(batch(i), split)
+        params, state, _, statistics = step(params, state, statistics, *given)
+
+
+def copies_of(run: Path) -> list[Finding]:
+    return findings(run, tdbg.rules.ReplicaDivergence())
+
+
+def test_devices_that_train_on_their_own_data_alone(
+    judged: Any, tmp_path: Path
+) -> None:
+    judged(lambda hook: on_devices(hook, reduces=False))
+    (finding,) = copies_of(tmp_path / "run0")
+    assert finding.severity is Severity.ERROR
+    assert "2 of 2 tensors" in finding.message
+    assert "differ between devices 0, 1, 2, 3" in finding.message
+    assert "pmean" in finding.advice
+
+
+PARALLEL: dict[str, Loop] = {
+    "pmean": lambda hook: on_devices(hook, reduces=True),
+    "checked": lambda hook: on_devices(hook, reduces=True, check=True),
+    "adam": lambda hook: on_devices(hook, reduces=True, tx=optax.adam(1e-2)),
+    "sharding": by_sharding,
+}
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_devices_that_share_gradients_are_equal(
+    judged: Any, tmp_path: Path, kind: str
+) -> None:
+    assert judged(PARALLEL[kind]) == []
+    assert copies_of(tmp_path / "run0") == []

@@ -5,6 +5,9 @@ optimizer go on only if each call is given what the last one has returned.  If a
 given the same arrays again, although the last one returned others for them, nobody has
 kept these.  A tree that was given is found among the outputs by its form.
 
+Several devices may hold all of an array.  Then all of them count as equal, and nobody
+checks that they are.
+
 Thread safety: the training's thread.
 
 Errors: none; doubtful cases stay open.
@@ -40,6 +43,9 @@ __all__ = [
 _ENOUGH, _MOST_CALLS = 8, 24
 # Steps of training before an evaluation, and evaluations that are looked at.
 _LEAST_STEPS, _MOST_EVALUATIONS = 3, 3
+# The call at which copies of parameters are compared, and the share of their size that
+# rounding may explain: devices compute what they share each for itself.
+_CALL_OF_COPIES, _ROUNDING = 2, 1e-5
 # Arrays that are compared, each of this size at most; layers that are named.
 _MOST_ARRAYS, _MOST_ELEMENTS, _MOST_NAMED = 16, 1 << 16, 8
 
@@ -183,7 +189,48 @@ class ReturnedTrees:
             if tree is None or (self._n_calls > 1 and known is None):
                 continue
             self._follow(fault, known, tree, outputs, has_moved=has_moved)
-        self.is_on = bool(self._given) and self._n_calls < _MOST_CALLS
+        has_copies = self._look_at_copies(found.parameters, outputs)
+        follows = bool(self._given) and self._n_calls < _MOST_CALLS
+        self.is_on = follows or has_copies
+
+    def _look_at_copies(self, parameters: Any, outputs: Any) -> bool:
+        """Compare the copies of parameters that devices hold, once.
+
+        Returns:
+            Whether the next call is to be looked at: updates of the first one are those
+            of the smallest learning rate.
+        """
+        if self._n_calls > _CALL_OF_COPIES or parameters is None:
+            return False
+        form = form_of(parameters)
+        way = find_subtree(outputs, form) if form.is_container else None
+        if way is None:
+            return False
+        leaves = jax.tree_util.tree_flatten_with_path(subtree_at(outputs, way))[0]
+        shared = [(path_name(path), leaf) for path, leaf in leaves if _is_shared(leaf)]
+        if not shared or self._n_calls < _CALL_OF_COPIES:
+            return bool(shared)
+        distances = {
+            name: distance
+            for name, array in shared[:_MOST_ARRAYS]
+            if (distance := _distance_of_copies(array)) > _ROUNDING
+        }
+        if distances:
+            names = tuple(sorted(distances, key=distances.__getitem__, reverse=True))
+            devices = sorted(each.device.id for each in shared[0][1].addressable_shards)
+            step = max(0, self._session.latest_step(TRAIN)[0])
+            numbers = {
+                "relative": distances[names[0]],
+                "differ": float(len(names)),
+                "tensors": float(len(shared[:_MOST_ARRAYS])),
+            }
+            words = {"ranks": ", ".join(map(str, devices))}
+            self._session.observe(
+                Observation(
+                    Fault.REPLICAS_DEVICES, step, names[:_MOST_NAMED], numbers, words
+                )
+            )
+        return False
 
     def _follow(
         self,
@@ -241,6 +288,28 @@ class ReturnedTrees:
 def _arrays(tree: Any) -> list[Any]:
     leaves = jax.tree_util.tree_leaves(tree)
     return [each for each in leaves if isinstance(each, jax.Array | np.ndarray)]
+
+
+def _is_shared(array: Any) -> bool:
+    """Return whether several devices of this process hold all of an array."""
+    return (
+        _is_readable(array)
+        and isinstance(array, jax.Array)
+        and array.is_fully_replicated
+        and len(array.addressable_shards) > 1
+        and bool(jax.numpy.issubdtype(array.dtype, jax.numpy.floating))
+    )
+
+
+def _distance_of_copies(array: jax.Array) -> float:
+    """Return the largest difference to the first copy, as a share of its size."""
+    first, *others = (
+        np.asarray(each.data).astype(np.float64) for each in array.addressable_shards
+    )
+    size = float(np.abs(first).max(initial=0.0)) or 1.0
+    gaps = [float(np.abs(first - each).max(initial=0.0)) for each in others]
+    largest = max(gaps)
+    return largest / size if np.isfinite(largest) else 0.0
 
 
 def _given(leaves: Sequence[Any]) -> _Given:

@@ -38,6 +38,7 @@ class ReplicaDivergence(ObservedRule):
             Fault.REPLICAS_SCALED,
             Fault.REPLICAS_GRADIENTS,
             Fault.REPLICAS_BUFFERS,
+            Fault.REPLICAS_DEVICES,
         }
     )
     severities = (Severity.INFO, Severity.WARNING, Severity.ERROR)
@@ -80,7 +81,8 @@ def _where(observation: Observation) -> str:
     what = names if n_differ == 1 else f"{n_differ:,} of {n:,} tensors ({names})"
     verb = "differs" if n_differ == 1 else "differ"
     odd, ranks = words.get("odd", ""), words.get("ranks", "")
-    who = f"between ranks {ranks}"
+    is_one_process = observation.fault is Fault.REPLICAS_DEVICES
+    who = f"between {'devices' if is_one_process else 'ranks'} {ranks}"
     if odd:
         agree = [each for each in ranks.split(", ") if each not in odd.split(", ")]
         others = f"rank{'s' * (len(agree) > 1)} {', '.join(agree)}"
@@ -190,6 +192,14 @@ def _buffers(_: Observation) -> str:
     )
 
 
+def _devices(_: Observation) -> str:
+    return (
+        "The step returns them as arrays that are equal on all devices, and nothing "
+        "checks it: each device updates its copy with the gradients of its own part of "
+        "the batch, and only the first copy is saved."
+    )
+
+
 _REASONS: dict[Fault, Callable[[Observation], str]] = {
     Fault.REPLICAS_BYPASS: _bypass,
     Fault.REPLICAS_UNSYNCED: _unsynced,
@@ -202,6 +212,7 @@ _REASONS: dict[Fault, Callable[[Observation], str]] = {
     Fault.REPLICAS_SCALED: _scaled,
     Fault.REPLICAS_GRADIENTS: _gradients,
     Fault.REPLICAS_BUFFERS: _buffers,
+    Fault.REPLICAS_DEVICES: _devices,
 }
 _ADVICE = {
     Fault.REPLICAS_BYPASS: (
@@ -253,5 +264,10 @@ _ADVICE = {
     Fault.REPLICAS_BUFFERS: (
         "If all ranks are to share them (codebooks, averages, counters), all-reduce "
         "them after each update, or leave broadcast_buffers at True."
+    ),
+    Fault.REPLICAS_DEVICES: (
+        "Reduce gradients before the optimizer uses them: jax.lax.pmean(grads, axis) "
+        "inside the function that shard_map maps. Leave check_vma on: it refuses "
+        "out_specs=P() for what differs."
     ),
 }
