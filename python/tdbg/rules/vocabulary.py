@@ -51,6 +51,7 @@ class Vocabulary:
     adding_parameters: str  # Sentence: how parameters come to an optimizer.
     stepping: str
     evaluating: str  # A verb and its object.
+    exempting_from_decay: str  # Verbs and their objects.
     # Running statistics of normalizations.
     feeding_statistics: str  # Sentences: what to check where none were fed.
     freezing_statistics: str  # Sentences: how frozen layers keep theirs.
@@ -145,6 +146,8 @@ _PYTORCH: Final = Vocabulary(
     "with optimizer.add_param_group. The optimizer does not pick up layers that you "
     "replace, add, or unfreeze (requires_grad_(True)) later.",
     stepping="optimizer.step()",
+    exempting_from_decay="put them into the group without decay, which you choose by "
+    "parameter.ndim < 2, not by names",
     evaluating="call model.eval() and torch.no_grad()",
     feeding_statistics="Find out why no forward pass in training mode updates these "
     "buffers (a copy of the model is trained, or the buffers are reset or loaded from "
@@ -199,6 +202,8 @@ _KERAS: Final = replace(
     adding_parameters="Compile the model when it is complete. The optimizer does not "
     "pick up layers that you replace, add, or unfreeze (trainable = True) later.",
     stepping="optimizer.apply_gradients()",
+    exempting_from_decay="call optimizer.exclude_from_weight_decay(var_names=['bias', "
+    "'gamma', 'beta']) before you compile the model",
     evaluating="call the model with training=False",
     feeding_statistics="Call the model with training=True in your train_step, and "
     "keep the non-trainable variables that stateless_call returns.",
@@ -248,6 +253,7 @@ _JAX: Final = replace(
     adding_parameters="Create the optimizer's state (tx.init, nnx.Optimizer) when the "
     "model is complete. It does not pick up parameters that you add later.",
     stepping="the optimizer's update()",
+    exempting_from_decay="give optax.adamw a mask that is True where ndim > 1",
     evaluating="compile the step with hook.jit(..., mode=ModeKeys.EVAL)",
     feeding_statistics='Keep what apply(..., mutable=["batch_stats"]) returns: return '
     'new_state["batch_stats"] from the step, and give it to the next call and to the '
@@ -298,6 +304,7 @@ _MXNET: Final = replace(
     "complete. The Trainer does not pick up blocks that you replace, add, or unfreeze "
     "(grad_req = 'write') later.",
     stepping="trainer.step()",
+    exempting_from_decay="set wd_mult = 0 on them",
     evaluating="leave out autograd.record()",
     feeding_statistics="Call the net inside autograd.record().",
     freezing_statistics="Set use_global_stats=True on frozen normalizations.",

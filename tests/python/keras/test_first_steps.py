@@ -24,6 +24,8 @@ HEALTHY = (
     "by_xla",
     "sigmoid_of_one",
     "regression_of_one",
+    "decays_all",
+    "decays_kernels",
 )
 
 
@@ -74,6 +76,14 @@ def test_a_softmax_of_a_single_output(ran: Ran) -> None:
     assert (finding.rule, finding.severity) == ("LossMisuse", Severity.WARNING)
     assert "The softmax has a single input" in finding.message
     assert "activation='sigmoid'" in finding.advice
+
+
+def test_weight_decay_of_scales_where_biases_are_exempt(ran: Ran) -> None:
+    (finding,) = ran.findings("decays_scales")
+    assert (finding.rule, finding.tensor) == ("OptimizerMisuse", "bn/gamma")
+    assert finding.severity is Severity.INFO  # Over the batch.
+    assert "it exempts biases" in finding.message
+    assert "exclude_from_weight_decay" in finding.advice
 
 
 @pytest.mark.parametrize("training", HEALTHY)

@@ -2,14 +2,15 @@
 
 The running statistics of a normalization forget all but the last batch if its momentum
 was meant for another framework.  A step that was compiled before you froze layers goes
-on training them.  And a softmax over a single output is always 1.
+on training them.  A softmax over a single output is always 1.  And weight decay that
+exempts biases by their name decays the scales of normalizations.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -17,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.capture.session import Session
-from tdbg.config.kinds import Kind
+from tdbg.config.collections import Role
+from tdbg.config.kinds import NORMS, Kind
 from tdbg.hooks.keras.backend import Backend, State
 from tdbg.hooks.keras.kinds import activation_of, kind_of
 from tdbg.hooks.keras.losses import LossFunction
 from tdbg.hooks.keras.names import Paths
-from tdbg.hooks.keras.variables import Variables, layers_of
+from tdbg.hooks.keras.optimizers import inner_of
+from tdbg.hooks.keras.variables import Parameter, Variables, layers_of
 from tdbg.modes import TRAIN
 from tdbg.run.loss_facts import LossFact, LossFault
 from tdbg.run.observations import Fault, Observation
@@ -37,6 +40,10 @@ _ENOUGH_JUMPS, _ENOUGH_STEPS = 4, 3
 _MOST_LAYERS, _MOST_VARIABLES, _MOST_ELEMENTS, _MOST_NAMED = 16, 8, 1 << 20, 8
 
 
+# Layers whose weights are to be decayed, if anything is.
+_OF_WEIGHTS = frozenset(
+    {Kind.LINEAR, Kind.CONV, Kind.CONV_TRANSPOSE, Kind.RNN, Kind.GRU, Kind.LSTM}
+)
 _OVER_CLASSES = frozenset({Kind.CROSS_ENTROPY, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
 
 
@@ -69,15 +76,22 @@ class FirstSteps:
         backend: Reads variables.
         variables: The variables of the model.
         paths: Names its layers.
+        optimizers: Returns the optimizers that train it.
     """
 
     def __init__(
-        self, session: Session, backend: Backend, variables: Variables, paths: Paths
+        self,
+        session: Session,
+        backend: Backend,
+        variables: Variables,
+        paths: Paths,
+        optimizers: Callable[[], Sequence[Any]],
     ) -> None:
         self._session = session
         self._backend = backend
         self._variables = variables
         self._paths = paths
+        self._optimizers = optimizers
         # Normalizations that follow each batch; None: nobody has looked for them.
         self._layers: list[Any] | None = None
         self._statistics: list[NDArray[Any]] | None = None
@@ -124,6 +138,8 @@ class FirstSteps:
         """
         if self._layers is None:
             self._layers = list(_following_each_batch(model))
+            for optimizer in map(inner_of, self._optimizers()):
+                self._look_at_decay(optimizer)
         if self._layers:
             self._look_at_statistics(state)
         if self._frozen:
@@ -134,6 +150,38 @@ class FirstSteps:
     def _read(self, variables: Sequence[Any], state: State) -> list[NDArray[Any]]:
         arrays = map(self._backend.array, state.read(variables))
         return [np.array(each, np.float64) for each in arrays if each is not None]
+
+    def _look_at_decay(self, optimizer: Any) -> None:
+        """Report normalizations that an optimizer decays, if it exempts their like.
+
+        It has stepped, so that it knows what it decays.
+        """
+        decay = getattr(optimizer, "weight_decay", None)
+        if not decay:
+            return
+        held = {id(each) for each in optimizer._trainable_variables}
+        decayed: list[Parameter] = []
+        exempt: list[Parameter] = []
+        for each in self._variables.tracked_parameters():
+            if id(each.variable) in held and each.variable.trainable:
+                is_decayed = optimizer._use_weight_decay(each.variable)
+                (decayed if is_decayed else exempt).append(each)
+        norms = [each for each in decayed if kind_of(each.layer) in NORMS]
+        if not norms or not exempt or any(map(_is_weight, exempt)):
+            return
+        if not any(map(_is_weight, decayed)) or not any(map(_is_exemptible, exempt)):
+            return
+        kinds = {kind_of(each.layer) for each in norms}
+        kind = kinds.pop() if len(kinds) == 1 else None
+        self._session.observe(
+            Observation(
+                Fault.DECAYED_NORMALIZATION,
+                max(0, self._session.latest_step(TRAIN)[0]),
+                tuple(each.weight.name for each in norms[:_MOST_NAMED]),
+                {"decay": float(decay), "parameters": float(len(norms))},
+                {"optimizer": type(optimizer).__name__, "kind": str(kind or "")},
+            )
+        )
 
     def _look_at_statistics(self, state: State) -> None:
         layers = self._layers or []
@@ -206,6 +254,17 @@ def _following_each_batch(model: Any) -> Iterator[Any]:
             n += 1
             if n <= _MOST_LAYERS:
                 yield layer
+
+
+def _is_weight(parameter: Parameter) -> bool:
+    is_of_weights = kind_of(parameter.layer) in _OF_WEIGHTS
+    return is_of_weights and len(parameter.variable.shape) > 1
+
+
+def _is_exemptible(parameter: Parameter) -> bool:
+    """Return whether it is a bias, or a parameter of a normalization."""
+    is_of_norm = kind_of(parameter.layer) in NORMS
+    return is_of_norm or parameter.weight.role is Role.BIAS
 
 
 def _size(variable: Any) -> int:

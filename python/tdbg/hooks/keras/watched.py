@@ -139,7 +139,9 @@ class WatchedModel:
         self._optimizers = TrainingOptimizers()
         self.paths = Paths(model.name, prefix)
         self.variables = Variables(session, model, self.paths)
-        self.first_steps = FirstSteps(session, backend, self.variables, self.paths)
+        self.first_steps = FirstSteps(
+            session, backend, self.variables, self.paths, self.optimizers
+        )
         n_replicas = n_replicas_of(model)
         session.replicas.expect(n_replicas)
         follow = ReplicaTracker if n_replicas > 1 else Tracker

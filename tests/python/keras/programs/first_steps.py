@@ -180,6 +180,18 @@ def of_one(activation: str, loss: str) -> Callable[..., Any]:
     return loop
 
 
+def decaying(*exempt: str) -> Callable[..., Any]:
+    def loop(*callbacks: Any) -> Any:
+        model = net()
+        optimizer = keras.optimizers.AdamW(1e-3, weight_decay=0.01)
+        if exempt:
+            optimizer.exclude_from_weight_decay(var_names=list(exempt))
+        train(model, *callbacks, **sgd(optimizer=optimizer))
+        return model
+
+    return loop
+
+
 TRAININGS = [
     of_another_framework,
     frozen_normalization_that_follows,
@@ -198,6 +210,9 @@ if keras.backend.backend() == "jax":  # It refuses steps whose flags have change
 recorded("softmax_of_one", of_one("softmax", "binary_crossentropy"))
 recorded("sigmoid_of_one", of_one("sigmoid", "binary_crossentropy"))
 recorded("regression_of_one", of_one("linear", "mse"))
+recorded("decays_scales", decaying("bias"))
+recorded("decays_all", decaying())
+recorded("decays_kernels", decaying("bias", "gamma", "beta"))
 for made in TRAININGS:
     recorded(made.__name__, made)
 finish()

@@ -67,15 +67,15 @@ def _decayed(seen: Observation) -> Description:
     return Description(
         message=(
             f"{optimizer} applies weight decay ({number(decay)}) to "
-            f"{plural(n, 'parameter')} of normalizations, although a group without "
-            f"decay exempts others of their kind, or biases: {join_names(seen.names)}."
+            f"{plural(n, 'parameter')} of normalizations, although it exempts biases, "
+            f"or others of their kind: {join_names(seen.names)}."
         ),
         value=float(n),
         threshold=0.0,
-        advice=(
-            "Put the scales and biases of normalizations into the group without decay, "
-            "too: choose it by parameter.ndim < 2, not by names. Decay pulls scales to "
-            "0, which is not where they are neutral."
+        advice=lambda words: (
+            f"Exempt the scales and biases of normalizations, too: "
+            f"{words.exempting_from_decay}. Decay pulls scales to 0, which is not "
+            "where they are neutral."
         ),
     )
 
