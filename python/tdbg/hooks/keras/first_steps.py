@@ -167,9 +167,7 @@ class FirstSteps:
                 is_decayed = optimizer._use_weight_decay(each.variable)
                 (decayed if is_decayed else exempt).append(each)
         norms = [each for each in decayed if kind_of(each.layer) in NORMS]
-        if not norms or not exempt or any(map(_is_weight, exempt)):
-            return
-        if not any(map(_is_weight, decayed)) or not any(map(_is_exemptible, exempt)):
+        if not norms or not _is_by_kind(decayed, exempt):
             return
         kinds = {kind_of(each.layer) for each in norms}
         kind = kinds.pop() if len(kinds) == 1 else None
@@ -254,6 +252,13 @@ def _following_each_batch(model: Any) -> Iterator[Any]:
             n += 1
             if n <= _MOST_LAYERS:
                 yield layer
+
+
+def _is_by_kind(decayed: Sequence[Parameter], exempt: Sequence[Parameter]) -> bool:
+    """Return whether weights are decayed, and biases or normalizations are exempt."""
+    if any(map(_is_weight, exempt)):
+        return False
+    return any(map(_is_weight, decayed)) and any(map(_is_exemptible, exempt))
 
 
 def _is_weight(parameter: Parameter) -> bool:
