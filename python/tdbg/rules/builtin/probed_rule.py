@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.training_facts import TrainingFacts
-from tdbg.rules.window import Evaluation, Window
+from tdbg.rules.window import Evaluation, Idle, Window
 from tdbg.run.observations import Fault, Observation
 
 __all__ = ["ProbedRule"]
@@ -48,6 +48,11 @@ class ProbedRule(ObservedRule):
             return
         if any(self._answers(each) for each in known):
             yield from ObservedRule.evaluate(self, window)
+
+    def on_idle(self, idle: Idle) -> Iterator[Evaluation]:
+        """Report what became known when no step followed, unless it is explained."""
+        if not any(each.fault in self.explained_by for each in idle.observations):
+            yield from ObservedRule.on_idle(self, idle)
 
     def _answers(self, observation: Observation) -> bool:
         is_probe = observation.fault is Fault.PROBED
