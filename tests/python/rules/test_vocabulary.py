@@ -49,6 +49,14 @@ ONLY_PYTORCH = {
         "_decayed _shared _filled _never_steps",
         "GRADIENTS_OF_ANOTHER_LOSS",
     ),
+    "weights/resumption_misuse.py": ("_optimizer _schedule", "OPTIMIZER_BEGINS_ANEW"),
+    "weights/schedule_misuse.py": (
+        (
+            "_too_often _in_epochs _in_micro_batches _for_all_ranks "
+            "_warm_up_too_long _warm_up_not_over _wrong_way"
+        ),
+        "SCHEDULE_TOO_OFTEN",
+    ),
     "weights/slow_schedule.py": ("SlowSchedule", "schedules"),
     "weights/teacher_misuse.py": ("_of_learning _of_dropping", "TEACHER_LEARNS"),
     "weights/unregistered.py": ("UnregisteredParameter", "untrained"),
