@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+import tdbg.pytorch as td
 from samples_fake import Given, Samples
 from tdbg.rules import (
     DataLeakage,
     RepeatedOrder,
     SampleCoverage,
     SamplePairing,
+    check,
 )
 from tdbg.rules.builtin.data.sample_rule import SampleRule
 from tdbg.rules.samples import SampleFacts
@@ -494,3 +500,62 @@ def test_actions_in_a_game_change() -> None:
         states = made.random.geometric(0.05, 20)
         made.train(states, made.random.integers(0, 4, 20))
     assert said(made.facts()) == []
+
+
+# ---- trainings --------------------------------------------------------------------
+
+
+def trained(out: Path, *, leaks: bool) -> list[tuple[str, Severity]]:
+    """Return what is found in a training of four epochs with evaluations."""
+    torch.manual_seed(0)
+    x = torch.randn(300, 12)
+    y = (x[:, 0] > 0).long()
+    data = TensorDataset(x[:200], y[:200])
+    sampler = DistributedSampler(data, 1, 0)
+    loader = DataLoader(data, 16, sampler=sampler)
+    told = (torch.randperm(100) + (150 if leaks else 200)).split(25)
+    model, criterion = nn.Sequential(nn.Linear(12, 2)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = td.watch(model, criterion, out=out)
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for batch, labels in loader:
+            optimizer.zero_grad()
+            criterion(model(batch), labels).backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for rows in told:
+                criterion(model(x[rows]), y[rows])
+        model.train()
+    hook.close()
+    found = check(out, [rule() for rule in RULES], record=False).findings
+    return [(each.rule, each.severity) for each in found]
+
+
+@pytest.mark.torch
+def test_a_training_that_leaks_is_told(tmp_path: Path) -> None:
+    sick = trained(tmp_path / "sick", leaks=True)
+    assert sick == [("DataLeakage", WARNING)]
+    assert trained(tmp_path / "twin", leaks=False) == []
+
+
+@pytest.mark.torch
+def test_the_sampler_of_a_loader_is_known(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(160, 12), torch.arange(160) % 3
+    data = TensorDataset(x, y)
+    loader = DataLoader(data, 16, sampler=DistributedSampler(data, 1, 0))
+    model, criterion = nn.Sequential(nn.Linear(12, 3)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = td.watch(model, criterion, out=tmp_path / "run")
+    for _ in range(4):
+        for batch, labels in loader:
+            optimizer.zero_grad()
+            criterion(model(batch), labels).backward()
+            optimizer.step()
+    hook.close()
+    (found,) = check(tmp_path / "run", [RepeatedOrder()], record=False).findings
+    assert found.severity is WARNING
+    assert "DistributedSampler" in found.message
+    assert "set_epoch" in found.advice
