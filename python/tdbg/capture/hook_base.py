@@ -151,7 +151,8 @@ class HookBase(WithInvariants, ABC):
                 0.02; what is captured is reduced to stay inside. ``"auto"`` as of
                 ``watch``, ``"off"``: any. None: that of the variable
                 ``TDBG_BUDGET``, or any.
-            probes: Whether a copy of the model may be called: docs/probes.md.
+            probes: Whether a copy of the model may be called: docs/probes.md. None:
+                that of the variable ``TDBG_PROBES``, or yes.
             profiler: What the run records about its time: settings, or False for
                 nothing (docs/profiler-windows.md). None: as the variable
                 ``TDBG_PROFILER`` says, or the defaults.

@@ -146,7 +146,7 @@ def parse_probes(value: object) -> bool:
     """Return whether a model may be probed.
 
     Args:
-        value: What was given; None: what the environment says, or no.
+        value: What was given; None: what the environment says, or yes.
 
     Raises:
         ConfigurationError: If it is neither true nor false.
@@ -156,7 +156,7 @@ def parse_probes(value: object) -> bool:
         if text and text not in _SWITCH:
             msg = f"{PROBES_VARIABLE} must be 1 or 0, not {text!r}"
             raise ConfigurationError(msg)
-        return _SWITCH.get(text, False)
+        return _SWITCH.get(text, True)
     if not isinstance(value, bool):
         msg = f"probes must be true or false, not {value!r}"
         raise ConfigurationError(msg)

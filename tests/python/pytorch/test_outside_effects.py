@@ -469,7 +469,7 @@ def test_modules_of_the_library_are_copied(make: Callable[[], nn.Module]) -> Non
 def train(run: Path, model: nn.Module, *, n_steps: int = 4) -> dict[str, str]:
     """Train a model; return why no question was asked, by the question."""
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    with td.watch(model, out=run, probes=True, min_free_bytes=0):
+    with td.watch(model, out=run, min_free_bytes=0):
         for _ in range(n_steps):
             optimizer.zero_grad()
             x = torch.randn(8, 4)

@@ -165,16 +165,17 @@ def test_a_probe_takes_few_calls(tmp_path: Path, monkeypatch: Any) -> None:
     assert len(calls) == 3
 
 
-@pytest.mark.parametrize("value", ["1", "on", "true"])
-def test_the_environment_asks_for_probes(
-    run_dir: Path, monkeypatch: Any, value: str
-) -> None:
+@pytest.mark.parametrize("value", ["", "1", "on", "true"])
+def test_probes_are_on(run_dir: Path, monkeypatch: Any, value: str) -> None:
     monkeypatch.setenv("TDBG_PROBES", value)
     assert reasons(train(run_dir, Wide(), probes=None, n_steps=4))
 
 
-@pytest.mark.parametrize("probes", [None, False])
-def test_nobody_probes_unasked(run_dir: Path, probes: bool | None) -> None:
+@pytest.mark.parametrize(("probes", "value"), [(False, ""), (False, "1"), (None, "0")])
+def test_nobody_probes_who_is_told_not_to(
+    run_dir: Path, monkeypatch: Any, probes: bool | None, value: str
+) -> None:
+    monkeypatch.setenv("TDBG_PROBES", value)
     assert train(run_dir, Wide(), probes=probes, n_steps=4) == []
 
 

@@ -14,7 +14,7 @@ from tdbg.run.observations import Fault, Observation
 __all__ = ["ProbedRule"]
 
 # Why nothing is known where no hook has said anything.
-_NEVER = "no model was probed; probes=True asks for that (docs/probes.md)"
+_NEVER = "no model was probed (docs/probes.md)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
