@@ -12,7 +12,7 @@ __all__ = ["ALLOWED", "is_allowed", "is_computing", "is_pure"]
 
 # Libraries whose modules and functions compute.
 _PURE = frozenset(
-    {"einops", "jaxtyping", "numpy", "scipy", "timm", "torch", "torchvision"}
+    {"einops", "einx", "jaxtyping", "numpy", "scipy", "timm", "torch", "torchvision"}
     | {"transformers", "triton", "typing_extensions"}
 )
 # What they hold all the same that has effects: a name is refused with what it holds.
