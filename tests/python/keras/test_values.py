@@ -81,6 +81,11 @@ def test_fit_evaluate_and_predict_are_the_modes(ran: Ran) -> None:
     assert trial.tensor("d1/kernel").steps(mode=PREDICT) == [0]
 
 
+def test_predictions_of_a_model_without_state_are_captured(ran: Ran) -> None:
+    assert ran.report["errors of predictions"] == 0
+    assert ran.trial("predictions").tensor("d1_output_0").steps(mode=PREDICT) == [0, 1]
+
+
 def test_tensors_have_names_relative_to_the_model(ran: Ran) -> None:
     trial = ran.trial("modes")
     layers = {"d1_input_0", "d1_relu_output_0", "bn_output_0", "drop_output_0"}

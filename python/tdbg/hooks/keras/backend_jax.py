@@ -305,10 +305,13 @@ def _extended(value: Any, way: Sequence[int], found: Sequence[Any]) -> Any:
 def _without(state: Any, held: Taps, inside: Sequence[str], n_own: int) -> Any:
     """Return the state without the tensors that the loss function put beside it.
 
-    A step that has dropped what the loss function returned has left them out.
+    A step that has dropped what the loss function returned has left them out.  A step
+    that computes no loss, as in ``predict``, may return another kind of state.
     """
+    if not inside:
+        return state
     trainable, others, *rest = state
-    if not inside or len(others) != n_own + len(inside):
+    if len(others) != n_own + len(inside):
         return state
     held.tensors.update(zip(inside, others[n_own:], strict=True))
     return (trainable, others[:n_own], *rest)

@@ -46,6 +46,10 @@ with hook("values") as values:
     values.set_model(trained)
     on_batches(trained, 6)
     report["refused"] = values.counters()["refused_tensors"]
+with hook("predictions") as predictions:
+    # Its state has no variables but those that are trained.
+    simple().predict(X[:20], batch_size=10, verbose=0, callbacks=[predictions])
+    report["errors of predictions"] = predictions.counters()["internal_errors"]
 with hook("adam") as adam:
     trained = simple(optimizer=keras.optimizers.Adam(0.01))
     adam.set_model(trained)
