@@ -302,7 +302,7 @@ class Hook(FrameworkHook):
             losses.begin_anew,
             FirstUpdates(self._tables, step, observe, session.spend_once, self._shared),
             setup,
-            self._batches.step_ends,
+            self._batches,
         )
         self._model.watch = watch
         if self._session.ranks is not None:

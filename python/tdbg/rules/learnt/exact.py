@@ -191,7 +191,8 @@ class _Parameter(_Facts):
         of_parameters = [role in {"weight", "bias"} for role in rows.roles]
         if not any(of_parameters):
             return super()._due(rows)
-        return rows.known[np.array(of_parameters)].any(axis=0)
+        due: Bools = rows.known[np.array(of_parameters)].any(axis=0)
+        return due
 
     def _subjects(self, info: ModelInfo) -> Iterator[tuple[str, str]]:
         for name in info.parameters:
@@ -222,7 +223,8 @@ class _Changes(Relation):
             return
         compared, same = _unchanged(rows)
         moved = _moved(rows)
-        still = (streak_of_known(same, compared) >= STILL).any(axis=1)
+        streaks = streak_of_known(same, compared)
+        still = np.any(streaks >= STILL, axis=1, keepdims=True)[:, 0]
         for i, name in enumerate(rows.names):
             is_parameter = rows.roles[i] in {"weight", "bias"}
             n = int(np.count_nonzero(compared[i]))

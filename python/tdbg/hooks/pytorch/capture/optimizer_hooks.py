@@ -16,6 +16,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches
 from tdbg.hooks.pytorch.compile.graph_calls import new_target, report_call
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 
@@ -70,7 +71,7 @@ class StepEnds:
         key: The key of the optimizer.
         session: Runs *tell_end*; a compiled step ends before its next event.
         tell_end: Called with key and optimizer.
-        is_over: Called when a step is over that is no part of a graph.
+        batches: Hears of each step that is over and no part of a graph.
 
     Attributes:
         session: As it was given.
@@ -82,13 +83,13 @@ class StepEnds:
         key: int,
         session: Session,
         tell_end: _Tell,
-        is_over: Callable[[], None],
+        batches: FirstBatches,
     ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._key = key
         self.session = session
         self._report = tell_end
-        self._is_over = is_over
+        self._batches = batches
         self.target = new_target(self)
 
     def __call__(self, optimizer: Optimizer, *_: Any) -> None:
@@ -97,7 +98,8 @@ class StepEnds:
             report_call(self.target, None, None)
         else:
             self.session.run(self._report, self._key, optimizer)
-            self._is_over()
+            if self._batches.is_open:
+                self._batches.step_ends()
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """Note that a compiled step is over, but for writes at the graph's end."""

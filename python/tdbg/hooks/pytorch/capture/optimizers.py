@@ -32,6 +32,7 @@ from tdbg.hooks.pytorch.checks.compiled_before import SilentModel
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.kept_gradients import KeptGradients
 from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
+from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.functions.scaler_calls import (
@@ -68,7 +69,7 @@ class OptimizerWatch:
         found: Called when an optimizer is found.
         first_updates: Told of the first steps of optimizers.
         setup: Told of them, and of their first steps.
-        is_over: Called when a step is over that is no part of a graph.
+        batches: Hears of each step that is over and no part of a graph.
 
     Attributes:
         around: Captures around the step of an optimizer.
@@ -88,10 +89,10 @@ class OptimizerWatch:
         found: Callable[[], None],
         first_updates: FirstUpdates,
         setup: OptimizerSetup,
-        is_over: Callable[[], None],
+        batches: FirstBatches,
     ) -> None:
         self._session = session
-        self._is_over = is_over
+        self._batches = batches
         self._found = found
         self._first_updates = first_updates
         self._setup = setup
@@ -170,7 +171,7 @@ class OptimizerWatch:
                     StepBegins(optimizer, key, self._session, self._begin)
                 ),
                 optimizer.register_step_post_hook(
-                    StepEnds(optimizer, key, self._session, self._end, self._is_over)
+                    StepEnds(optimizer, key, self._session, self._end, self._batches)
                 ),
             ]
         self._session.optimizer_found(key, defines_step=defines_step)

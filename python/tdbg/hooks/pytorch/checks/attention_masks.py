@@ -91,14 +91,16 @@ def _of_heads(given: Mapping[str, Any]) -> Iterator[_Attention]:
     keys = key.shape[1], key.shape[0]
     pattern = _pattern(mask, is_true_seen=False)
     is_hint = given.get("is_causal") and not given.get("need_weights", True)
-    is_dropped = bool(is_hint) and padding is None and pattern is not None
+    is_dropped = False
+    if is_hint and padding is None and pattern is not None:
+        is_dropped = not torch.equal(pattern, torch.ones_like(pattern).tril())
     yield _Attention(
         keys,
         query is not key,
         pattern,
         None if padding is None else _seen(padding, is_true_seen=False),
         _added(mask) or _added(padding),
-        is_dropped and not torch.equal(pattern, torch.ones_like(pattern).tril()),
+        is_dropped,
     )
 
 
@@ -108,8 +110,8 @@ def _of_products(given: Mapping[str, Any]) -> Iterator[_Attention]:
     if query.dim() != 4:
         return
     padding = None
-    is_of_samples = isinstance(mask, torch.Tensor) and mask.dim() == 4
-    if is_of_samples and mask.shape[0] == key.shape[0] > 1:
+    is_placed = isinstance(mask, torch.Tensor) and mask.dim() == 4
+    if mask is not None and is_placed and mask.shape[0] == key.shape[0] > 1:
         seen = _seen(mask[:, 0], is_true_seen=True)
         is_alike = bool((seen == seen[:, :1]).all())
         padding = seen[:, 0] if is_alike and seen.shape[-1] == key.shape[-2] else None

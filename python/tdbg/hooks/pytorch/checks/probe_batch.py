@@ -287,15 +287,14 @@ class FirstBatches:
 
     Args:
         checks: Are told, until they have seen enough.
+
+    Attributes:
+        is_open: Whether a check must still hear of calls, losses and steps.
     """
 
     def __init__(self, checks: Sequence[_Check]) -> None:
         self._checks = [each for each in checks if each.is_open]
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a check must still hear of calls, losses and steps."""
-        return bool(self._checks)
+        self.is_open = bool(self._checks)
 
     def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
         """Note that a registered module is about to be called."""
@@ -320,9 +319,11 @@ class FirstBatches:
         for check in self._checks:
             check.step_ends()
         self._checks = [each for each in self._checks if each.is_open]
+        self.is_open = bool(self._checks)
 
     def remove(self) -> None:
         """Look at no more."""
+        self.is_open = False
         while self._checks:
             self._checks.pop().remove()
 
