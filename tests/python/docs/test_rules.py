@@ -113,11 +113,12 @@ def test_a_page_says_what_a_rule_compares_with(name: str, repository: Path):
 def texts_of_rules(repository: Path) -> list[str]:
     """Return the texts that rules make messages from, the longest first."""
     texts = {
-        " ".join(node.value.split())
+        " ".join(text.split())
         for folder in ("rules", "config")
         for path in (repository / "python" / "tdbg" / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for text in re.split(r"\{\w+\}", node.value)  # As str.format fills it in.
     }
     return sorted((text for text in texts if len(text) > 5), key=len, reverse=True)
 

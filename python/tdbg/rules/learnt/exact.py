@@ -386,7 +386,7 @@ class _Rate(Relation):
 
     kind = "rate"
     # Changes that are no rounding.
-    CHANGE = 1e-3
+    LEAST_CHANGE = 1e-3
 
     def learn(self, rows: Rows) -> Iterator[LearntInvariant]:
         """Yield the directions that a rate never took, and those that it took."""
@@ -436,8 +436,8 @@ class _Rate(Relation):
         values, before = rows.fields("mean"), rows.before()
         old = np.take_along_axis(values, np.maximum(before, 0), axis=1)
         with np.errstate(invalid="ignore"):
-            change = (values - old) > self.CHANGE * np.abs(old)
-            fall = (old - values) > self.CHANGE * np.abs(old)
+            change = (values - old) > self.LEAST_CHANGE * np.abs(old)
+            fall = (old - values) > self.LEAST_CHANGE * np.abs(old)
         return change, fall, rows.known & (before >= 0)
 
 

@@ -118,6 +118,8 @@ class FunctionProbes:
         is_last = self._n_steps >= _LAST
         if self._n_steps < _FIRST or (self._has_probed and not is_last):
             return
+        if torch.autograd._profiler_enabled():
+            return  # A profile is to show what the program calls.
         self._has_probed = True
         with self._guard():
             self._probe()
