@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -118,7 +119,7 @@ class FunctionProbes:
         is_last = self._n_steps >= _LAST
         if self._n_steps < _FIRST or (self._has_probed and not is_last):
             return
-        if torch.autograd._profiler_enabled():
+        if torch.autograd._profiler_enabled() or sys.getprofile() is not None:
             return  # A profile is to show what the program calls.
         self._has_probed = True
         with self._guard():

@@ -10,6 +10,7 @@ from tdbg.rules.builtin.data.sample_rule import SampleRule, SampleVerdict
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.samples import Draws, SampleFacts, Shares
+from tdbg.rules.training_facts import TrainingFacts
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity
 
@@ -47,6 +48,12 @@ class SampleCoverage(SampleRule):
     def first_verdict(self) -> str:
         """The data that a first verdict needs."""
         return f"{MIN_DRAWN} samples from a data loader, or {MIN_STEPS} steps of ranks"
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that neither a loader nor other ranks give samples, if so."""
+        lacking = SampleRule.inapplicable(self, training)
+        is_known = "loader" in training.profile or training.n_ranks > 1
+        return lacking or ("" if is_known else "no data loader gives the samples")
 
     def verdicts(self, facts: SampleFacts) -> Iterator[SampleVerdict]:
         """Judge the samples of a loader, and the shares of ranks."""
