@@ -119,7 +119,8 @@ class FunctionProbes:
         is_last = self._n_steps >= _LAST
         if self._n_steps < _FIRST or (self._has_probed and not is_last):
             return
-        if torch.autograd._profiler_enabled() or sys.getprofile() is not None:
+        profiles: Any = torch.autograd
+        if profiles._profiler_enabled() or sys.getprofile() is not None:
             return  # A profile is to show what the program calls.
         self._has_probed = True
         with self._guard():
