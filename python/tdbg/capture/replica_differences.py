@@ -6,6 +6,9 @@ nothing is said: of tensors in no wrapper it is known only if their gradients, o
 that began alike, were equal too.  Replicas that meet again after some steps (local SGD)
 differ on purpose.
 
+Ranks that are given the same batches at each step are no replicas that differ, but no
+use either: an average of equal gradients is that of one rank.
+
 Thread safety: one caller at a time.
 """
 
@@ -33,19 +36,21 @@ _ROUNDING = 1e-6
 # Gradients are those of another rank times a number, up to this share.
 _ALIKE = 1e-3
 _OF_WRAPPER = (Standing.REDUCED, Standing.BYPASSED, Standing.UNSYNCED)
+# Steps at which ranks are given equal batches, and different ones of each rank.
+_LEAST_EQUAL = 10
 # The step by which ranks without a wrapper have shown that they reduce gradients.
 _PROVEN = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between replicas.
+    """A difference between replicas, or that there is none where one should be.
 
     Attributes:
         fault: The likely reason.
         n: The first look that saw it: steps of the optimizer before it.
         since: The latest look before at which all were equal; -1: none.
-        names: The tensors that differ.
+        names: The tensors that differ; none if what ranks were given does not.
         n_tensors: How many tensors were compared.
         ranks: All that were compared.
         odd: Those that differ from the majority; empty: there is no majority.
@@ -91,6 +96,8 @@ class Differences:
         for group in groups.values():
             if len(group) > 1 and not self._has_differed:
                 found += self._compare(_Group(names, group))
+            if len(group) > 1:
+                found += _same_inputs(group)
         return found
 
     def _compare(self, group: _Group) -> list[Difference]:
@@ -187,6 +194,20 @@ class _Group:
         whole = float(squares.max(0).sum())
         share = math.sqrt(float((apart**2).sum()) / whole) if whole > 0 else math.nan
         return share if math.isfinite(share) else math.nan
+
+
+def _same_inputs(prints: Mapping[int, Print]) -> list[Difference]:
+    """Return that ranks whose gradients a wrapper averages get the same batches."""
+    ranks, every = tuple(prints), [*prints.values()]
+    first = every[0].inputs
+    is_equal = all(each.inputs == first for each in every)
+    averages = all(Standing.REDUCED in each.standings for each in every)
+    # Batches that are always alike are no samples: a graph, say.
+    if not (is_equal and averages) or len({*first.values()}) < _LEAST_EQUAL:
+        return []
+    steps = {"steps": len(first)}
+    fault = Fault.RANKS_SAME_INPUTS
+    return [Difference(fault, every[0].n, -1, (), 0, ranks, (), steps)]
 
 
 def _differ(sums: NDArray[Any]) -> NDArray[np.bool_]:

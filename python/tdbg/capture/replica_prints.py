@@ -66,6 +66,8 @@ class Print:
         sizes: Of each tensor and then of its gradient the sum of squares and the sum
             with signs: shape (tensors, 4).
         spots: By ``n``, sums of the bits of the smallest tensor at steps before.
+        inputs: By step of an optimizer, sums of the bits of what the model was given;
+            in one of the prints.
     """
 
     n: int
@@ -77,6 +79,7 @@ class Print:
     gradients: NDArray[Any]
     sizes: NDArray[Any]
     spots: Mapping[int, int]
+    inputs: Mapping[int, int]
 
     def encode(self) -> bytes:
         """Return the print as bytes: a line of JSON, then the arrays."""
@@ -87,6 +90,7 @@ class Print:
             "kind": self.kind,
             "standings": self.standings,
             "spots": {str(n): value for n, value in self.spots.items()},
+            "inputs": {str(n): value for n, value in self.inputs.items()},
         }
         arrays = (
             self.weights.astype(BITS),
@@ -117,12 +121,17 @@ class Print:
             weights=bits[0],
             gradients=bits[1],
             sizes=sizes,
-            spots={int(key): int(value) for key, value in head["spots"].items()},
+            spots=_numbers_by_step(head["spots"]),
+            inputs=_numbers_by_step(head["inputs"]),
         )
 
     def is_like(self, other: Print) -> bool:
         """Return whether the other rank has a replica of the same model."""
         return self.kind == other.kind and self.group == other.group
+
+
+def _numbers_by_step(content: Mapping[str, Any]) -> dict[int, int]:
+    return {int(key): int(value) for key, value in content.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,8 @@ class Fault(enum.StrEnum):
     REPLICAS_GRADIENTS = "replicas_gradients"
     # or only buffers differ.
     REPLICAS_BUFFERS = "replicas_buffers"
+    # Ranks whose gradients are averaged are given equal batches.
+    RANKS_SAME_INPUTS = "ranks_same_inputs"
     # Devices of one process hold an array that counts as equal on all, and is not.
     REPLICAS_DEVICES = "replicas_devices"
 

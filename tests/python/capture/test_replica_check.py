@@ -37,6 +37,7 @@ def made(
         "group": (),
         "kind": "kind",
         "spots": {},
+        "inputs": {},
         **changes,
     }
     found = np.array([[w, 2 * w, 3 * w + 1] for w in weights])
@@ -236,6 +237,35 @@ def test_a_wrapper_that_reduces_nothing_is_sure_after_some_steps(
         1: made(standings=standings, spots=others, weights=(11, 21, 31)),
     }
     assert fault(prints) is expected
+
+
+def given(*sums: int, standings: tuple[int, ...] = REDUCED) -> Print:
+    """A print of a rank that was given batches with these sums."""
+    return made(16, standings=standings, inputs=dict(enumerate(sums)))
+
+
+def test_ranks_with_equal_batches_are_named_once_with_their_number() -> None:
+    differences = Differences()
+    prints = dict.fromkeys((0, 1), given(*range(16)))
+    (found,) = differences.find(NAMES, prints)
+    assert found.fault is Fault.RANKS_SAME_INPUTS
+    assert (found.ranks, found.names) == ((0, 1), ())
+    assert found.numbers == {"steps": 16}
+    assert differences.find(NAMES, {0: made(32), 1: made(32)}) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (given(*range(16)), given(*range(15), 99)),
+        (given(*[7] * 16), given(*[7] * 16)),
+        (given(*range(9)), given(*range(9))),
+        (given(*range(16), standings=ALONE), given(*range(16), standings=ALONE)),
+    ],
+    ids=["one differs", "always the same", "too few", "nothing is averaged"],
+)
+def test_equal_batches_say_nothing_where(first: Print, second: Print) -> None:
+    assert Differences().find(NAMES, {0: first, 1: second}) == []
 
 
 def test_replicas_that_meet_once_are_local_sgd() -> None:

@@ -57,7 +57,7 @@ class Training:
         self.ddp = self.wrap()
         self.after_wrapping()
         self.optimizer = self.make_optimizer()
-        torch.manual_seed(100 + rank)
+        torch.manual_seed(self.data_seed())
         loss = nn.MSELoss()
         with td.Hook(
             folder / name, include_workers=self.workers, min_free_bytes=0
@@ -78,6 +78,9 @@ class Training:
 
     def seed(self) -> int:
         return 0
+
+    def data_seed(self) -> int:
+        return 100 + self.rank
 
     def n_steps(self) -> int:
         return N_STEPS
@@ -189,6 +192,19 @@ class ForgetsToReduce(Training):
     def after_backward(self, step: int) -> None:
         if step < 20:
             self.reduce([each.grad for each in self.model.parameters()])
+
+
+class SameBatches(Training):
+    """All ranks load the same data in the same order."""
+
+    def data_seed(self) -> int:
+        return 100
+
+
+class SameBatchesOnAll(SameBatches):
+    """The same, where each rank writes what it is given."""
+
+    workers = "all"
 
 
 # ---- healthy ---------------------------------------------------------------------
@@ -356,6 +372,7 @@ HEALTHY: tuple[type[Training], ...] = (
     Sharded,
     Gossip,
 )
+SAME_BATCHES = (SameBatches, SameBatchesOnAll)
 # With a majority, these name the rank that differs.
 OF_THREE = (FlippedBit, Skips, Clips)
 
@@ -375,7 +392,7 @@ def _made(folder: Path, n: int, programs: tuple[type[Training], ...]) -> Path:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _made(tmp_path_factory.mktemp("two"), 2, (*FAULTS, *HEALTHY))
+    return _made(tmp_path_factory.mktemp("two"), 2, (*FAULTS, *SAME_BATCHES, *HEALTHY))
 
 
 @pytest.fixture(scope="module")
@@ -383,8 +400,8 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _made(tmp_path_factory.mktemp("three"), 3, (*OF_THREE, Healthy, Sharded))
 
 
-def findings(run: Path) -> list[Finding]:
-    return list(check(run, "ReplicaDivergence", record=False).findings)
+def findings(run: Path, rule: str = "ReplicaDivergence") -> list[Finding]:
+    return list(check(run, rule, record=False).findings)
 
 
 @pytest.mark.parametrize("program", FAULTS)
@@ -399,6 +416,18 @@ def test_a_fault_is_named_with_its_reason(two: Path, program: type[Training]) ->
 @pytest.mark.parametrize("program", HEALTHY)
 def test_a_healthy_training_is_not_accused(two: Path, program: type[Training]) -> None:
     assert findings(two / program.__name__) == []
+    assert findings(two / program.__name__, "SampleCoverage") == []
+
+
+@pytest.mark.parametrize("program", SAME_BATCHES)
+def test_ranks_with_the_same_batches_are_named_whoever_writes(
+    two: Path, program: type[Training]
+) -> None:
+    assert findings(two / program.__name__) == []
+    (finding,) = findings(two / program.__name__, "SampleCoverage")
+    assert finding.severity is Severity.WARNING
+    assert "equal on 2 ranks at each of" in finding.message
+    assert "DistributedSampler" in finding.advice
 
 
 @pytest.mark.parametrize("program", [*FAULTS, *HEALTHY])

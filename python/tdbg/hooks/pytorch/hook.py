@@ -39,7 +39,7 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
     keywords_of,
     registered_session,
 )
-from tdbg.hooks.pytorch.capture.replicas import ReplicaTensors
+from tdbg.hooks.pytorch.capture.replicas import FirstInputs, ReplicaTensors
 from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
@@ -96,7 +96,9 @@ class Hook(FrameworkHook):
         self._returned: ReturnedGradients | None = None
         self._functions: FunctionCalls | None = None
         probes = FunctionProbes(session, is_open=session.may_probe)
-        self._batches = FirstBatches([probes, LabelFacts(session)])
+        self._inputs = FirstInputs(is_open=session.ranks is not None)
+        checks = (probes, LabelFacts(session), self._inputs)
+        self._batches = FirstBatches(checks)
         self._schedules = Schedules(session)
         self._model = TorchModel(self._module_captures, self._losses, self._schedules)
         self._model_info = ModelInfoWriter(
@@ -307,7 +309,10 @@ class Hook(FrameworkHook):
         self._model.watch = watch
         if self._session.ranks is not None:
             replicas = ReplicaTensors(
-                self._session, self._session.ranks, self._module_captures
+                self._session,
+                self._session.ranks,
+                self._module_captures,
+                self._inputs,
             )
             watch.step_defined = replicas.optimizer_begins
         self._counting = CountingHooks(

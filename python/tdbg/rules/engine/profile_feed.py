@@ -253,6 +253,7 @@ class ProfileFeed:
             n_workers=bins[-1].n_workers,
             run=str(getattr(self._trial, "path", "")),
             profile=self._window,
+            _observed=self._trial.observations,
             _training_step=self._training_step,
         )
 

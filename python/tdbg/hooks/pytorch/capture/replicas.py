@@ -4,7 +4,7 @@
 and knows what keeps them equal: ``DistributedDataParallel`` reduces the gradients of
 the parameters that it had when it was made.  Tensors that ranks share out (DTensors,
 flat parameters) are left out, as are statistics of normalizations, which differ between
-two broadcasts.
+two broadcasts.  What the model is given in the first steps is compared, too.
 
 Thread safety: the training's thread.  Errors: none; what cannot be read is left out.
 """
@@ -23,6 +23,7 @@ import torch
 from torch import distributed, nn
 from torch.compiler import is_compiling
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
 
 from tdbg.capture.naming import buffer_name
 from tdbg.capture.replica_check import EVERY, RankGroup, ReplicaCheck, is_look
@@ -32,12 +33,13 @@ from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
 from tdbg.hooks.pytorch.device.bits import first_sum, has_bits, sums_of
 from tdbg.hooks.pytorch.device.tensors import gradient_of, is_recording
-from tdbg.hooks.pytorch.model.module_tree import places_of
+from tdbg.hooks.pytorch.model.call_context import is_in_transform, is_traced
+from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA, places_of
 from tdbg.hooks.pytorch.model.process_objects import living, met
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Observation
 
-__all__ = ["ReplicaTensors"]
+__all__ = ["FirstInputs", "ReplicaTensors"]
 
 # Elements and tensors that a look reads, at most; the next look continues.  The first
 # looks are close together, so each of them reads less.
@@ -52,6 +54,8 @@ _SEARCHES = 2
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 # Where the functions lie that PyTorch has for reducing gradients.
 _KNOWN_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+# The look that has the inputs of the steps before, and the elements that are read.
+_INPUTS_LOOK, _MOST_OF_INPUT = 16, 1 << 18
 # Names of tensors that an observation has, at most.
 _MOST_NAMES = 20
 
@@ -71,6 +75,7 @@ class ReplicaTensors:
         session: Where differences are written.
         ranks: The ranks.
         module_captures: Those of the registered modules; grows.
+        inputs: What the model is given.
     """
 
     def __init__(
@@ -78,8 +83,10 @@ class ReplicaTensors:
         session: Session,
         ranks: RankGroup,
         module_captures: Sequence[ModuleCapture],
+        inputs: FirstInputs,
     ) -> None:
         self._session = session
+        self._inputs = inputs
         self._module_captures = module_captures
         self._check = ReplicaCheck(ranks, self._report)
         self._wrappers = _Wrappers(ranks.size)
@@ -160,13 +167,15 @@ class ReplicaTensors:
         weights, sizes = sums_of([each.tensor for each in chosen])
         gradients = [_gradient_beside(each.tensor) for each in chosen]
         bits_of_gradients, sizes_of_gradients = sums_of(gradients)
-        spotted = list(self._spots.values()) or [torch.zeros((), dtype=torch.int64)]
+        given = self._inputs.take() if n == _INPUTS_LOOK else {}
+        nothing = [torch.zeros((), dtype=torch.int64)]
         made = _Arriving(
             [
                 weights,
                 bits_of_gradients,
                 torch.cat([sizes, sizes_of_gradients], 1),
-                torch.stack(spotted),
+                torch.stack([*self._spots.values()] or nothing),
+                torch.stack([*given.values()] or nothing),
             ]
         )
         n_forwards, group = self._session.n_forwards, self._wrappers.group
@@ -174,7 +183,7 @@ class ReplicaTensors:
         standings = tuple(int(each.standing) for each in chosen)
 
         def make() -> Print:
-            bits, others, values, spots = made.wait()
+            bits, others, values, spots, inputs = made.wait()
             return Print(
                 n=n,
                 n_forwards=n_forwards,
@@ -185,6 +194,7 @@ class ReplicaTensors:
                 gradients=others.astype(BITS),
                 sizes=values.astype(SIZES),
                 spots=dict(zip(steps, spots.tolist(), strict=False)),
+                inputs=dict(zip(given, inputs.tolist(), strict=False)),
             )
 
         return make
@@ -225,6 +235,53 @@ class ReplicaTensors:
         step = max(0, session.latest_step(TRAIN)[0])
         names = found.names[:_MOST_NAMES]
         session.observe(Observation(found.fault, step, names, numbers, words))
+
+
+class FirstInputs:
+    """Sums of the bits of what a model is given in the first steps: a few numbers.
+
+    One of the checks of ``FirstBatches``.
+
+    Attributes:
+        is_open: Whether it must still hear of calls and steps.
+    """
+
+    def __init__(self, *, is_open: bool) -> None:
+        self.is_open = is_open
+        self._n = 0
+        self._sums: dict[int, torch.Tensor] = {}
+
+    def note_call(self, model: nn.Module, _: str, args: Any, kwargs: Any) -> None:
+        """Note the first call of a registered module in a step of training."""
+        is_training = model.training and torch.is_grad_enabled()
+        if not is_training or self._n in self._sums or IS_REPLICA in vars(model):
+            return
+        if is_in_transform() or is_traced() or is_recording():
+            return
+        with contextlib.suppress(Exception), torch.no_grad():
+            for each in pytree.tree_leaves((args, dict(kwargs or {}))):
+                if has_bits(each) and each.dim() > 0:
+                    self._sums[self._n] = first_sum(each.flatten()[:_MOST_OF_INPUT])
+                    break
+
+    def note_loss(self, _: Any) -> None:
+        """Ignore what a loss is given."""
+
+    def step_ends(self) -> None:
+        """Note that an optimizer has stepped."""
+        self._n += 1
+        self.is_open &= self._n < _INPUTS_LOOK
+
+    def take(self) -> dict[int, torch.Tensor]:
+        """Return the sums by step, which are on one device; look at no more inputs."""
+        self.remove()
+        sums, self._sums = self._sums, {}
+        devices = {each.device for each in sums.values()}
+        return sums if len(devices) == 1 else {}
+
+    def remove(self) -> None:
+        """Look at no more inputs."""
+        self.is_open = False
 
 
 class _Arriving:

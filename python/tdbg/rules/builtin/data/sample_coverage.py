@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from tdbg.config.quantities import percent
 from tdbg.rules.builtin.data.sample_rule import SampleRule, SampleVerdict
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.samples import Draws, SampleFacts, Shares
 from tdbg.rules.training_facts import TrainingFacts
-from tdbg.rules.window import Description
+from tdbg.rules.window import Description, Evaluation, Window
 from tdbg.run.findings import Severity
+from tdbg.run.observations import Fault, Observation
 
 __all__ = ["SampleCoverage"]
 
@@ -54,6 +57,22 @@ class SampleCoverage(SampleRule):
         lacking = SampleRule.inapplicable(self, training)
         is_known = "loader" in training.profile or training.n_ranks > 1
         return lacking or ("" if is_known else "no data loader gives the samples")
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge fingerprints, and what only one rank wrote of all."""
+        yield from SampleRule.evaluate(self, window)
+        for seen in window.observations({Fault.RANKS_SAME_INPUTS}):
+            described = _of_ranks(_shares_of(seen))
+            for each in window.profile.bins[window.profile.start :]:
+                is_known = any(facts.shares for facts in each.samples.values())
+                if each.last_step >= seen.step and not is_known:
+                    yield Evaluation.of_one(
+                        RANKS,
+                        np.array([each.last_step], np.int64),
+                        each.mode,
+                        np.array([int(Severity.WARNING)]),
+                        lambda _, described=described: described,
+                    )
 
     def verdicts(self, facts: SampleFacts) -> Iterator[SampleVerdict]:
         """Judge the samples of a loader, and the shares of ranks."""
@@ -116,6 +135,18 @@ class SampleCoverage(SampleRule):
                 "shuffle, begins with the same samples each time."
             ),
         )
+
+
+def _shares_of(seen: Observation) -> Shares:
+    steps = int(seen.numbers.get("steps", 0.0))
+    return Shares(
+        ranks=len(seen.words.get("ranks", "").split(", ")),
+        steps=steps,
+        equal=steps,
+        shared=1.0,
+        samples=0,
+        step=max(0, int(seen.numbers.get("first", seen.step)) - steps),
+    )
 
 
 def _of_ranks(shares: Shares) -> Description:
