@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
+from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
 from tdbg.run.loss_facts import LossFault
 
@@ -315,16 +316,16 @@ RIGHT: dict[str, Loss] = {
 def test_a_loss_that_is_misused_is_seen_in_its_graph(name: str) -> None:
     fault, loss = WRONG[name]
     with pytest.warns() if name.startswith("mse_loss") else contextlib.nullcontext():
-        graph = read_loss_graph(loss(Batch()))
+        graph = read_loss_graph(Graph(loss(Batch())))
     assert [fact.fault for fact in graph.facts] == [fault]
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_loss_as_it_is_meant_has_no_fault(name: str) -> None:
     batch = Batch()
-    graph = read_loss_graph(RIGHT[name](batch))
-    assert graph.facts == ()
-    used = {id(leaf) for leaf in graph.leaves}
+    graph = Graph(RIGHT[name](batch))
+    assert read_loss_graph(graph).facts == ()
+    used = {id(leaf) for leaf, _ in graph.leaves}
     owners = [batch.layers, batch.line]
     assert used in [{id(each) for each in owner.parameters()} for owner in owners]
 
@@ -335,7 +336,7 @@ def test_a_graph_that_is_read_is_as_it_was() -> None:
         batch = Batch()
         loss = F.cross_entropy(batch.scores, batch.classes)
         if reads:
-            read_loss_graph(loss)
+            read_loss_graph(Graph(loss))
         loss.backward()  # type: ignore[no-untyped-call]
         gradients.append([each.grad for each in batch.layers.parameters()])
     for plain, read in zip(*gradients, strict=True):
@@ -348,8 +349,7 @@ def test_what_only_operations_without_a_slope_reach_is_cut() -> None:
     one, other, third = (torch.ones(3, requires_grad=True) for _ in range(3))
     straight = third + (torch.floor(third) - third).detach()
     loss = (torch.round(one * 2) * other + torch.sign(other) + straight).sum()
-    graph = read_loss_graph(loss)
-    cut = {id(leaf): cut for leaf, cut in zip(graph.leaves, graph.cut, strict=True)}
+    cut = {id(leaf): cut for leaf, cut in Graph(loss).leaves}
     assert cut == {id(one): "round", id(other): "", id(third): ""}
 
 
@@ -368,7 +368,7 @@ def test_what_logits_are_multiplied_by_is_read() -> None:
         (cosines * float("inf"), 1.0),
         (F.linear(cosines * 5, torch.ones(3, 3)), 1.0),
     ):
-        graph = read_loss_graph(F.cross_entropy(logits, labels))
+        graph = read_loss_graph(Graph(F.cross_entropy(logits, labels)))
         assert graph.logit_scale == pytest.approx(scale)
 
 
@@ -381,4 +381,4 @@ def test_what_logits_are_multiplied_by_is_read() -> None:
     ],
 )
 def test_a_distance_of_numbers_is_told(loss: Loss, is_distance: bool) -> None:
-    assert read_loss_graph(loss(Batch())).is_distance is is_distance
+    assert read_loss_graph(Graph(loss(Batch()))).is_distance is is_distance

@@ -44,6 +44,7 @@ from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.function_probes import FunctionProbes
+from tdbg.hooks.pytorch.checks.graph_reader import GraphReader
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
@@ -284,10 +285,12 @@ class Hook(FrameworkHook):
         setup = self._model.setup = OptimizerSetup(
             self._module_captures, step, observe, self._schedules.step_begins
         )
+        reader = GraphReader()
         losses = self._model.first_losses = FirstLosses(
             self._tables,
             step,
             session.spend_once,
+            reader,
             Copies(session),
             Teachers(session),
             setup.loss_begins,
@@ -302,7 +305,9 @@ class Hook(FrameworkHook):
             self._torch.cuda,
             self._model_info,
             losses.begin_anew,
-            FirstUpdates(self._tables, step, observe, session.spend_once, self._shared),
+            FirstUpdates(
+                self._tables, step, observe, session.spend_once, reader, self._shared
+            ),
             setup,
             self._batches,
         )

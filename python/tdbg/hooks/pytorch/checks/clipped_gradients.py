@@ -29,6 +29,7 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 from torch.utils.weak import TensorWeakRef
 
+from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
 from tdbg.hooks.pytorch.device.tensors import gradient_of
 from tdbg.hooks.pytorch.functions.diverted import WarnedLines
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
@@ -46,8 +47,6 @@ _MOST_COMPARED = 16
 _NO_LIMIT = 1e6
 # A scale below is no proof, nor is a limit that may have been multiplied by it.
 _LEAST_SCALE, _LIMIT_OF_SCALE = 128.0, 0.01
-
-Note = Callable[[Fault, Mapping[str, float], Mapping[str, str]], None]
 
 
 # The functions, and the arguments that limit gradients.
@@ -84,15 +83,12 @@ _watchers: weakref.WeakSet[ClippedGradients] = weakref.WeakSet()
 _followed: list[_Followed] = []
 
 
-class ClippedGradients:
+class ClippedGradients(StepCheck):
     """Compare calls that clip with the steps of optimizers.
 
     Args:
         parameters: Returns the parameters of the model.
         note: Called with what is found out.
-
-    Attributes:
-        is_over: Whether nothing more will be found out.
     """
 
     def __init__(
@@ -100,7 +96,6 @@ class ClippedGradients:
     ) -> None:
         self._parameters = parameters
         self._note = note
-        self.is_over = False
         self._n_steps = self._n_calls = 0
         self._found: Counter[Fault] = Counter()
         # Of the step under way: what was clipped, by the parameters' ids.
@@ -148,9 +143,6 @@ class ClippedGradients:
                 Fault.CLIPPED_SCALED, calls[0], {"limit": limit, "scale": factor}
             )
 
-    def backward_begins(self, root: torch.Tensor) -> None:
-        """Ignore where gradients come from."""
-
     def step_begins(self, optimizer: Optimizer) -> None:
         """Look at what was clipped before an optimizer uses the gradients."""
         held = parameters_of(optimizer)
@@ -184,7 +176,7 @@ class ClippedGradients:
 
     def remove(self) -> None:
         """Watch no longer."""
-        self.is_over = True
+        super().remove()
         _unwatch(self)
         self._fresh.clear()
         self._without.clear()

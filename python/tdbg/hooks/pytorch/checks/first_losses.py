@@ -21,11 +21,12 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.checks.copies import Copies
+from tdbg.hooks.pytorch.checks.graph_nodes import Graph
+from tdbg.hooks.pytorch.checks.graph_reader import GraphReader
 from tdbg.hooks.pytorch.checks.loss_graph import LossGraph, read_loss_graph
 from tdbg.hooks.pytorch.checks.target_networks import TargetNetworks
 from tdbg.hooks.pytorch.checks.teachers import Teachers
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
-from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
@@ -78,9 +79,10 @@ class FirstLosses:
         tables: The parameters of the registered modules; grows.
         step: Returns the global step of training.
         spend_once: Counts the time, in nanoseconds, that reading costs.
+        reader: Reads the graphs of losses.
         copies: Watches copies of the modules.
         teachers: Watches models whose answers the modules learn.
-        begins: Told of the losses of this training: their roots and leaves.
+        begins: Told of the losses of this training.
 
     Attributes:
         facts: The faults of the losses so far.
@@ -95,16 +97,18 @@ class FirstLosses:
         tables: Sequence[_Table],
         step: Callable[[], int],
         spend_once: Callable[[int], None],
+        reader: GraphReader,
         copies: Copies,
         teachers: Teachers,
-        begins: Callable[[Any, Sequence[torch.Tensor]], None],
+        begins: Callable[[Graph], None],
     ) -> None:
         self._tables = tables
         self._step = step
         self._copies = copies
         self._teachers = teachers
         self._spend_once = spend_once
-        self._loss_begins = begins
+        self._reader = reader
+        self._of_optimizers = begins
         self.facts: tuple[LossFact, ...] = ()
         self.is_open = self.is_surrogate = False
         self.logit_scale = 1.0
@@ -118,13 +122,22 @@ class FirstLosses:
         self._is_first = True
         self._has_searched = False
         self._targets: TargetNetworks | None = None
-        self._roots: BackwardRoots | None = BackwardRoots(self._begins)
+        reader.add(self)
 
     def begin_anew(self) -> None:
         """An optimizer was found: read the losses that come next."""
         self._n_read = self._n_in_vain = self._n_looks = 0
-        if self._roots is None:
-            self._roots = BackwardRoots(self._begins)
+        self._reader.add(self)
+
+    def loss_begins(self, graph: Graph) -> None:
+        """Read the graph of a loss at which a backward pass begins."""
+        if is_recording():
+            return
+        start = time.perf_counter_ns()
+        try:
+            self._read(graph)
+        finally:
+            self._spend_once(time.perf_counter_ns() - start)
 
     def look(self) -> tuple[int, ...]:
         """Find parameters that have not changed; return numbers that show a change.
@@ -169,7 +182,7 @@ class FirstLosses:
     def remove(self) -> None:
         """Read no more."""
         self._watched.clear()
-        self._stop_reading()
+        self._reader.discard(self)
         if self._targets is not None:
             self._targets.remove()
         with contextlib.suppress(Exception):
@@ -177,41 +190,27 @@ class FirstLosses:
         self._copies.remove()
         self._teachers.remove()
 
-    def _stop_reading(self) -> None:
-        if self._roots is not None:
-            self._roots.remove()
-            self._roots = None
-
-    def _begins(self, root: torch.Tensor) -> None:
-        """Read the graph of *root*, at which a backward pass begins."""
-        if is_recording():
-            return
-        start = time.perf_counter_ns()
-        try:
-            self._read(root)
-        finally:
-            self._spend_once(time.perf_counter_ns() - start)
-
-    def _read(self, root: torch.Tensor) -> None:
-        graph = read_loss_graph(root)
+    def _read(self, graph: Graph) -> None:
         ours = set[int]().union(*(each.identities() for each in self._tables))
-        is_ours = any(id(leaf) in ours for leaf in graph.leaves)
-        for leaf, cut in zip(graph.leaves, graph.cut, strict=True):
-            if id(leaf) in ours and cut:
+        theirs = []
+        for leaf, cut in graph.leaves:
+            if id(leaf) not in ours:
+                theirs.append(leaf)
+            elif cut:
                 self._cut[id(leaf)] = cut
-            elif id(leaf) in ours:
+            else:
                 self._reached.add(id(leaf))
         if self._n_looks < _LOOKS:
-            self._watch(leaf for leaf in graph.leaves if id(leaf) not in ours)
-        if not is_ours and root.grad_fn is not None:
+            self._watch(theirs)
+        if graph.root is not None and len(theirs) == len(graph.leaves):
             self._n_in_vain += 1
         else:
-            self._learn(graph)
-            self._teachers.read(root)
+            self._learn(read_loss_graph(graph))
+            self._teachers.read(graph.root)
             with contextlib.suppress(Exception):
-                self._loss_begins(root.grad_fn, graph.leaves)
+                self._of_optimizers(graph)
         if self._n_read >= _MOST_GRAPHS or self._n_in_vain >= _MOST_IN_VAIN:
-            self._stop_reading()
+            self._reader.discard(self)
 
     def _learn(self, graph: LossGraph) -> None:
         """Note the findings in the graph of a loss of this training."""

@@ -18,30 +18,22 @@ from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
-from tdbg.hooks.pytorch.checks.loss_terms import LossTerms, PolicyRatio
+from tdbg.hooks.pytorch.checks.graph_nodes import Graph
+from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
+from tdbg.hooks.pytorch.checks.loss_terms import faults_of_terms
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
+from tdbg.hooks.pytorch.checks.policy_ratio import PolicyRatio
 from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
-from tdbg.hooks.pytorch.checks.wrong_dimensions import WrongDimensions
+from tdbg.hooks.pytorch.checks.wrong_dimensions import faults_of_dimensions
 from tdbg.hooks.pytorch.device.tensors import is_recording
-from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
 from tdbg.hooks.pytorch.model.module_tree import class_name
 from tdbg.run.observations import Fault, Observation
 
 __all__ = ["FirstUpdates"]
 
-
-class _Check(Protocol):
-    @property
-    def is_over(self) -> bool: ...
-
-    def backward_begins(self, root: torch.Tensor) -> None: ...
-
-    def step_begins(self, optimizer: Optimizer) -> None: ...
-
-    def step_ends(self, optimizer: Optimizer) -> None: ...
-
-    def remove(self) -> None: ...
+# Graphs whose dimensions are read, and whose terms are.
+_OF_DIMENSIONS, _OF_TERMS = 2, 6
 
 
 class _Table(Protocol):
@@ -61,6 +53,7 @@ class FirstUpdates:
         step: Returns the global step of training.
         observe: Writes an observation.
         spend_once: Counts the time, in nanoseconds, that the checks cost.
+        reader: Reads the graphs of losses.
         shared: Watches the weights that modules share.
 
     Attributes:
@@ -73,6 +66,7 @@ class FirstUpdates:
         step: Callable[[], int],
         observe: Callable[[Observation], None],
         spend_once: Callable[[int], None],
+        reader: GraphReader,
         shared: SharedWeights,
     ) -> None:
         self.is_over = False
@@ -80,16 +74,21 @@ class FirstUpdates:
         self._step = step
         self._observe = observe
         self._spend_once = spend_once
+        self._reader = reader
         self._clipping = ClippedGradients(self._parameters, self._note)
-        self._checks: list[_Check] = [
+        self._checks: list[StepCheck] = [
             self._clipping,
             shared,
-            WrongDimensions(self._note),
-            LossTerms(self._note),
+            GraphFaults(faults_of_dimensions, _OF_DIMENSIONS, self._note),
+            GraphFaults(faults_of_terms, _OF_TERMS, self._note),
             MicroBatches(self._note),
             PolicyRatio(self._note),
         ]
-        self._roots: BackwardRoots | None = BackwardRoots(self._backward_begins)
+        reader.add(self)
+
+    def loss_begins(self, graph: Graph) -> None:
+        """Note that a backward pass is about to begin."""
+        self._tell(self._checks, lambda check: check.loss_begins(graph))
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Note that an optimizer is about to step."""
@@ -116,14 +115,11 @@ class FirstUpdates:
         self.is_over = True
         while self._checks:
             self._checks.pop().remove()
-        if self._roots is not None:
-            self._roots.remove()
-            self._roots = None
+        self._reader.discard(self)
 
-    def _backward_begins(self, root: torch.Tensor) -> None:
-        self._tell(self._checks, lambda check: check.backward_begins(root))
-
-    def _tell(self, checks: Sequence[_Check], tell: Callable[[_Check], None]) -> None:
+    def _tell(
+        self, checks: Sequence[StepCheck], tell: Callable[[StepCheck], None]
+    ) -> None:
         """Tell checks what happens, and end those that are over or fail."""
         if is_compiling() or is_recording():
             return

@@ -1,4 +1,4 @@
-"""Operations in autograd's graph: their names, shapes, arguments and settings.
+"""Graphs of autograd, and their operations: names, shapes, arguments and settings.
 
 Thread safety: reads only.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ import torch
 __all__ = [
     "MOST_NODES",
     "SHAPING",
+    "Graph",
     "axis_of",
     "factor_of",
     "leaf_of",
@@ -60,14 +61,26 @@ SHAPING = frozenset(
 )
 
 
+_LEAF = "torch::autograd::AccumulateGrad"
+# Operations whose gradient is zero wherever there is one.
+_FLAT = frozenset({"Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc"})
+# The names of PyTorch's own operations, each of which has a class.
+_names: dict[type, str] = {}
+
+
 def name_of(node: Any) -> str:
     """Return the name of an operation, such as ``LogSoftmax``."""
-    return _short(node.name())
+    name = _names.get(type(node))
+    return _learn_name(node) if name is None else name
 
 
-@functools.lru_cache(maxsize=4096)
-def _short(name: str) -> str:
-    return _ENDING.sub("", name)
+def _learn_name(node: Any) -> str:
+    name, kind = node.name(), type(node)
+    short = _ENDING.sub("", name)
+    # Those that libraries wrote in C++ have one class, and programs make new ones.
+    if kind.__module__ == "builtins" and name.endswith(kind.__name__):
+        _names[kind] = short
+    return short
 
 
 def shape_of(node: Any) -> tuple[int, ...]:
@@ -160,3 +173,89 @@ def terms_of(root: Any) -> Iterator[tuple[Any, float]]:
 def _number_of(node: Any) -> float:
     number = factor_of(node)
     return math.nan if number is None else number
+
+
+# ---- whole graphs ------------------------------------------------------------------
+
+
+class Graph:
+    """The operations that a loss is made of.
+
+    Nobody may keep it: it holds what the backward pass is about to free.
+
+    Args:
+        loss: A single number.
+
+    Attributes:
+        loss: As it was given.
+        root: Its last operation; None: it was not computed of anything that learns.
+
+    Example:
+        >>> weight = torch.ones(3, requires_grad=True)
+        >>> graph = Graph((weight * 2).sum())
+        >>> len(graph.named({"Mul"})), graph.leaves[0][0] is weight
+        (1, True)
+    """
+
+    def __init__(self, loss: torch.Tensor) -> None:
+        self.loss = loss
+        self.root: Any = loss.grad_fn
+
+    def named(self, names: Iterable[str]) -> list[Any]:
+        """Return the operations with these names."""
+        return [node for name in names for node in self._by_name.get(name, ())]
+
+    @functools.cached_property
+    def leaves(self) -> list[tuple[torch.Tensor, str]]:
+        """The tensors that the loss depends on, and what cuts each off.
+
+        That is an operation whose gradient is zero everywhere, if all ways from the
+        loss pass through such operations; else "".
+        """
+        if self.root is None:
+            return [(self.loss, "")] if self.loss.requires_grad else []
+        if _FLAT.isdisjoint(self._by_name):
+            return [(node.variable, "") for node in reversed(self.named([_LEAF]))]
+        return list(_leaves(self.root))
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, list[Any]]:
+        """The operations by name, each time from the loss downwards."""
+        nodes = [] if self.root is None else [self.root]
+        seen = dict.fromkeys(nodes)
+        for node in nodes:
+            for each, _ in node.next_functions:
+                if each is not None and each not in seen:
+                    seen[each] = None
+                    nodes.append(each)
+            if len(nodes) >= MOST_NODES:
+                break
+        found: dict[str, list[Any]] = {}
+        for node in nodes:
+            found.setdefault(name_of(node), []).append(node)
+        return found
+
+
+def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
+    """Yield leaves with a gradient first, then those that operations cut off."""
+    seen, waiting = {root}, [root]
+    behind: list[tuple[Any, str]] = []
+    cut = ""
+    while (waiting or behind) and len(seen) < MOST_NODES:
+        if not waiting:
+            node, cut = behind.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting.append(node)
+            continue
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None:
+            yield leaf, cut
+        if not cut and (name := name_of(node)) in _FLAT:
+            behind += [(each, name.lower()) for each in operands_of(node)]
+            continue
+        for each in operands_of(node):
+            if each not in seen:
+                seen.add(each)
+                waiting.append(each)

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import torch
 
 from tdbg.hooks.pytorch.checks.graph_nodes import (
-    MOST_NODES,
     SHAPING,
+    Graph,
     axis_of,
     factor_of,
     name_of,
@@ -35,7 +35,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
 from tdbg.hooks.pytorch.checks.loss_targets import faults_of_targets
 from tdbg.run.loss_facts import LossFact, LossFault
 
-__all__ = ["LossGraph", "read_loss_graph"]
+__all__ = ["LossGraph", "is_surrogate", "read_loss_graph"]
 
 # Nodes between the loss and what it is given, at most.
 _MOST_OF_END = 200
@@ -59,8 +59,6 @@ _DISTANCES = {
 # What compares numbers.
 _OF_NUMBERS = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "Abs", "Pow"})
 _SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
-# Operations whose gradient is zero wherever there is one.
-_FLAT = frozenset({"Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc"})
 # Layers with weights, which give scores.
 _LAYERS = frozenset({"Addmm", "Mm", "Convolution"})
 # What takes an output and a target, or a logarithm of a probability and its weight.
@@ -124,9 +122,6 @@ class LossGraph(NamedTuple):
             of the choices, as policy gradients do.
         is_distance: Whether the loss is the mean of distances between numbers.
         logit_scale: The largest factor of logits before a softmax, at least 1.
-        leaves: The tensors on which the loss depends, as far as they were read.
-        cut: For each leaf an operation whose gradient is zero everywhere, if all ways
-            from the loss pass through such operations; else "".
     """
 
     facts: tuple[LossFact, ...]
@@ -134,79 +129,45 @@ class LossGraph(NamedTuple):
     is_surrogate: bool
     is_distance: bool
     logit_scale: float
-    leaves: tuple[torch.Tensor, ...]
-    cut: tuple[str, ...]
 
 
-def read_loss_graph(loss: torch.Tensor) -> LossGraph:
-    """Read the graph of a loss.
+def read_loss_graph(graph: Graph) -> LossGraph:
+    """Read the end of the graph of a loss.
 
     Args:
-        loss: A single number; the program is about to call its ``backward()``.
+        graph: The graph; the program is about to call ``backward()`` of its loss.
 
     Example:
         >>> scores = torch.zeros(4, 3, requires_grad=True) * 1.0
         >>> given = torch.softmax(scores, 1)
         >>> loss = torch.nn.functional.cross_entropy(given, torch.zeros(4).long())
-        >>> read_loss_graph(loss).facts[0].fault
+        >>> read_loss_graph(Graph(loss)).facts[0].fault
         <LossFault.SOFTMAX_TWICE: 'softmax_twice'>
     """
-    root = loss.grad_fn
+    root = graph.root
     if root is None:
-        is_leaf = loss.requires_grad
-        facts = (LossFact(LossFault.NO_GRAPH, "tensor"),) if is_leaf else ()
-        leaves, cut = ((loss,), ("",)) if is_leaf else ((), ())
-        return LossGraph(facts, True, False, False, 1.0, leaves, cut)
+        facts = [LossFact(LossFault.NO_GRAPH, "tensor")] if graph.leaves else []
+        return LossGraph(tuple(facts), True, False, False, 1.0)
     found = dict.fromkeys(_sign(root))
-    is_open, is_surrogate, is_distance, scale = True, False, False, 1.0
+    is_open, weighs_chances, is_distance, scale = True, False, False, 1.0
     for node, name, is_whole in _end_of(root):
         is_open &= not isinstance(node, torch.autograd.function.BackwardCFunction)
         found.update(dict.fromkeys(_faults(node, name, is_whole=is_whole)))
-        is_surrogate |= name == "Mul" and _weighs_chances(node)
+        weighs_chances |= name == "Mul" and _weighs_chances(node)
         is_distance |= name in _OF_NUMBERS
         if name == "LogSoftmax":
             scale = max(scale, _scale_of_logits(node))
     # Programs change tensors that the graph has saved, and then nobody can read them.
     with contextlib.suppress(Exception):
         found.update(dict.fromkeys(faults_of_targets(root)))
-    every = list(_leaves(root))
-    return LossGraph(
-        tuple(found),
-        is_open,
-        is_surrogate,
-        is_distance,
-        scale,
-        tuple(leaf for leaf, _ in every),
-        tuple(by for _, by in every),
+    return LossGraph(tuple(found), is_open, weighs_chances, is_distance, scale)
+
+
+def is_surrogate(root: Any) -> bool:
+    """Return whether a loss weighs chances by success, as policy gradients do."""
+    return any(
+        name == "Mul" and _weighs_chances(node) for node, name, _ in _end_of(root)
     )
-
-
-def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:
-    """Yield the leaves that the loss depends on, and the operations that cut them off.
-
-    Leaves with a gradient come first, then those behind operations without one.
-    """
-    seen, waiting = {root}, [root]
-    behind: list[tuple[Any, str]] = []
-    cut = ""
-    while (waiting or behind) and len(seen) < MOST_NODES:
-        if not waiting:
-            node, cut = behind.pop()
-            if node not in seen:
-                seen.add(node)
-                waiting.append(node)
-            continue
-        node = waiting.pop()
-        leaf = getattr(node, "variable", None)
-        if leaf is not None:
-            yield leaf, cut
-        if not cut and (name := name_of(node)) in _FLAT:
-            behind += [(each, name.lower()) for each in operands_of(node)]
-            continue
-        for each in operands_of(node):
-            if each not in seen:
-                seen.add(each)
-                waiting.append(each)
 
 
 def _sign(root: Any) -> Iterator[LossFact]:

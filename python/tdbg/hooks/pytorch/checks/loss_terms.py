@@ -10,29 +10,28 @@ Thread safety: reads only.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     SHAPING,
+    Graph,
     factor_of,
     name_of,
     operands_of,
     saved_of,
     shape_of,
 )
-from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
-from tdbg.hooks.pytorch.device.tensors import sample_of
+from tdbg.hooks.pytorch.checks.graph_reader import Found
+from tdbg.hooks.pytorch.checks.loss_graph import is_surrogate
 from tdbg.run.observations import Fault
 
-__all__ = ["LossTerms", "PolicyRatio", "faults_of_terms"]
+__all__ = ["faults_of_terms"]
 
-# Graphs that are read, and operations of a graph, at most.
-_MOST_GRAPHS, _MOST_NODES, _MOST_TERMS = 6, 5000, 300
+# Terms of a loss that are read, at most.
+_MOST_TERMS = 300
 # Rows of probabilities that are looked at, and how exact they are.
 _MOST_ROWS, _ROUNDING = 64, 1e-3
 # Operations between the probabilities of a policy and the scores they are made of.
@@ -50,60 +49,8 @@ _MOST_OF_FOCAL = 8
 # Noise has about the mean and deviation of a standard normal distribution.
 _LEAST_NOISE = 16
 
-# Losses without a ratio, losses with one, and operations of a loss, at most.
-_MOST_IN_VAIN, _MOST_LOSSES, _MOST_OF_RATIO = 8, 200, 2000
-_MOST_NEAR = 60
-# Repetitions that prove it.
-_ENOUGH = 2
-# Rows of a batch that are compared, at most, and how many there must be.
-_MOST_SAMPLES, _LEAST_SAMPLES = 256, 8
-# Batches of few different samples are compared as a whole, if no sample is most of it.
-_VARIED, _LARGEST_SHARE = 0.5, 0.75
-# First layers, and where their operations keep the inputs.
-_INPUTS = {
-    "Addmm": "mat1",
-    "Mm": "self",
-    "Convolution": "input",
-    "Embedding": "indices",
-}
-_BETWEEN = SHAPING | {"Clamp", "Sum", "Mul"}
-
 # A result of an operation.
 _Result = tuple[Any, int]
-_Note = Callable[[Fault, Mapping[str, float], Mapping[str, str]], None]
-
-
-class LossTerms:
-    """Read the terms of the first losses.
-
-    Args:
-        note: Called with what is found out.
-
-    Attributes:
-        is_over: Whether nothing more will be found out.
-    """
-
-    def __init__(self, note: _Note) -> None:
-        self._note = note
-        self._n_graphs = 0
-        self.is_over = False
-
-    def backward_begins(self, root: torch.Tensor) -> None:
-        """Read the terms of the loss at which a backward pass begins."""
-        self._n_graphs += 1
-        self.is_over = self._n_graphs >= _MOST_GRAPHS
-        for fault in faults_of_terms(root):
-            self._note(fault, {}, {})
-
-    def step_begins(self, optimizer: Optimizer) -> None:
-        """Ignore steps."""
-
-    def step_ends(self, optimizer: Optimizer) -> None:
-        """Ignore steps."""
-
-    def remove(self) -> None:
-        """Read no more."""
-        self.is_over = True
 
 
 class _Term(NamedTuple):
@@ -117,27 +64,32 @@ class _Term(NamedTuple):
         return self.result[0]
 
 
-def faults_of_terms(loss: torch.Tensor) -> Iterator[Fault]:
+def faults_of_terms(graph: Graph) -> Iterator[Found]:
     """Yield the faults of the terms of a loss.
 
     Example:
         >>> error = torch.nn.functional.cross_entropy(
         ...     torch.zeros(4, 3, requires_grad=True), torch.zeros(4).long()
         ... )
-        >>> list(faults_of_terms((1 - (-error).exp()) ** 2 * error))
-        [<Fault.FOCAL_OF_MEAN: 'focal_of_mean'>]
+        >>> list(faults_of_terms(Graph((1 - (-error).exp()) ** 2 * error)))
+        [(<Fault.FOCAL_OF_MEAN: 'focal_of_mean'>, {}, {})]
     """
-    root = loss.grad_fn
-    if root is None:
-        return
-    terms = list(_terms(root))
+    for fault in () if graph.root is None else _faults_of(graph):
+        yield fault, {}, {}
+
+
+def _faults_of(graph: Graph) -> Iterator[Fault]:
+    terms = list(_terms(graph.root))
     if any(map(_is_focal_of_mean, (term.node for term in terms))):
         yield Fault.FOCAL_OF_MEAN
-    if any(map(_lowers_entropy, terms)) and read_loss_graph(loss).is_surrogate:
-        penalized = [term.node for term in terms if _lowers_entropy(term)]
-        if any(_is_of_policy(each, terms) for each in penalized):
-            yield Fault.ENTROPY_PENALIZED
-    if _takes_variance_for_deviation(root, terms):
+    penalized = [term.node for term in terms if _lowers_entropy(term)]
+    if (
+        penalized
+        and is_surrogate(graph.root)
+        and any(_is_of_policy(each, terms) for each in penalized)
+    ):
+        yield Fault.ENTROPY_PENALIZED
+    if _takes_variance_for_deviation(graph, terms):
         yield Fault.VARIANCE_AS_DEVIATION
 
 
@@ -304,7 +256,7 @@ def _is_focal_weight(node: Any, mean: Any) -> bool:
 # ---- the deviation of noise ----------------------------------------------------------
 
 
-def _takes_variance_for_deviation(root: Any, terms: list[_Term]) -> bool:
+def _takes_variance_for_deviation(graph: Graph, terms: list[_Term]) -> bool:
     """Return whether noise is multiplied by what the divergence says is no deviation.
 
     A divergence from the standard normal distribution has exp(x) - x of a logarithm x
@@ -323,28 +275,21 @@ def _takes_variance_for_deviation(root: Any, terms: list[_Term]) -> bool:
     return any(
         of in logarithms
         or (name_of(of[0]) == "Exp" and of[0].next_functions[0] in logarithms)
-        for of in _scales_of_noise(root)
+        for of in _scales_of_noise(graph)
     )
 
 
-def _scales_of_noise(root: Any) -> Iterator[_Result]:
+def _scales_of_noise(graph: Graph) -> Iterator[_Result]:
     """Yield what is multiplied by noise and then added to something."""
-    seen, waiting = {root}, [root]
-    while waiting and len(seen) < _MOST_NODES:
-        node = waiting.pop()
-        below = operands_of(node)
-        if name_of(node) == "Add" and len(below) == 2:
-            yield from (
-                each.next_functions[i]
-                for each in below
-                if name_of(each) == "Mul" and _is_by_noise(each)
-                for i, (of, _) in enumerate(each.next_functions)
-                if of is not None
-            )
-        for each in below:
-            if each not in seen:
-                seen.add(each)
-                waiting.append(each)
+    products = [
+        each
+        for node in graph.named(["Add"])
+        if len(below := operands_of(node)) == 2
+        for each in below
+        if name_of(each) == "Mul" and _is_by_noise(each)
+    ]
+    for each in products:
+        yield from (result for result in each.next_functions if result[0] is not None)
 
 
 def _is_by_noise(node: Any) -> bool:
@@ -356,135 +301,3 @@ def _is_by_noise(node: Any) -> bool:
     some = noise.flatten()[:4096].float()
     near = 4.0 / math.sqrt(some.numel())
     return abs(float(some.mean())) < near and abs(float(some.std()) - 1.0) < near
-
-
-# ---- the ratio of a policy to an older one ------------------------------------------
-
-
-class PolicyRatio:
-    """Find ratios of probabilities that are one although the policy has changed.
-
-    Proximal policy optimization (PPO) divides a probability by the one that the action
-    had when it was chosen.  The first update of new samples finds a ratio of exactly
-    one.  If the same samples come again after an update, the ratio must differ from
-    one, or the program computes the old probabilities anew.
-
-    Args:
-        note: Called with what is found out.
-
-    Attributes:
-        is_over: Whether nothing more will be found out.
-    """
-
-    def __init__(self, note: _Note) -> None:
-        self._note = note
-        self.is_over = False
-        self._n_losses = self._n_in_vain = self._n_steps = self._n_repeated = 0
-        # The step at which a sample, or a batch, was met first.
-        self._met: dict[int, int] = {}
-        # Some weights at the latest loss.
-        self._weights: torch.Tensor | None = None
-
-    def backward_begins(self, root: torch.Tensor) -> None:
-        """Look at the ratio in the loss at which a backward pass begins."""
-        ratio = None if root.grad_fn is None else _ratio(root.grad_fn)
-        if ratio is None:
-            self._n_in_vain += 1
-            if self._n_in_vain > _MOST_IN_VAIN:
-                self.remove()
-            return
-        self._n_losses += 1
-        if self._n_losses > _MOST_LOSSES or not bool((ratio == 1.0).all()):
-            self.remove()  # Some samples were chosen by an older policy.
-            return
-        self._look_at_samples(root.grad_fn)
-
-    def step_begins(self, optimizer: Optimizer) -> None:
-        """Ignore that a step begins."""
-
-    def step_ends(self, optimizer: Optimizer) -> None:  # noqa: ARG002
-        """Note that the policy has changed."""
-        self._n_steps += 1
-
-    def remove(self) -> None:
-        """Look at no more."""
-        self.is_over = True
-        self._met.clear()
-        self._weights = None
-
-    def _look_at_samples(self, root: Any) -> None:
-        """Note a ratio of one of samples that an earlier step has used."""
-        parts, weights = _samples_of(root)
-        keys = _keys(parts)
-        has_changed = self._weights is not None and not (
-            weights is not None and torch.equal(weights, self._weights)
-        )
-        self._weights = weights
-        steps = [self._met.setdefault(key, self._n_steps) for key in keys]
-        if keys and has_changed and max(steps) < self._n_steps:
-            self._n_repeated += 1
-        if self._n_repeated >= _ENOUGH:
-            self.remove()
-            self._note(Fault.RATIO_ALWAYS_ONE, {}, {})
-
-
-def _ratio(root: Any) -> torch.Tensor | None:
-    """Return the exponential of a difference near the end of a loss; None: no such."""
-    for node in _below(root, _MOST_NEAR):
-        result = saved_of(node, "result")
-        if name_of(node) != "Exp" or result is None or result.numel() < _LEAST_SAMPLES:
-            continue
-        below = operands_of(node)
-        while len(below) == 1 and name_of(below[0]) in _BETWEEN:
-            below = operands_of(below[0])
-        if len(below) == 1 and name_of(below[0]) == "Sub":
-            return result.detach()  # type: ignore[no-any-return]
-    return None
-
-
-def _samples_of(root: Any) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-    """Return the inputs of the first layer, the chosen actions, and some weights."""
-    parts: dict[str, torch.Tensor] = {}
-    weights = None
-    for node in _below(root, _MOST_OF_RATIO):
-        name = name_of(node)
-        leaf = getattr(node, "variable", None)
-        if weights is None and leaf is not None:
-            weights = sample_of(leaf)
-        kept = saved_of(node, _INPUTS.get(name, ""))
-        if isinstance(kept, torch.Tensor) and not kept.requires_grad:
-            parts.setdefault("input", kept.detach())
-        if name == "Gather":
-            parts.setdefault("choice", saved_of(node, "index").detach())
-    return (list(parts.values()) if "input" in parts else []), weights
-
-
-def _keys(parts: list[torch.Tensor]) -> list[int]:
-    """Return what tells samples apart, or batches; nothing if these are too alike."""
-    n = min((len(each) for each in parts if each.ndim), default=0)
-    if n < _LEAST_SAMPLES or any(len(each) != n for each in parts):
-        return []
-    arrays = [
-        each[:_MOST_SAMPLES].reshape(min(n, _MOST_SAMPLES), -1).cpu() for each in parts
-    ]
-    rows = [
-        b"".join(each.contiguous().numpy().tobytes() for each in row)
-        for row in zip(*arrays, strict=True)
-    ]
-    counted = Counter(rows)
-    if len(counted) >= _VARIED * len(rows):
-        return [hash(row) for row in counted]
-    if max(counted.values()) <= _LARGEST_SHARE * len(rows):
-        return [hash(tuple(rows))]
-    return []
-
-
-def _below(root: Any, most: int) -> Iterator[Any]:
-    """Yield the operations of a loss, the last ones first."""
-    seen, waiting = {root}, [root]
-    for node in waiting:
-        yield node
-        for each in operands_of(node):
-            if each not in seen and len(seen) < most:
-                seen.add(each)
-                waiting.append(each)

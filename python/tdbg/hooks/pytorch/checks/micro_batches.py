@@ -10,18 +10,20 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.optim import SGD, Optimizer
 
 from tdbg.hooks.pytorch.checks.graph_nodes import (
+    Graph,
     factor_of,
     name_of,
     operands_of,
     saved_of,
 )
+from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
 from tdbg.hooks.pytorch.device.tensors import gradient_of
 from tdbg.hooks.pytorch.functions.backward_calls import unscaled
 from tdbg.hooks.pytorch.model.process_objects import held_ids
@@ -51,8 +53,6 @@ _REDUCED = frozenset(
 _BY_MEAN = 1
 _DEEPEST = 60
 
-_Note = Callable[[Fault, Mapping[str, float], Mapping[str, str]], None]
-
 
 class _Pass(NamedTuple):
     """A backward pass.
@@ -70,19 +70,15 @@ class _Pass(NamedTuple):
     n_numbers: float
 
 
-class MicroBatches:
+class MicroBatches(StepCheck):
     """Compare the backward passes of each step.
 
     Args:
         note: Called with what is found out.
-
-    Attributes:
-        is_over: Whether nothing more will be found out.
     """
 
-    def __init__(self, note: _Note) -> None:
+    def __init__(self, note: Note) -> None:
         self._note = note
-        self.is_over = False
         self._n_steps = self._n_passes = 0
         self._passes: list[_Pass | None] = []
         # Of steps that have the fault: the largest count by the smallest.
@@ -92,13 +88,13 @@ class MicroBatches:
         # The version of the first leaf's gradient, as the latest pass left it.
         self._versions = [-1]
 
-    def backward_begins(self, root: torch.Tensor) -> None:
+    def loss_begins(self, graph: Graph) -> None:
         """Read what a backward pass is about to add up."""
         self._n_passes += 1
         if self._n_passes > _MOST_PASSES:
             self.remove()
             return
-        found = _read(root)
+        found = _read(graph.loss)
         self._passes.append(found)
         if found is not None and self._handle is None:
             self._watch(found.leaf)
@@ -135,7 +131,7 @@ class MicroBatches:
 
     def remove(self) -> None:
         """Look at no more."""
-        self.is_over = True
+        super().remove()
         self._passes.clear()
         if self._handle is not None:
             self._handle.remove()

@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 from tdbg.config.kinds import NORMS, Kind
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     MOST_NODES,
+    Graph,
     leaf_of,
     operands_of,
 )
@@ -122,17 +123,18 @@ class OptimizerSetup:
         self._found[key] = weakref.ref(optimizer)
         self._new.add(key)
 
-    def loss_begins(self, root: Any, leaves: Iterable[torch.Tensor]) -> None:
+    def loss_begins(self, graph: Graph) -> None:
         """Note which parameters a loss reaches, as its backward pass begins."""
         optimizers = self._optimizers()
-        if len(optimizers) < 2 or root is None:
+        if len(optimizers) < 2 or graph.root is None:
             return
-        reached = {id(leaf): leaf for leaf in leaves}
+        reached = {id(leaf): leaf for leaf, _ in graph.leaves}
         held = {key: held_ids(each) for key, each in optimizers.items()}
         for larger, smaller in permutations(held, 2):
             shared, own = held[smaller], held[larger] - held[smaller]
             if own and shared and shared < held[larger]:
-                self._note_reach(_Pair(larger, smaller), root, reached, shared, own)
+                pair = _Pair(larger, smaller)
+                self._note_reach(pair, graph.root, reached, shared, own)
         self._note_gradients(reached, held)
 
     def step_begins(self, key: int) -> None:

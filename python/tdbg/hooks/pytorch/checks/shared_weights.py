@@ -25,11 +25,13 @@ from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     SHAPING,
+    Graph,
     leaf_of,
     name_of,
     operands_of,
     saved_of,
 )
+from tdbg.hooks.pytorch.checks.graph_reader import StepCheck
 from tdbg.hooks.pytorch.device.tensors import TYPES, sample_of
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
 from tdbg.hooks.pytorch.model.process_objects import held_ids
@@ -53,15 +55,12 @@ _TYING = re.compile(r"(^|_)(tied?|tying)(_|$)", re.IGNORECASE)
 _SETTINGS = ("config", "cfg", "args", "hparams")
 
 
-class SharedWeights:
+class SharedWeights(StepCheck):
     """Watch which weights of a model are shared, until the second step is over.
 
     Args:
         step: Returns the global step of training.
         observe: Writes an observation.
-
-    Attributes:
-        is_over: Whether nothing more will be found out.
     """
 
     def __init__(
@@ -79,7 +78,6 @@ class SharedWeights:
         # The optimizers that step, by the parameters that they hold.
         self._held: dict[int, str] = {}
         self._n_steps = self._n_graphs = 0
-        self.is_over = False
 
     def register(self, module: nn.Module, prefix: str) -> None:
         """Note what a module shares as it is registered."""
@@ -96,16 +94,13 @@ class SharedWeights:
             found = tuple(prefix + path for path in paths)
             self._repeated.append((weakref.ref(each), found))
 
-    def backward_begins(self, root: torch.Tensor) -> None:
+    def loss_begins(self, graph: Graph) -> None:
         """Look whether layers with several names have the same input in a loss."""
         self._n_graphs += 1
-        if self._repeated and self._n_graphs <= _MOST_GRAPHS and root.grad_fn:
-            for names in _alike(root.grad_fn, self._repeated):
+        if self._repeated and self._n_graphs <= _MOST_GRAPHS and graph.root:
+            for names in _alike(graph.root, self._repeated):
                 self._tell(Fault.NETWORKS_ARE_ONE, names)
                 self._repeated = [each for each in self._repeated if each[1] != names]
-
-    def step_begins(self, optimizer: Optimizer) -> None:
-        """Ignore that a step begins."""
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """Look at the names of each parameter after the second step."""
@@ -141,7 +136,7 @@ class SharedWeights:
 
     def remove(self) -> None:
         """Look at no more."""
-        self.is_over = True
+        super().remove()
         self._repeated.clear()
 
     def _tell(self, fault: Fault, names: tuple[str, ...], **words: str) -> None:

@@ -10,7 +10,6 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 from __future__ import annotations
 
 import contextlib
-import re
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -22,6 +21,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.graph_nodes import name_of, operands_of
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
@@ -36,7 +36,6 @@ __all__ = ["Teachers"]
 _MOST_MODELS, _MOST_CALLS, _LEAST_STEPS = 8, 60, 10
 # Operations from a loss to what it compares, and below that, at most.
 _MOST_OF_END, _MOST_NODES = 60, 5000
-_ENDING = re.compile(r"Backward\w*$")
 # What compares two models' answers, and what may lie between the loss and that.
 # The divergence of answers with gradients is a product of both.
 _COMPARES = {"MseLoss", "SmoothL1Loss", "HuberLoss", "KlDiv", "Mul", "Sub", "Rsub"}
@@ -82,9 +81,9 @@ class Teachers:
             parts.update(map(id, each.modules()))
             self._handles.append(each.register_forward_pre_hook(_Called(self, each)))
 
-    def read(self, loss: torch.Tensor) -> None:
+    def read(self, root: Any) -> None:
         """Find a teacher that learns in the graph of a loss."""
-        for one, other in _compared(loss.grad_fn):
+        for one, other in _compared(root):
             ours, theirs = _leaves(one), _leaves(other)
             if not (ours and theirs) or not ours.isdisjoint(theirs):
                 continue
@@ -206,8 +205,7 @@ def _compared(root: Any) -> Iterator[tuple[Any, Any]]:
         node = waiting.pop()
         if node is None:
             continue
-        name = _ENDING.sub("", node.name())
-        below = [each for each, _ in node.next_functions if each is not None]
+        name, below = name_of(node), operands_of(node)
         if name in _COMPARES and len(below) == 2:
             yield below[0], below[1]
         if name in _COMPARES or name in _BETWEEN:
@@ -223,8 +221,8 @@ def _leaves(node: Any) -> set[int]:
         leaf = getattr(each, "variable", None)
         if leaf is not None:
             found.add(id(leaf))
-        for below, _ in each.next_functions:
-            if below is not None and below not in seen:
+        for below in operands_of(each):
+            if below not in seen:
                 seen.add(below)
                 waiting.append(below)
     return found

@@ -11,19 +11,17 @@ Thread safety: reads only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch.optim import Optimizer
-
-from tdbg.hooks.pytorch.checks.graph_nodes import SHAPING, name_of, operands_of
+from tdbg.hooks.pytorch.checks.graph_nodes import SHAPING, Graph, name_of, operands_of
+from tdbg.hooks.pytorch.checks.graph_reader import Found
 from tdbg.run.observations import Fault
 
-__all__ = ["WrongDimensions", "faults_of_dimensions"]
+__all__ = ["faults_of_dimensions"]
 
-# Graphs that are read, and operations of each, at most.
-_MOST_GRAPHS, _MOST_NODES, _MOST_OF_SAMPLES = 2, 1000, 300
+# Operations that samples pass, and products of matrices, at most.
+_MOST_OF_SAMPLES, _MOST_PRODUCTS = 300, 200
 # Tensors that are joined to one, of which some are followed.
 _MOST_JOINED = 4
 # Operations between the weights of an attention and a product, and between them and the
@@ -69,45 +67,8 @@ _DISTANCES = frozenset(
 )
 _RECURRENT = frozenset({"CudnnRnn", "MkldnnRnnLayer"})
 
-_Note = Callable[[Fault, Mapping[str, float], Mapping[str, str]], None]
 # An operation, and which of its results.
 _Result = tuple[Any, int]
-
-
-class WrongDimensions:
-    """Read the dimensions in the graphs of the first losses.
-
-    Args:
-        note: Called with what is found out.
-
-    Attributes:
-        is_over: Whether nothing more will be found out.
-    """
-
-    def __init__(self, note: _Note) -> None:
-        self._note = note
-        self._n_graphs = 0
-        self._found: set[Fault] = set()
-        self.is_over = False
-
-    def backward_begins(self, root: torch.Tensor) -> None:
-        """Read the graph of the loss at which a backward pass begins."""
-        self._n_graphs += 1
-        self.is_over = self._n_graphs >= _MOST_GRAPHS
-        for fault, shape, axis in faults_of_dimensions(root):
-            if fault not in self._found:
-                self._found.add(fault)
-                self._note(fault, {"axis": float(axis)}, {"shape": str(shape)})
-
-    def step_begins(self, optimizer: Optimizer) -> None:
-        """Ignore steps."""
-
-    def step_ends(self, optimizer: Optimizer) -> None:
-        """Ignore steps."""
-
-    def remove(self) -> None:
-        """Read no more."""
-        self.is_over = True
 
 
 class _Seen(NamedTuple):
@@ -143,42 +104,32 @@ class _Axis(NamedTuple):
 _Start = tuple[_Result, _Axis]
 
 
-def faults_of_dimensions(loss: torch.Tensor) -> Iterator[_Seen]:
+def faults_of_dimensions(graph: Graph) -> Iterator[Found]:
     """Yield the operations of a loss that go over the wrong dimension.
 
     Example:
+        >>> import torch
         >>> a = torch.randn(2, 5, 4, requires_grad=True)
         >>> weights = (a @ a.transpose(1, 2)).softmax(1)  # Of (batch, query, key).
-        >>> list(faults_of_dimensions((weights @ a).sum()))[0].fault
+        >>> list(faults_of_dimensions(Graph((weights @ a).sum())))[0][0]
         <Fault.ATTENTION_OVER_QUERIES: 'attention_over_queries'>
     """
-    if loss.grad_fn is None:
-        return
-    classes: list[_Start] = []
-    numbers: list[_Start] = []
-    for node in _every(loss.grad_fn):
-        name = name_of(node)
-        if name in {"Bmm", "Mm"}:
+    for seen in _seen_in(graph):
+        yield seen.fault, {"axis": float(seen.axis)}, {"shape": str(seen.shape)}
+
+
+def _seen_in(graph: Graph) -> Iterator[_Seen]:
+    if graph.named(_SOFTMAXES):
+        for node in graph.named(("Bmm", "Mm"))[:_MOST_PRODUCTS]:
             yield from _of_attention(node)
-        elif name == "NllLoss":
-            classes += _rows_of(node)
-        elif name in _DISTANCES:
-            numbers += _rows_of_numbers(node)
+    classes = [start for each in graph.named(["NllLoss"]) for start in _rows_of(each)]
     yield from _over_samples(classes)
     # Rows of several numbers may be something else than samples.
-    for each in _over_samples(numbers):
-        if each.fault == Fault.RECURRENT_OVER_BATCH:
-            yield each
-
-
-def _every(root: Any) -> Iterator[Any]:
-    seen, waiting = {root}, [root]
-    for node in waiting:
-        yield node
-        for each, _ in node.next_functions:
-            if each is not None and each not in seen and len(seen) < _MOST_NODES:
-                seen.add(each)
-                waiting.append(each)
+    compared = graph.named(_DISTANCES)
+    numbers = [start for each in compared for start in _rows_of_numbers(each)]
+    for seen in _over_samples(numbers):
+        if seen.fault == Fault.RECURRENT_OVER_BATCH:
+            yield seen
 
 
 # ---- attention -----------------------------------------------------------------------
