@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -62,7 +63,6 @@ class SampleCoverage(SampleRule):
         """Judge fingerprints, and what only one rank wrote of all."""
         yield from SampleRule.evaluate(self, window)
         for seen in window.observations({Fault.RANKS_SAME_INPUTS}):
-            described = _of_ranks(_shares_of(seen))
             for each in window.profile.bins[window.profile.start :]:
                 is_known = any(facts.shares for facts in each.samples.values())
                 if each.last_step >= seen.step and not is_known:
@@ -71,7 +71,7 @@ class SampleCoverage(SampleRule):
                         np.array([each.last_step], np.int64),
                         each.mode,
                         np.array([int(Severity.WARNING)]),
-                        lambda _, described=described: described,
+                        functools.partial(_of_observation, seen),
                     )
 
     def verdicts(self, facts: SampleFacts) -> Iterator[SampleVerdict]:
@@ -137,9 +137,9 @@ class SampleCoverage(SampleRule):
         )
 
 
-def _shares_of(seen: Observation) -> Shares:
+def _of_observation(seen: Observation, _: int) -> Description:
     steps = int(seen.numbers.get("steps", 0.0))
-    return Shares(
+    shares = Shares(
         ranks=len(seen.words.get("ranks", "").split(", ")),
         steps=steps,
         equal=steps,
@@ -147,6 +147,7 @@ def _shares_of(seen: Observation) -> Shares:
         samples=0,
         step=max(0, int(seen.numbers.get("first", seen.step)) - steps),
     )
+    return _of_ranks(shares)
 
 
 def _of_ranks(shares: Shares) -> Description:
