@@ -6,6 +6,8 @@ A rule states it, a hook acts on it; neither imports the other.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -344,11 +346,17 @@ def _kinds(modules: Iterable[str]) -> set[str]:
     return {kind_of_class(name) or name for name in modules}
 
 
-def _captured(hook: Mapping[str, Any]) -> list[Needs]:
+def _captured(hook: Mapping[str, Any]) -> tuple[Needs, ...]:
     """Return the needs of the rules in the hook, as far as they can be read."""
     needs = hook.get("needs")
-    found = map(_from_json, needs if isinstance(needs, list) else ())
-    return [each for each in found if each is not None]
+    return _parsed(json.dumps(needs)) if isinstance(needs, list) else ()
+
+
+# Each rule that finds nothing asks for those of the same few runs.
+@functools.lru_cache(maxsize=8)
+def _parsed(text: str) -> tuple[Needs, ...]:
+    found = map(_from_json, json.loads(text))
+    return tuple(each for each in found if each is not None)
 
 
 def _from_json(document: object) -> Needs | None:
