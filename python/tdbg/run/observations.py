@@ -52,6 +52,13 @@ class Fault(enum.StrEnum):
     RATIO_ALWAYS_ONE = "ratio_always_one"
     FOCAL_OF_MEAN = "focal_of_mean"
     VARIANCE_AS_DEVIATION = "variance_as_deviation"
+    # The divergence from a normal distribution is made as large as possible.
+    DIVERGENCE_MAXIMIZED = "divergence_maximized"
+    # Gradients of a loss where none belongs: in the target of a temporal difference, in
+    # the advantage that weighs choices; and a term that changes, and has none.
+    TARGET_LEARNS = "target_learns"
+    ADVANTAGE_LEARNS = "advantage_learns"
+    TERM_HAS_NO_GRADIENT = "term_has_no_gradient"
     # Operations over the wrong dimension: an attention's softmax over what is not
     # added up; a softmax, a norm or a recurrent layer over the samples of a batch.
     ATTENTION_OVER_QUERIES = "attention_over_queries"

@@ -74,6 +74,10 @@ ONLY_PYTORCH = {
         "NondeterministicEvaluation _advice",
         "RANDOM_IN_EVALUATION",
     ),
+    "loss/term_misuse.py": (
+        "_of_target _of_advantage _of_number _of_slope",
+        "TARGET_LEARNS",
+    ),
     "loss/misuse.py": (
         "_softmax_twice _of_scores _of_probabilities _no_graph",
         "is_loss_open",

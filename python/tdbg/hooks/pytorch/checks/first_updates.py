@@ -22,6 +22,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
 from tdbg.hooks.pytorch.checks.loss_terms import faults_of_terms
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
+from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
 from tdbg.hooks.pytorch.checks.policy_ratio import PolicyRatio
 from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
 from tdbg.hooks.pytorch.checks.wrong_dimensions import faults_of_dimensions
@@ -81,6 +82,7 @@ class FirstUpdates:
             shared,
             GraphFaults(faults_of_dimensions, _OF_DIMENSIONS, self._note),
             GraphFaults(faults_of_terms, _OF_TERMS, self._note),
+            MisplacedGradients(self._parameters, self._note),
             MicroBatches(self._note),
             PolicyRatio(self._note),
         ]

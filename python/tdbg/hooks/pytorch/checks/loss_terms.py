@@ -91,6 +91,8 @@ def _faults_of(graph: Graph) -> Iterator[Fault]:
         yield Fault.ENTROPY_PENALIZED
     if _takes_variance_for_deviation(graph, terms):
         yield Fault.VARIANCE_AS_DEVIATION
+    if _maximizes_divergence(terms):
+        yield Fault.DIVERGENCE_MAXIMIZED
 
 
 def _terms(root: Any) -> Iterator[_Term]:
@@ -276,6 +278,26 @@ def _takes_variance_for_deviation(graph: Graph, terms: list[_Term]) -> bool:
         of in logarithms
         or (name_of(of[0]) == "Exp" and of[0].next_functions[0] in logarithms)
         for of in _scales_of_noise(graph)
+    )
+
+
+def _maximizes_divergence(terms: list[_Term]) -> bool:
+    """Return whether the loss has x - exp(x), and the negative of a square beside it.
+
+    A divergence from the standard normal distribution has exp(x) - x, and a square.
+    """
+    signs: dict[_Result, set[float]] = {}
+    for term in terms:
+        signs.setdefault(term.result, set()).add(term.sign)
+    has_square = any(
+        name_of(term.node) == "Pow" and term.sign < 0 and shape_of(term.node)
+        for term in terms
+    )
+    return has_square and any(
+        name_of(term.node) == "Exp"
+        and term.sign < 0
+        and signs.get(term.node.next_functions[0]) == {1.0}
+        for term in terms
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tdbg.rules.builtin.observed_rule import ObservedRule
@@ -24,7 +24,9 @@ class LossTermMisuse(ObservedRule):
     - an entropy bonus of a policy that is added to the loss;
     - a ratio of probabilities that is one although the policy has changed;
     - the weight of a focal loss that is computed from the mean over the batch;
-    - noise that is multiplied by a variance, or by its logarithm.
+    - noise that is multiplied by a variance, or by its logarithm;
+    - a divergence from a normal distribution that the training makes large;
+    - a target or an advantage that has a gradient, and a term that has none.
     """
 
     severities = (Severity.WARNING,)
@@ -35,12 +37,21 @@ class LossTermMisuse(ObservedRule):
             Fault.RATIO_ALWAYS_ONE,
             Fault.FOCAL_OF_MEAN,
             Fault.VARIANCE_AS_DEVIATION,
+            Fault.DIVERGENCE_MAXIMIZED,
+            Fault.TARGET_LEARNS,
+            Fault.ADVANTAGE_LEARNS,
+            Fault.TERM_HAS_NO_GRADIENT,
         }
     )
 
     def describe(self, observation: Observation) -> Description:
         """Say what the term does instead, and how it should be."""
-        message, advice = _TEXTS[observation.fault]
+        if observation.words.get("kind") == "slope":
+            message, advice = _of_slope()
+        elif observation.fault in _OF_GRADIENTS:
+            message, advice = _OF_GRADIENTS[observation.fault]()
+        else:
+            message, advice = _TEXTS[observation.fault]
         return Description(message=message, value=1.0, threshold=0.0, advice=advice)
 
 
@@ -87,4 +98,77 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
         ),
         "Take the standard deviation: z = mean + exp(0.5 * log_variance) * noise.",
     ),
+    Fault.DIVERGENCE_MAXIMIZED: (
+        (
+            "The divergence in the loss has the wrong sign: the loss subtracts the "
+            "divergence from the standard normal distribution, so the training makes "
+            "it as large as it can."
+        ),
+        (
+            "Add it: loss = reconstruction + divergence.mean(), where divergence = "
+            "-0.5 * (1 + log_variance - mean ** 2 - log_variance.exp()).sum(1)."
+        ),
+    ),
+}
+
+
+def _of_target() -> tuple[str, str]:
+    return (
+        (
+            "The target in the loss has a gradient: the program adds rewards to the "
+            "discounted values of the same network and does not detach them. The "
+            "training moves the target toward the prediction, too."
+        ),
+        (
+            "Compute the target under torch.no_grad(), or detach it: target = reward +"
+            " gamma * next_value.detach(). If you want residual gradients, drop this "
+            "rule."
+        ),
+    )
+
+
+def _of_advantage() -> tuple[str, str]:
+    return (
+        (
+            "The advantage in the policy loss has a gradient: the loss multiplies log-"
+            "probabilities by the output of another network, so the policy loss trains"
+            " this network, too, and spoils its values."
+        ),
+        "Detach it: policy_loss = -(log_prob * advantage.detach()).mean().",
+    )
+
+
+def _of_number() -> tuple[str, str]:
+    return (
+        (
+            "A term of the loss has no gradient: the loss contains a number that "
+            "changes from step to step, but depends on no parameter, so the training "
+            "ignores this term."
+        ),
+        (
+            "Keep the graph of each term: no .item(), .data, .detach() or "
+            "torch.tensor() on it, and no torch.no_grad() around it. If you only "
+            "report this number, do not add it to the loss."
+        ),
+    )
+
+
+def _of_slope() -> tuple[str, str]:
+    return (
+        (
+            "The gradient penalty has no gradient: the program computes a gradient of "
+            "its inputs without create_graph=True, and the loss contains a number that"
+            " depends on no parameter. The training ignores this term."
+        ),
+        (
+            "Keep the graph of the gradient: torch.autograd.grad(scores.sum(), inputs,"
+            " create_graph=True)."
+        ),
+    )
+
+
+_OF_GRADIENTS: Mapping[Fault, Callable[[], tuple[str, str]]] = {
+    Fault.TARGET_LEARNS: _of_target,
+    Fault.ADVANTAGE_LEARNS: _of_advantage,
+    Fault.TERM_HAS_NO_GRADIENT: _of_number,
 }

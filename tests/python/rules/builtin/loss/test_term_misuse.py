@@ -157,6 +157,149 @@ def sampled_by_deviation(model: nn.Module, step: int) -> Tensor:
     return ((told.rsample() - inputs[:, :2]) ** 2).mean() + 0.1 * apart
 
 
+def coded(sign: float) -> Loss:
+    """A code whose divergence is added, or subtracted."""
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        mean, log_variance = model(states(step)).chunk(2, 1)
+        z = mean + (0.5 * log_variance).exp() * torch.randn(mean.shape)
+        apart = -0.5 * (1 + log_variance - mean**2 - log_variance.exp()).sum(1)
+        return (z - states(step)[:, :2]).pow(2).mean() + sign * 0.1 * apart.mean()
+
+    return loss
+
+
+def uncertain(model: nn.Module, step: int) -> Tensor:
+    """A normal likelihood: the logarithm of the variance, and its exponential."""
+    mean, log_variance = model(states(step)).chunk(2, 1)
+    error = (mean - states(step)[:, :2]) ** 2
+    return (0.5 * (log_variance + error * (-log_variance).exp())).mean()
+
+
+# ---- where gradients go -------------------------------------------------------------
+
+
+def follows(step: int) -> tuple[Tensor, Tensor]:
+    """Rewards, and whether episodes go on."""
+    return rewards(step), (states(step)[:, 1] < 1).float()
+
+
+def values_of_choices(*, detached: bool) -> Loss:
+    """Learn the values of choices from those of the next states."""
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        paid, goes_on = follows(step)
+        target = paid + 0.9 * goes_on * model(states(step + 1)).max(1).values
+        told = model(states(step)).gather(1, labels(step)[:, None])[:, 0]
+        return functional.smooth_l1_loss(told, target.detach() if detached else target)
+
+    return loss
+
+
+def errors_of_values(*, detached: bool) -> Loss:
+    """Learn values of states, by squares of temporal differences."""
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        paid, goes_on = follows(step)
+        ahead = model(states(step + 1))[:, 0]
+        ahead = ahead.detach() if detached else ahead
+        return (paid + 0.95 * ahead * goes_on - model(states(step))[:, 0]).pow(2).mean()
+
+    return loss
+
+
+def consistent(model: nn.Module, step: int) -> Tensor:
+    """Two views of a state get the same answer: both learn."""
+    one, other = model(states(step)), model(states(step) + 0.1)
+    return functional.mse_loss(one, other) + (one.std(0) - 1).pow(2).mean()
+
+
+def residual(model: nn.Module, step: int) -> Tensor:
+    """Steps of equal size from two states must meet: both learn."""
+    one, other = states(step), states(step) + 0.1
+    return functional.mse_loss(one + 0.9 * model(one), other + 0.9 * model(other))
+
+
+def actor_critic(*, detached: bool, standardized: bool = False) -> Loss:
+    """A policy, and a critic of its own."""
+    critic = nn.Linear(4, 1)
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        told = Categorical(logits=model(states(step)))
+        advantage = rewards(step) - critic(states(step))[:, 0]
+        error = advantage.pow(2).mean()
+        if standardized:
+            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
+        weight = advantage.detach() if detached else advantage
+        return 0.5 * error - (told.log_prob(told.sample()) * weight).mean()
+
+    return loss
+
+
+def experts(model: nn.Module, step: int) -> Tensor:
+    """Likelihoods of labels, each by the share of an expert that learns."""
+    scores, gate = model(states(step)).split([3, 1], 1)
+    chosen = functional.log_softmax(scores, 1).gather(1, labels(step)[:, None] % 3)
+    return -(chosen * gate.sigmoid()).mean() + gate.pow(2).mean()
+
+
+def penalized(penalty: Callable[[nn.Module, int], Tensor | float]) -> Loss:
+    """Learn labels, with a further term."""
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        error = functional.cross_entropy(model(states(step)), labels(step))
+        return error + 0.01 * penalty(model, step)
+
+    return loss
+
+
+def squares_of_data(model: nn.Module, _: int) -> Tensor:
+    return torch.stack([each.data.pow(2).sum() for each in model.parameters()]).sum()
+
+
+def squares(model: nn.Module, _: int) -> Tensor:
+    return torch.stack([each.pow(2).sum() for each in model.parameters()]).sum()
+
+
+def reconstruction_as_number(model: nn.Module, step: int) -> float:
+    return functional.mse_loss(model(states(step)), states(step)).item()
+
+
+def a_number(_: nn.Module, __: int) -> float:
+    return 30.0
+
+
+def flooded(model: nn.Module, step: int) -> Tensor:
+    error = functional.cross_entropy(model(states(step)), labels(step))
+    level = 0.2 + 0.01 * step
+    return (error - level).abs() + level
+
+
+def critic(*, with_graph: bool) -> Loss:
+    """A critic of two distributions whose slope is to be 1."""
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        real, fake = states(step), states(step + 1) * 2
+        between = ((real + fake) / 2).requires_grad_()
+        scores = model(between)[:, 0].sum()
+        (slope,) = torch.autograd.grad(scores, between, create_graph=with_graph)
+        penalty = ((slope.norm(dim=1) - 1) ** 2).mean()
+        gain = model(fake)[:, 0].mean() - model(real)[:, 0].mean()
+        return gain + 10 * penalty
+
+    return loss
+
+
+def adversarial(model: nn.Module, step: int) -> Tensor:
+    """Inputs that are changed along their gradients, which needs no graph."""
+    inputs = states(step).requires_grad_()
+    error = functional.cross_entropy(model(inputs), labels(step))
+    (slope,) = torch.autograd.grad(error, inputs)
+    changed = (inputs + 0.1 * slope.sign()).detach()
+    clean = functional.cross_entropy(model(states(step)), labels(step))
+    return 0.5 * clean + 0.5 * functional.cross_entropy(model(changed), labels(step))
+
+
 def judged(run_dir: Path, loss: Loss) -> list[Finding]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4))
@@ -185,10 +328,19 @@ def judged(run_dir: Path, loss: Loss) -> list[Finding]:
         (focal_of_mean, "one weight for the whole batch"),
         (sampled(lambda x: x), "multiplies noise by a variance"),
         (sampled(torch.exp), "multiplies noise by a variance"),
+        (coded(-1.0), "divergence in the loss has the wrong sign"),
+        (values_of_choices(detached=False), "target in the loss has a gradient"),
+        (errors_of_values(detached=False), "target in the loss has a gradient"),
+        (actor_critic(detached=False), "advantage in the policy loss has a gradient"),
+        (actor_critic(detached=False, standardized=True), "the advantage in the"),
+        (penalized(squares_of_data), "a term of the loss has no gradient"),
+        (penalized(reconstruction_as_number), "a term of the loss has no gradient"),
+        (critic(with_graph=False), "create_graph=True"),
     ],
     ids=[
         "entropy", "by hand", "of numbers", "ratio", "ratio of parts", "focal",
-        "logarithm", "variance",
+        "logarithm", "variance", "divergence", "choices", "values", "advantage",
+        "standardized", "data", "number", "slope",
     ],
 )  # fmt: skip
 def test_a_term_that_does_not_do_what_its_form_says(
@@ -196,7 +348,7 @@ def test_a_term_that_does_not_do_what_its_form_says(
 ) -> None:
     (finding,) = judged(run_dir, loss)
     assert finding.severity is Severity.WARNING
-    assert said in finding.message
+    assert said.lower() in finding.message.lower()
 
 
 @pytest.mark.parametrize(
@@ -215,11 +367,27 @@ def test_a_term_that_does_not_do_what_its_form_says(
         focal_of_samples,
         sampled(lambda x: (0.5 * x).exp()),
         sampled_by_deviation,
+        coded(1.0),
+        uncertain,
+        values_of_choices(detached=True),
+        errors_of_values(detached=True),
+        consistent,
+        residual,
+        actor_critic(detached=True),
+        actor_critic(detached=True, standardized=True),
+        experts,
+        penalized(squares),
+        penalized(a_number),
+        flooded,
+        critic(with_graph=True),
+        adversarial,
     ],
     ids=[
         "bonus", "no bonus", "of numbers", "adaptation", "half labelled", "SAC",
         "smoothed", "ratio", "ratio of parts", "samples used once", "focal",
-        "deviation", "logarithm of the deviation",
+        "deviation", "logarithm of the deviation", "divergence", "likelihood",
+        "choices", "values", "views", "residual", "advantage", "standardized",
+        "experts", "squares", "a number", "flooded", "slope", "adversarial",
     ],
 )  # fmt: skip
 def test_a_term_as_it_should_be(run_dir: Path, loss: Loss) -> None:
