@@ -18,10 +18,12 @@ def passes(monkeypatch: Any) -> list[int]:
     made: list[int] = []
     every = gc.get_objects
 
-    def counted() -> list[Any]:
-        made.append(1)
-        return every()
+    def counted(generation: int | None = None) -> list[Any]:
+        if generation is None:
+            made.append(1)
+        return every(generation)
 
+    gc.collect()
     monkeypatch.setattr(gc, "get_objects", counted)
     return made
 
@@ -49,4 +51,13 @@ def test_a_schedule_that_came_later_is_found(passes: list[int]) -> None:
     living(torch.optim.Optimizer)
     schedule = StepLR(ours, 3)
     assert schedules_of(ours) == [schedule]
+    assert len(passes) == 1, "it is looked for among the young objects"
+
+
+def test_after_a_collection_all_objects_are_looked_at(passes: list[int]) -> None:
+    ours = optimizer()
+    living(torch.optim.Optimizer)
+    schedule = StepLR(ours, 3)
+    gc.collect()
+    assert living(LRScheduler).count(schedule) == 1
     assert len(passes) == 2

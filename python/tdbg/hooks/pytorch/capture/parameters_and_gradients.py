@@ -24,7 +24,11 @@ from tdbg.config.collections import Role
 from tdbg.hooks.pytorch.capture.activations import OF_ROWS
 from tdbg.hooks.pytorch.device import tensors
 from tdbg.hooks.pytorch.model.kinds import classes_and_kind
-from tdbg.hooks.pytorch.model.module_tree import SEARCH_INTERVAL, places_of
+from tdbg.hooks.pytorch.model.module_tree import (
+    SEARCH_INTERVAL,
+    modules_of,
+    places_of,
+)
 
 __all__ = [
     "EarlyValues",
@@ -286,7 +290,12 @@ class ParameterTable:
     def identities(self) -> set[int]:
         """Return the ids of the parameters as they are now."""
         module = self._module()
-        return set() if module is None else {id(item) for item in module.parameters()}
+        return {
+            id(item)
+            for each in ([] if module is None else modules_of(module))
+            for item in each._parameters.values()
+            if item is not None
+        }
 
     def tracked_parameters(self) -> list[ParameterPlace]:
         """Return all parameters; a new list if they may have changed."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import math
 import weakref
 from collections import Counter
@@ -145,6 +146,8 @@ class ClippedGradients(StepCheck):
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Look at what was clipped before an optimizer uses the gradients."""
+        if not (self._fresh or self._without or self._used_again):
+            return
         held = parameters_of(optimizer)
         with_gradient = {id(each) for each in held if gradient_of(each) is not None}
         late = [
@@ -167,11 +170,14 @@ class ClippedGradients(StepCheck):
         if self._n_steps >= _MOST_STEPS:
             self.remove()
             return
-        used = [each for each in parameters_of(optimizer) if each.grad is not None]
-        self._used |= {
-            id(each): (TensorWeakRef(each.grad), each.grad._version)
-            for each in used[:_MOST_COMPARED]
+        used = (
+            (id(each), each.grad)
+            for each in parameters_of(optimizer)
             if each.grad is not None
+        )
+        self._used |= {
+            key: (TensorWeakRef(gradient), gradient._version)
+            for key, gradient in itertools.islice(used, _MOST_COMPARED)
         }
 
     def remove(self) -> None:

@@ -194,12 +194,13 @@ class FirstLosses:
         ours = set[int]().union(*(each.identities() for each in self._tables))
         theirs = []
         for leaf, cut in graph.leaves:
-            if id(leaf) not in ours:
+            key = id(leaf)
+            if key not in ours:
                 theirs.append(leaf)
             elif cut:
-                self._cut[id(leaf)] = cut
+                self._cut[key] = cut
             else:
-                self._reached.add(id(leaf))
+                self._reached.add(key)
         if self._n_looks < _LOOKS:
             self._watch(theirs)
         if graph.root is not None and len(theirs) == len(graph.leaves):

@@ -25,7 +25,10 @@ from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
 from tdbg.hooks.pytorch.checks.policy_ratio import PolicyRatio
 from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
-from tdbg.hooks.pytorch.checks.wrong_dimensions import faults_of_dimensions
+from tdbg.hooks.pytorch.checks.wrong_dimensions import (
+    faults_of_dimensions,
+    key_of_dimensions,
+)
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
 from tdbg.hooks.pytorch.model.module_tree import class_name
@@ -80,7 +83,9 @@ class FirstUpdates:
         self._checks: list[StepCheck] = [
             self._clipping,
             shared,
-            GraphFaults(faults_of_dimensions, _OF_DIMENSIONS, self._note),
+            GraphFaults(
+                faults_of_dimensions, _OF_DIMENSIONS, self._note, key_of_dimensions
+            ),
             GraphFaults(faults_of_terms, _OF_TERMS, self._note),
             MisplacedGradients(self._parameters, self._note),
             MicroBatches(self._note),

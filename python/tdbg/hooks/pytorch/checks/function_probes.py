@@ -99,7 +99,7 @@ class FunctionProbes:
             if self._batch is None:
                 self._model, self._name = weakref.ref(model), name
                 self._batch = FirstBatch(ModelCall.of(args, kwargs))
-            else:
+            elif self._batch.needs_others:
                 self._batch.note_next(ModelCall.of(args, kwargs))
 
     def note_loss(self, value: Any) -> None:

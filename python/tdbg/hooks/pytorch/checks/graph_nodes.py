@@ -6,9 +6,11 @@ Thread safety: reads only.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -86,7 +88,7 @@ def _learn_name(node: Any) -> str:
 def shape_of(node: Any) -> tuple[int, ...]:
     """Return the shape of the result of an operation."""
     results = node._input_metadata
-    return tuple(int(size) for size in results[0].shape) if results else ()
+    return tuple(map(int, results[0].shape)) if results else ()
 
 
 def operands_of(node: Any) -> list[Any]:
@@ -201,9 +203,14 @@ class Graph:
         self.loss = loss
         self.root: Any = loss.grad_fn
 
-    def named(self, names: Iterable[str]) -> list[Any]:
-        """Return the operations with these names."""
-        return [node for name in names for node in self._by_name.get(name, ())]
+    def named(self, names: Container[str]) -> list[Any]:
+        """Return PyTorch's own operations with these names, from the loss downwards."""
+        classes = {kind for name, kind in self._classes if name in names}
+        return [each for each in self._nodes if type(each) in classes]
+
+    def counts(self) -> frozenset[tuple[type, int]]:
+        """Return how many operations of each class there are."""
+        return frozenset(Counter(map(type, self._nodes)).items())
 
     @functools.cached_property
     def leaves(self) -> list[tuple[torch.Tensor, str]]:
@@ -214,26 +221,27 @@ class Graph:
         """
         if self.root is None:
             return [(self.loss, "")] if self.loss.requires_grad else []
-        if _FLAT.isdisjoint(self._by_name):
-            return [(node.variable, "") for node in reversed(self.named([_LEAF]))]
-        return list(_leaves(self.root))
+        if any(name in _FLAT for name, _ in self._classes):
+            return list(_leaves(self.root))
+        return [(node.variable, "") for node in reversed(self.named({_LEAF}))]
 
     @functools.cached_property
-    def _by_name(self) -> dict[str, list[Any]]:
-        """The operations by name, each time from the loss downwards."""
-        nodes = [] if self.root is None else [self.root]
-        seen = dict.fromkeys(nodes)
-        for node in nodes:
+    def _nodes(self) -> list[Any]:
+        found = [] if self.root is None else [self.root]
+        seen = dict.fromkeys(found)
+        for node in itertools.islice(found, MOST_NODES):
             for each, _ in node.next_functions:
                 if each is not None and each not in seen:
                     seen[each] = None
-                    nodes.append(each)
-            if len(nodes) >= MOST_NODES:
-                break
-        found: dict[str, list[Any]] = {}
-        for node in nodes:
-            found.setdefault(name_of(node), []).append(node)
-        return found
+                    found.append(each)
+        return found[:MOST_NODES]
+
+    @functools.cached_property
+    def _classes(self) -> set[tuple[str, type]]:
+        """The names and classes of the operations that are PyTorch's own."""
+        some = dict(zip(map(type, self._nodes), self._nodes, strict=True))
+        named = {(name_of(node), kind) for kind, node in some.items()}
+        return {each for each in named if each[1] in _names}
 
 
 def _leaves(root: Any) -> Iterator[tuple[torch.Tensor, str]]:

@@ -9,7 +9,7 @@ Thread safety: the training's thread.  Errors: those of a watcher stop nobody el
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Protocol
 
 import torch
@@ -89,20 +89,33 @@ class GraphFaults(StepCheck):
         find: Yields the faults of a graph.
         most: The number of graphs that are read.
         note: Called with what is found out.
+        key: Returns what graphs have in common that have the same faults: one of them
+            is read.  None: each is.
     """
 
     def __init__(
-        self, find: Callable[[Graph], Iterable[Found]], most: int, note: Note
+        self,
+        find: Callable[[Graph], Iterable[Found]],
+        most: int,
+        note: Note,
+        key: Callable[[Graph], Hashable] | None = None,
     ) -> None:
         self._find = find
         self._note = note
+        self._key = key
         self._n_left = most
         self._found: set[Fault] = set()
+        self._read: set[Hashable] = set()
 
     def loss_begins(self, graph: Graph) -> None:
         """Find the faults in the graph of a loss."""
         self._n_left -= 1
         self.is_over = self._n_left <= 0
+        if self._key is not None:
+            key = self._key(graph)
+            if key in self._read:
+                return
+            self._read.add(key)
         for fault, numbers, words in self._find(graph):
             if fault not in self._found:
                 self._found.add(fault)

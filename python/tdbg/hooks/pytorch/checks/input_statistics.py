@@ -31,6 +31,8 @@ __all__ = ["InputStatistics"]
 _MOST_TRAINED, _MOST_EVALUATED, _LEAST_TRAINED = 32, 64, 8
 # Elements of a batch that are read, and channels.
 _MOST_ELEMENTS, _MOST_CHANNELS = 1 << 18, 64
+# Batches with so few elements are kept until there is something to compare them with.
+_FEW_ELEMENTS = 1 << 12
 # Channels of images, whose places may be exchanged.
 _IMAGE = {3, 4}
 # Standard errors: of what differs, and of what is the same.
@@ -91,7 +93,7 @@ class InputStatistics:
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
         self._name = f"{name}_input_0"
-        self._trained: list[_Batch] = []
+        self._trained: list[_Batch | torch.Tensor] = []
         self._evaluated: list[_Batch] = []
         self._is_over = False
 
@@ -113,23 +115,30 @@ class InputStatistics:
             self._take(given, is_training=is_training)
 
     def _take(self, given: torch.Tensor, *, is_training: bool) -> None:
-        batches = self._trained if is_training else self._evaluated
-        batch = _batch_of(given)
-        if batch is None:
+        found = _by_channel(given)
+        if found is None:
             self._is_over = True
-            return
-        batches.append(batch)
-        n = len(self._evaluated)
-        if not is_training and n & (n - 1) == 0:
-            self._judge()
-        self._is_over |= n >= _MOST_EVALUATED
+        elif is_training:
+            is_small = found.numel() <= _FEW_ELEMENTS
+            self._trained.append(found.clone() if is_small else _batch_of(found))
+        else:
+            self._evaluated.append(_batch_of(found))
+            n = len(self._evaluated)
+            if n & (n - 1) == 0:
+                self._judge()
+            self._is_over |= n >= _MOST_EVALUATED
 
     def _judge(self) -> None:
-        widths = {each.n_channels for each in (*self._trained, *self._evaluated)}
-        if len(self._trained) < _LEAST_TRAINED or len(widths) > 1:
+        if len(self._trained) < _LEAST_TRAINED:
             return
-        trained = self._trained = [each.here() for each in self._trained]
+        trained = [
+            (_batch_of(each) if isinstance(each, torch.Tensor) else each).here()
+            for each in self._trained
+        ]
         evaluated = self._evaluated = [each.here() for each in self._evaluated]
+        self._trained = [*trained]
+        if len({each.n_channels for each in (*trained, *evaluated)}) > 1:
+            return
         if _are_standardized(evaluated) and not _are_standardized(trained):
             self._observe(Fault.SCALED_BY_BATCH, {"batches": len(evaluated)})
             return
@@ -152,22 +161,25 @@ class InputStatistics:
         self._is_over = True
 
 
-def _batch_of(given: torch.Tensor) -> _Batch | None:
-    """Return the statistics of a batch; None for what has no channels."""
+def _by_channel(given: torch.Tensor) -> torch.Tensor | None:
+    """Return a batch with the channels in its second dimension; None: it has none."""
     sizes = given.shape
     if not given.is_floating_point() or len(sizes) not in {2, 4, 5}:
         return None
     if len(sizes) > 2 and sizes[-1] in _IMAGE and sizes[1] not in _IMAGE:
         given = given.movedim(-1, 1)
-        sizes = given.shape
-    n_elements = given.numel()
-    if not 0 < sizes[1] <= _MOST_CHANNELS or not n_elements:
-        return None
+    has_channels = 0 < given.shape[1] <= _MOST_CHANNELS and given.numel()
+    return given.detach() if has_channels else None
+
+
+def _batch_of(given: torch.Tensor) -> _Batch:
+    """Return the statistics of a batch with channels."""
+    sizes, n_elements = given.shape, given.numel()
     with torch.no_grad():
         if n_elements > _MOST_ELEMENTS:
             every = math.ceil(n_elements / _MOST_ELEMENTS)
             given = given[::every] if len(sizes) == 2 else given[..., ::every]
-        values = given.detach().double().movedim(1, 0).flatten(1)
+        values = given.double().movedim(1, 0).flatten(1)
         deviation, mean = torch.std_mean(values, 1, correction=0)
         numbers = torch.cat([mean, deviation, values[:, :8].flatten()])
         is_whole = n_elements <= _MOST_ELEMENTS

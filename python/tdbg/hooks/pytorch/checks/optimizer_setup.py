@@ -140,10 +140,11 @@ class OptimizerSetup:
     def step_begins(self, key: int) -> None:
         """Note that an optimizer steps; not every step of one is reported."""
         self._stepped[key] += 1
-        self._since.pop(key, None)
-        for others in self._since.values():
-            if key in others:
-                others[key] = True
+        if self._since:
+            self._since.pop(key, None)
+            for others in self._since.values():
+                if key in others:
+                    others[key] = True
         if self._stepped[key] == 1:
             self.look()
             with contextlib.suppress(Exception):

@@ -192,6 +192,11 @@ class FirstBatch:
             if torch.is_autocast_enabled(device)
         }
 
+    @property
+    def needs_others(self) -> bool:
+        """Whether later batches tell more: another batch, or the widths of texts."""
+        return self._next is None or bool(self.tokens)
+
     def note_next(self, call: ModelCall) -> None:
         """Note a later batch."""
         for i in [*self.tokens][:1]:

@@ -13,7 +13,7 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
+from tdbg.hooks.pytorch.model.module_tree import modules_of
 from tdbg.hooks.pytorch.model.process_objects import held_ids
 
 __all__ = ["TargetNetworks", "copies_in"]
@@ -84,7 +85,7 @@ class TargetNetworks:
 
 
 def copies_in(
-    roots: Iterable[nn.Module], every: Iterable[nn.Module | Optimizer]
+    roots: Sequence[nn.Module], every: Iterable[nn.Module | Optimizer]
 ) -> list[tuple[nn.Module, nn.Module]]:
     """Return copies of trained modules in these roots, each with its original.
 
@@ -95,6 +96,9 @@ def copies_in(
         every: All modules and optimizers of the process.
     """
     modules, held = _modules_and_held(every)
+    classes = {type(each) for root in roots for each in modules_of(root)}
+    if all(_is_held(each, held) for each in modules if type(each) in classes):
+        return []
     trained = _trained(roots, held)
     # The largest first: the parts of a copy are no copies of their own.
     parts, n_compared = set[int](), 0
@@ -126,6 +130,12 @@ def _modules_and_held(
         else:
             held |= held_ids(each)
     return modules, held
+
+
+def _is_held(module: nn.Module, held: AbstractSet[int]) -> bool:
+    """Return whether optimizers have all parameters that are the module's own."""
+    own = module._parameters.values()
+    return all(each is None or id(each) in held for each in own)
 
 
 def _trained(

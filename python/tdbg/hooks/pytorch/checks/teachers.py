@@ -174,7 +174,8 @@ never_compiled(_Called.__call__)
 
 
 def _is_frozen_and_drops(model: nn.Module) -> bool:
-    if not model.training or next(model.parameters(), None) is None:
+    first = next(model.parameters(), None)
+    if not model.training or first is None or first.requires_grad:
         return False
     drops = any(
         isinstance(each, nn.modules.dropout._DropoutNd) and each.training and each.p > 0

@@ -11,14 +11,20 @@ Thread safety: reads only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from tdbg.hooks.pytorch.checks.graph_nodes import SHAPING, Graph, name_of, operands_of
+from tdbg.hooks.pytorch.checks.graph_nodes import (
+    SHAPING,
+    Graph,
+    name_of,
+    operands_of,
+    shape_of,
+)
 from tdbg.hooks.pytorch.checks.graph_reader import Found
 from tdbg.run.observations import Fault
 
-__all__ = ["faults_of_dimensions"]
+__all__ = ["faults_of_dimensions", "key_of_dimensions"]
 
 # Operations that samples pass, and products of matrices, at most.
 _MOST_OF_SAMPLES, _MOST_PRODUCTS = 300, 200
@@ -55,6 +61,7 @@ _TURNING = frozenset({"Permute", "T", "Transpose"})
 _JOINING = frozenset({"Cat", "Stack"})
 # What leaves dimensions out.
 _CHOOSING = frozenset({"Amax", "Logsumexp", "Mean", "Select", "Sum"})
+_PRODUCTS_OF_TWO = ("Bmm", "Mm")
 _PRODUCTS = frozenset({"Addmm", "Baddbmm", "Bmm", "Mm"})
 # Between the weights of an attention and the product with its values.
 _OF_WEIGHTS = SHAPING | {"Expand", "FusedDropout", "NativeDropout"}
@@ -118,9 +125,19 @@ def faults_of_dimensions(graph: Graph) -> Iterator[Found]:
         yield seen.fault, {"axis": float(seen.axis)}, {"shape": str(seen.shape)}
 
 
+def key_of_dimensions(graph: Graph) -> Hashable:
+    """Return what graphs have in common whose operations go over the same dimensions.
+
+    They have the same operations, and their products and losses are of one shape.
+    """
+    shaped = graph.named((*_PRODUCTS_OF_TWO, "NllLoss", *_DISTANCES))
+    below = [node for each in shaped for node in operands_of(each)[:1]]
+    return graph.counts(), tuple(shape_of(each) for each in (*shaped, *below))
+
+
 def _seen_in(graph: Graph) -> Iterator[_Seen]:
     if graph.named(_SOFTMAXES):
-        for node in graph.named(("Bmm", "Mm"))[:_MOST_PRODUCTS]:
+        for node in graph.named(_PRODUCTS_OF_TWO)[:_MOST_PRODUCTS]:
             yield from _of_attention(node)
     classes = [start for each in graph.named(["NllLoss"]) for start in _rows_of(each)]
     yield from _over_samples(classes)
@@ -139,7 +156,7 @@ def _of_attention(product: Any) -> Iterator[_Seen]:
     """Yield the fault of weights that do not add up to one where a product does."""
     for i, back in ((0, 1), (1, 2)):
         result = product.next_functions[i]
-        if result[0] is None:
+        if not _leads_to_softmax(result[0]):
             continue
         shape = _shape(result)
         axis: _Axis | None = _Axis(len(shape) - back, shape[-back])
@@ -155,6 +172,15 @@ def _of_attention(product: Any) -> Iterator[_Seen]:
             continue
         if axis.is_whole(shape) and over != axis.at and _compares(result[0]):
             yield _Seen(Fault.ATTENTION_OVER_QUERIES, shape, over)
+
+
+def _leads_to_softmax(node: Any) -> bool:
+    """Return whether there is a softmax where weights of an attention would be made."""
+    for _ in range(_MOST_BETWEEN):
+        if node is None or not _passes_weights(node):
+            break
+        node = next(iter(operands_of(node)), None)
+    return node is not None and name_of(node) in _SOFTMAXES
 
 
 def _passes_weights(node: Any) -> bool:
@@ -218,17 +244,29 @@ def _over_samples(starts: list[_Start]) -> Iterator[_Seen]:
 
 
 def _fault_of(result: _Result, axis: _Axis) -> _Seen | None:
-    node, shape = result[0], _shape(result)
-    if not axis.is_whole(shape):
+    name = name_of(result[0])
+    if name in _SOFTMAXES:
+        return _fault_of_softmax(result, axis)
+    if name in _RECURRENT or name == "Stack":
+        return _fault_of_recurrence(result, name, axis)
+    return None
+
+
+def _fault_of_softmax(result: _Result, axis: _Axis) -> _Seen | None:
+    shape = _shape(result)
+    if not axis.is_whole(shape) or _softmax_axis(result[0]) != axis.at:
         return None
-    name = name_of(node)
-    if name in _SOFTMAXES and _softmax_axis(node) == axis.at:
-        # Of pairs of samples, both dimensions are samples.
-        others = [*shape[: axis.at], *shape[axis.at + 1 :]]
-        is_of_pairs = axis.size in others or math.prod(others) < _LEAST_SAMPLES
-        return None if is_of_pairs else _Seen(Fault.SOFTMAX_OF_BATCH, shape, axis.at)
+    # Of pairs of samples, both dimensions are samples.
+    others = [*shape[: axis.at], *shape[axis.at + 1 :]]
+    is_of_pairs = axis.size in others or math.prod(others) < _LEAST_SAMPLES
+    return None if is_of_pairs else _Seen(Fault.SOFTMAX_OF_BATCH, shape, axis.at)
+
+
+def _fault_of_recurrence(result: _Result, name: str, axis: _Axis) -> _Seen | None:
+    node, shape = result[0], _shape(result)
     is_sequence = len(shape) == 3 and axis.at < 2 and shape[1 - axis.at] > 1
-    if not (is_sequence and axis.is_chosen and result[1] == 0):
+    is_one_of_it = axis.is_chosen and result[1] == 0
+    if not (is_sequence and is_one_of_it and axis.is_whole(shape)):
         return None
     goes_over = (
         axis.at == _time_of(node)
@@ -312,7 +350,7 @@ def _below_elements(
         its = () if way[0] is None else _shape(way)
         at = axis.at - (len(shape) - len(its))
         if its and at >= 0 and its[at] == shape[axis.at]:
-            yield way, axis._replace(at=at)
+            yield way, axis if at == axis.at else axis._replace(at=at)
 
 
 def _below_joined(
@@ -397,7 +435,7 @@ def _viewed(shape: Sequence[int], its: Sequence[int], axis: _Axis) -> _Axis | No
 def _shape(result: _Result) -> tuple[int, ...]:
     node, i = result
     every = node._input_metadata
-    return tuple(int(size) for size in every[i].shape) if i < len(every) else ()
+    return tuple(map(int, every[i].shape)) if i < len(every) else ()
 
 
 def _softmax_axis(node: Any) -> int:

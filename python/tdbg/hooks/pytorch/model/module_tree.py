@@ -125,9 +125,23 @@ def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
     Like ``named_modules(remove_duplicate=False)``, but without wrappers.
     """
-    for path, module in root.named_modules(remove_duplicate=False):
-        if _wrapped_in(module) is None:
-            yield _clean(root, path), module
+    every = list(root.named_modules(remove_duplicate=False))
+    wrappers = {id(each) for _, each in every if _wrapped_in(each) is not None}
+    for path, module in every:
+        if id(module) not in wrappers:
+            yield _clean(root, path) if wrappers else path, module
+
+
+def modules_of(root: nn.Module) -> list[nn.Module]:
+    """Return all modules, each once, as ``root.modules()`` does, but faster."""
+    found = [root]
+    known = dict.fromkeys(found)
+    for module in found:
+        for each in module._modules.values():
+            if each is not None and each not in known:
+                known[each] = None
+                found.append(each)
+    return found
 
 
 # A root wraps a module that holds this share of its parameters.

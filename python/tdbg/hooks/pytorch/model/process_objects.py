@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import sys
 import weakref
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
+from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
@@ -31,28 +32,47 @@ __all__ = [
     "schedules_of",
 ]
 
-# What every pass over all objects looks for, and what the latest one has met.
-_REMEMBERED = (LRScheduler, DistributedDataParallel, DataLoader)
+# What every pass over all objects looks for, what the latest one has met, and how often
+# Python had collected objects before, except the youngest ones.
+_LOOKED_FOR = (nn.Module, Optimizer, LRScheduler, DataLoader)
 _met: list[weakref.ref[Any]] = []
+_collections: list[int] = []
 
 
 def living(*classes: type) -> list[Any]:
     """Return all objects of the process that are of some classes or subclasses.
 
-    The pass over all objects takes about 50 ms for a million of them, most of it in
-    Python's own list of them.
+    A pass over all objects takes about 50 ms for a million of them, most of it in
+    Python's own list of them.  What was made since is among the young objects until
+    Python collects these, and one pass does for all who ask before that.
+
+    Args:
+        classes: Of modules, optimizers, schedules and loaders.
     """
-    found = _instances(gc.get_objects(), _kinds(*classes, *_REMEMBERED))
-    remembered, chosen = _kinds(*_REMEMBERED), _kinds(*classes)
-    _met[:] = [weakref.ref(each) for each in found if type(each) in remembered]
-    return [each for each in found if type(each) in chosen]
+    collections = _counts_of_collections()
+    is_new = bool(_met and collections) and collections == _collections
+    every = (reference() for reference in (_met if is_new else ()))
+    known = [each for each in every if each is not None]
+    objects = gc.get_objects(0) + gc.get_objects(1) if is_new else gc.get_objects()
+    ids = set(map(id, known))
+    found = _instances(objects, _kinds(*_LOOKED_FOR))
+    found = [*known, *(each for each in found if id(each) not in ids)]
+    _met[:] = map(weakref.ref, found)
+    _collections[:] = collections
+    return [each for each in found if issubclass(type(each), classes)]
+
+
+def _counts_of_collections() -> list[int]:
+    """Return how often older objects were collected; nothing if nobody can tell."""
+    is_by_age = sys.version_info < (3, 14)
+    return [each["collections"] for each in gc.get_stats()[1:]] if is_by_age else []
 
 
 def met(kind: type[_Kind]) -> list[_Kind]:
     """Return the living objects that the latest pass has met.
 
     Args:
-        kind: ``LRScheduler``, ``DistributedDataParallel`` or ``DataLoader``.
+        kind: A class of modules, optimizers, schedules or loaders.
     """
     every = (reference() for reference in _met)
     return [each for each in every if isinstance(each, kind)]
