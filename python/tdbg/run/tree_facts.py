@@ -6,6 +6,7 @@ Thread safety: values that never change.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,56 @@ from typing import Any
 
 from tdbg.run.json_values import is_integer
 
-__all__ = ["TreeFacts"]
+__all__ = ["TreeFact", "TreeFacts", "TreeFault"]
+
+
+class TreeFault(enum.StrEnum):
+    """A fault in what trees are given.  On disk by name: never rename."""
+
+    # Early stopping waits for a metric to fall that rises as the model gets better, or
+    # the reverse; or it has no data to go by.
+    STOPS_WRONG_WAY = "stops_wrong_way"
+    STOPS_BY_NOTHING = "stops_by_nothing"
+    # All samples of a class have the weight zero.
+    CLASS_WITHOUT_WEIGHT = "class_without_weight"
+    # Weights of samples make up for rare classes, and a setting does so once more.
+    BALANCED_TWICE = "balanced_twice"
+    # An objective of the program's own whose hessian is nowhere above zero, or whose
+    # gradient moves each prediction away from its label.
+    HESSIAN_NOT_POSITIVE = "hessian_not_positive"
+    GRADIENT_REVERSED = "gradient_reversed"
+    # A metric of probabilities is given the sums of trees.
+    METRIC_OF_MARGINS = "metric_of_margins"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFact:
+    """One fault of a training of boosted trees.
+
+    Attributes:
+        fault: Which one.
+        name: What it is about: a metric, a class, a setting.
+        numbers: Figures, in an order that the fault has.
+        words: Texts, likewise.
+    """
+
+    fault: TreeFault
+    name: str = ""
+    numbers: tuple[float, ...] = ()
+    words: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, document: object) -> TreeFact | None:
+        """Return the fact; None if it is none that is known."""
+        if not isinstance(document, Mapping):
+            return None
+        fault, name = document.get("fault"), document.get("name")
+        if fault not in list(TreeFault) or not isinstance(name, str):
+            return None
+        numbers = [_number(each) for each in _list(document.get("numbers"))]
+        words = [each for each in _list(document.get("words")) if isinstance(each, str)]
+        known = tuple(each for each in numbers if each is not None)
+        return cls(TreeFault(fault), name, known, tuple(words))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +83,7 @@ class TreeFacts:
             empty: not known.
         stops_by_training: Name of the data set by which early stopping goes, if these
             are the training data; empty: it goes by others, or there is none.
+        faults: What else is wrong.
     """
 
     learning_rate: float = 1.0
@@ -43,6 +94,7 @@ class TreeFacts:
     is_possible: bool = True
     labels: tuple[float, ...] = ()
     stops_by_training: str = ""
+    faults: tuple[TreeFact, ...] = ()
 
     @property
     def kept(self) -> float:
@@ -88,8 +140,8 @@ class TreeFacts:
         """Return the facts that ``to_json`` wrote; None if there are none."""
         if not isinstance(document, Mapping):
             return None
-        labels = document.get("labels")
-        given = list(labels) if isinstance(labels, list | tuple) else []
+        given = _list(document.get("labels"))
+        faults = map(TreeFact.from_json, _list(document.get("faults")))
         numbers = [each for each in map(_number, given) if each is not None]
         rate, penalty = _number(document.get("learning_rate")), document.get("penalty")
         n_rounds, stops_by = document.get("n_rounds"), document.get("stops_by_training")
@@ -102,6 +154,7 @@ class TreeFacts:
             is_possible=document.get("is_possible") is not False,
             labels=tuple(numbers) if len(numbers) == 4 else (),
             stops_by_training=stops_by if isinstance(stops_by, str) else "",
+            faults=tuple(each for each in faults if each is not None),
         )
 
 
@@ -109,3 +162,7 @@ def _number(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value)
+
+
+def _list(value: object) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []

@@ -14,7 +14,7 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -25,10 +25,13 @@ from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
 from tdbg.hooks.catboost.model import TrainedModel
 from tdbg.hooks.catboost.scores import Scores, scores_of_folds, scores_of_rounds
+from tdbg.hooks.catboost.settings import direction_of, facts_of
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import TreeHook
 from tdbg.hooks.trees.rounds import DataSet, Score
+from tdbg.hooks.trees.settings import StoppingWatch
 from tdbg.modes import PREDICT, TRAIN
+from tdbg.run.tree_facts import TreeFact, TreeFacts
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
@@ -49,6 +52,7 @@ class FitCall:
         data_set: What the model predicts when it is trained; None: nothing is known.
         n_continued: Rounds of the model that this training goes on with.
         n_rows: Of the data that it is trained by; -1: unknown.
+        facts: What is set for it.
         first_step: Number of the step of its first round that is seen.
         first_round: Number of that round in the model.
     """
@@ -59,6 +63,7 @@ class FitCall:
     data_set: DataSet | None
     n_continued: int
     n_rows: int = -1
+    facts: TreeFacts = field(default_factory=TreeFacts)
     first_step: int = 0
     first_round: int = 0
 
@@ -97,7 +102,22 @@ def _training_of(call: Any, arguments: Mapping[str, Any]) -> FitCall:
         data_set=data_set_of(pool, arguments.get("test_pool")),
         n_continued=0 if continued is None else int(continued.tree_count_),
         n_rows=-1 if pool is None else int(pool.num_row()),
+        facts=_facts_of(arguments),
     )
+
+
+def _facts_of(arguments: Mapping[str, Any]) -> TreeFacts:
+    """Return what is set for a training; nothing of one that goes on, or fails."""
+    train, others = arguments.get("train_pool"), arguments.get("test_pool")
+    pools: Sequence[Any] = others if isinstance(others, list) else [others]
+    if train is None or arguments.get("init_model") is not None:
+        return TreeFacts()
+    try:
+        given = dict(arguments.get("params") or {})
+        return facts_of(given, train, [each for each in pools if each is not None])
+    except Exception as error:
+        _log.debug("the settings of a training are not known: %s", error)
+        return TreeFacts()
 
 
 def data_set_of(train: Any, others: Any) -> DataSet | None:
@@ -141,6 +161,9 @@ class Hook(TreeHook):
         # Of the round before, in CatBoost's own count; 0: no training is under way.
         self._iteration = 0
         self._reader = Scores(self._maximized)
+        # What follows the metric by which a training stops, its name, and whether it is
+        # to rise; None: nobody knows.
+        self._stopping: tuple[StoppingWatch, str, bool] | None = None
         # Identity of the trained model that was recorded last.
         self._recorded = ""
         return super()._attach(session)
@@ -182,13 +205,27 @@ class Hook(TreeHook):
 
     # ---- the training --------------------------------------------------------------
 
+    def _fault_of_stopping(self) -> TreeFact | None:
+        if self._stopping is None:
+            return None
+        watch, metric, maximizes = self._stopping
+        named = (
+            each
+            for each in self._scores
+            if each.metric == metric and not each.is_training
+        )
+        return watch.see(next(named, None), maximizes=maximizes)
+
     def _begin_training(self, iteration: int) -> None:
         training = self._training = find_training(self._training_ended)
         first_round = iteration - 1  # Of a snapshot that is gone on with, more than 0.
         self._reader = Scores(self._maximized)
         self._model_name = "CatBoost"
         n_rows = -1
+        self._facts, self._stopping = TreeFacts(), None
         if training is not None:
+            self._facts = training.facts
+            self._stopping = direction_of(training.model)
             n_rows = training.n_rows
             first_round += training.n_continued
             self._model_name = type(training.model).__name__

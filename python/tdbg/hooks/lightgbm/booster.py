@@ -15,7 +15,7 @@ Errors: LightGBM's, for what a kind of model does not support.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import lightgbm
@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from tdbg.hooks.trees.importance import KINDS, Importance
 from tdbg.hooks.trees.margins import RunningSum, spread_of
 from tdbg.hooks.trees.rounds import DataSet, are_telling
+from tdbg.hooks.trees.settings import class_without_weight, fault_of_balance
 from tdbg.hooks.trees.shap import sample_rows
 from tdbg.hooks.trees.tables import NO_NODE, TreeTable, level_order
-from tdbg.run.tree_facts import TreeFacts
+from tdbg.run.tree_facts import TreeFact, TreeFacts
 
 __all__ = ["LightGBMModel", "table_of_text"]
 
@@ -116,6 +117,25 @@ class LightGBMModel:
         """Return the parameter that has one of some names, or its default."""
         found = (self._parameters[name] for name in names if name in self._parameters)
         return next(found, default)
+
+    def faults_of_weights(self) -> Iterator[TreeFact]:
+        """Yield what is wrong with the weights of samples."""
+        data = self._booster.train_set
+        weights, kind = data.get_weight(), self._objective
+        if weights is None or not kind.startswith(("binary", "multiclass", "softmax")):
+            return
+        labels = np.asarray(data.get_label(), dtype=np.float64)
+        weights = np.asarray(weights, dtype=np.float64)
+        found = [class_without_weight(labels, weights)]
+        if kind == "binary":
+            is_even = self._given(
+                "is_unbalance", "unbalance", "unbalanced_sets", default=0
+            )
+            if str(is_even).lower() in {"true", "1"}:
+                found.append(fault_of_balance(labels, weights, None, "is_unbalance"))
+            factor = float(self._given("scale_pos_weight", default=1.0))
+            found.append(fault_of_balance(labels, weights, factor, "scale_pos_weight"))
+        yield from (each for each in found if each is not None)
 
     def are_same(self, one: DataSet, other: DataSet) -> bool:
         """Return whether two data sets have the same labels and predictions.

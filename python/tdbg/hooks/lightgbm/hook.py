@@ -16,13 +16,19 @@ from tdbg.hooks.lightgbm.booster import LightGBMModel
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import SHAP_ROWS, TreeHook
 from tdbg.hooks.trees.rounds import DataSet, Score, arguments_of_training
+from tdbg.hooks.trees.settings import StoppingWatch
 from tdbg.modes import EVAL, TRAIN, ModeKeys
-from tdbg.run.tree_facts import TreeFacts
+from tdbg.run.tree_facts import TreeFact, TreeFacts
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
 # After ``record_evaluation`` (20), before ``early_stopping`` (30) ends the round.
 _ORDER = 25
+# The third value that a metric of the program's own returns.
+_DIRECTIONS = (
+    "return True as the third value of the metric (is_higher_better)",
+    "return False as the third value of the metric (is_higher_better)",
+)
 
 
 def copies_of_training(booster: Any, model: LightGBMModel) -> frozenset[str]:
@@ -52,14 +58,19 @@ def stops_by_training(booster: Any, copies: frozenset[str]) -> str:
     Returns:
         Its name; empty where early stopping goes by other data, or there is none.
     """
-    call = arguments_of_training("lightgbm.engine", "train")
-    callbacks = call.get("callbacks_after_iter") or ()
-    if not any(hasattr(each, "stopping_rounds") for each in callbacks):
+    if not _stops_early():
         return ""
     if not booster.valid_sets:
         return str(getattr(booster, "_train_data_name", "training"))
     is_same = copies.issuperset(map(str, booster.name_valid_sets))
     return str(booster.name_valid_sets[0]) if is_same else ""
+
+
+def _stops_early() -> bool:
+    """Return whether the training that calls this has early stopping."""
+    call = arguments_of_training("lightgbm.engine", "train")
+    callbacks = call.get("callbacks_after_iter") or ()
+    return any(hasattr(each, "stopping_rounds") for each in callbacks)
 
 
 class Hook(TreeHook):
@@ -113,6 +124,10 @@ class Hook(TreeHook):
         self._model: LightGBMModel | None = None
         self._data_sets: Mapping[ModeKeys, DataSet] = {}
         self._copies: frozenset[str] = frozenset()
+        # By data set and metric: what follows it, if early stopping goes by it (None:
+        # there is none), and whether it is to rise.
+        self._stopping: dict[tuple[str, str], StoppingWatch] | None = None
+        self._maximizes: dict[tuple[str, str], bool] = {}
         return super()._attach(session)
 
     # ---- what LightGBM calls -----------------------------------------------------
@@ -159,13 +174,31 @@ class Hook(TreeHook):
             data_sets[EVAL] = DataSet(others[-1], is_training=False)
         self._data_sets = data_sets
         self._facts = TreeFacts()
+        self._stopping = None
         boosters = [booster] if folds is None else folds
         n_rows = sum(each.train_set.num_data() for each in boosters)
         self._training_begins(env.begin_iteration, booster.feature_name(), n_rows)
         if folds is None and env.begin_iteration == 0:
             stops_by = stops_by_training(booster, same)
             facts = self._model.facts(env.end_iteration)
-            self._facts = dataclasses.replace(facts, stops_by_training=stops_by)
+            faults = tuple(self._model.faults_of_weights())
+            self._facts = dataclasses.replace(
+                facts, stops_by_training=stops_by, faults=faults
+            )
+            self._stopping = {} if _stops_early() else None
+
+    def _fault_of_stopping(self) -> TreeFact | None:
+        if self._stopping is None:
+            return None
+        for score in self._scores:
+            key = score.data_set, score.metric
+            if score.is_training or key not in self._maximizes:
+                continue
+            watch = self._stopping.setdefault(key, StoppingWatch(_DIRECTIONS))
+            found = watch.see(score, maximizes=self._maximizes[key])
+            if found is not None:
+                return found
+        return None
 
     def _read_scores(self, env: Any) -> Sequence[Score]:
         train_name = getattr(env.model, "_train_data_name", "training")
@@ -186,6 +219,7 @@ class Hook(TreeHook):
         if data_set == "cv_agg" and " " in metric:
             # Cross-validation before 4.7: "valid binary_logloss" of "cv_agg".
             data_set, metric = metric.split(" ", 1)
+        self._maximizes[data_set, metric] = bool(maximized)
         is_loss = not (maximized or metric in self._maximized)
         is_training = data_set in {train_name, "train", *self._copies}
         return Score(data_set, metric, float(value), is_training, is_loss, deviation)

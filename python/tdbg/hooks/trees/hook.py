@@ -10,6 +10,7 @@ Errors: none raises into the training, and what a model cannot say is refused on
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
@@ -40,7 +41,7 @@ from tdbg.hooks.trees.rounds import DataSet, Score, TreeModel, loss_of
 from tdbg.hooks.trees.tables import COLUMNS
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 from tdbg.run.model_info import ModelInfo
-from tdbg.run.tree_facts import TreeFacts
+from tdbg.run.tree_facts import TreeFact, TreeFacts
 
 __all__ = ["SHAP_ROWS", "TreeHook"]
 
@@ -162,6 +163,17 @@ class TreeHook(FrameworkHook):
             trees=self._facts,
         )
 
+    def _add_fact(self, fact: TreeFact | None) -> None:
+        """Add what is wrong with the training, unless it is known; None: nothing."""
+        known = self._facts.faults
+        if fact is not None and all(each.fault is not fact.fault for each in known):
+            self._facts = dataclasses.replace(self._facts, faults=(*known, fact))
+            self._model_info.changed()
+
+    def _fault_of_stopping(self) -> TreeFact | None:
+        """Return what the latest scores show to be wrong with early stopping."""
+        return None
+
     # ---- the training ----------------------------------------------------------
 
     def _training_begins(
@@ -264,6 +276,7 @@ class TreeHook(FrameworkHook):
         session.clock.leave(COMPUTE)
         try:
             self._scores = scores()
+            self._add_fact(self._fault_of_stopping())
             if model is not None:
                 self._model_name = model.name
             self._record_scores(TRAIN)

@@ -119,6 +119,22 @@ class XGBoostModel:
         """Number of rounds of the booster."""
         return int(self._booster.num_boosted_rounds())
 
+    @property
+    def objective(self) -> str:
+        """Name of the objective, which metrics transform predictions by."""
+        return self._objective
+
+    def metrics(self) -> Sequence[str]:
+        """Return the names of XGBoost's own metrics that are computed."""
+        learner = json.loads(self._booster.save_config())["learner"]
+        return [str(each["name"]) for each in learner.get("metrics", ())]
+
+    def scale_pos_weight(self) -> float:
+        """Return by what the objective multiplies the weight of class 1."""
+        learner = json.loads(self._booster.save_config())["learner"]
+        given = learner["objective"].get("reg_loss_param", {})
+        return float(given.get("scale_pos_weight", 1.0))
+
     def feature_names(self) -> Sequence[str]:
         """Return the names that the data have, or f0, f1 and so on."""
         given = self._booster.feature_names

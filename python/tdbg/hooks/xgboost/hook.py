@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -32,9 +32,17 @@ from tdbg.hooks.trees.rounds import (
     arguments_of_training,
     is_maximized,
 )
+from tdbg.hooks.trees.settings import (
+    OF_PROBABILITIES,
+    StoppingWatch,
+    class_without_weight,
+    fault_of_balance,
+    fault_of_derivatives,
+    fault_of_margins,
+)
 from tdbg.hooks.xgboost.booster import OwnDerivatives, XGBoostModel
 from tdbg.modes import EVAL, TRAIN, ModeKeys
-from tdbg.run.tree_facts import TreeFacts
+from tdbg.run.tree_facts import TreeFact, TreeFacts
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
@@ -43,6 +51,12 @@ _log = logging.getLogger("tdbg")
 _COMPARED = 100
 # So many quantiles are read for that in a tenth of a second.
 _MOST_QUANTILES = 1 << 22
+# Rounds after which predictions that are no probabilities have shown.
+_ENOUGH_ROUNDS = 5
+_DIRECTIONS = (
+    "set maximize=True, in xgboost.train or in EarlyStopping",
+    "set maximize=False, in xgboost.train or in EarlyStopping",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +86,33 @@ class TrainingData:
             return name in self.trained_by
         named = [each for each in all_names if "train" in each.lower()]
         return name in named if named else name == all_names[0]
+
+    def score_of_stopping(
+        self, call: Mapping[str, Any], scores: Sequence[Score]
+    ) -> tuple[Score | None, bool]:
+        """Return the metric that early stopping goes by, and whether it is to rise.
+
+        Args:
+            call: The arguments of ``train``, with all of its callbacks.
+            scores: The metrics of the latest round.
+
+        Returns:
+            None where there is no early stopping, or it has not begun.
+        """
+        names = [str(name) for _, name in call.get("evals") or ()]
+        for each in call.get("callbacks") or ():
+            maximizes = getattr(each, "maximize", None)
+            if not isinstance(each, EarlyStopping) or maximizes is None or not names:
+                continue
+            name = str(getattr(each, "data", None) or names[-1])
+            metric = getattr(each, "metric_name", None)
+            found = [
+                score
+                for score in scores
+                if score.data_set == name and metric in {None, score.metric}
+            ]
+            return (found[-1] if found else None), bool(maximizes)
+        return None, False
 
     def stops_by_training(self, call: Mapping[str, Any]) -> str:
         """Return the set of ``evals`` by which early stopping goes if it is trained by.
@@ -215,6 +256,8 @@ class Hook(TreeHook, TrainingCallback):
         self._data = TrainingData()
         self._model: XGBoostModel | None = None
         self._own_derivatives: OwnDerivatives | None = None
+        self._stopping = StoppingWatch(_DIRECTIONS)
+        self._n_looks = 0
         self._call: Mapping[str, Any] = {}
         return super()._attach(session)
 
@@ -246,6 +289,7 @@ class Hook(TreeHook, TrainingCallback):
             return True
         own, context = self._own_derivatives, self._context
         is_due = context is not None and self._derivatives.due(context.step_plan)
+        is_due |= not self._n_looks
         if own is not None and is_due:
             self._session.run(own.watch, _booster_of(model))
         return False
@@ -258,6 +302,7 @@ class Hook(TreeHook, TrainingCallback):
         self._session.run(self._make_model, model)
         if self._model is None:
             return False
+        self._session.run(self._look_at_objective, self._model)
         return self._round_ends(
             self._model, lambda: self._read_scores(evals_log), self._data.sets
         )
@@ -276,6 +321,7 @@ class Hook(TreeHook, TrainingCallback):
         folds = getattr(model, "cvfolds", None)
         self._call = arguments_of_training("xgboost.training", "train", "cv")
         self._facts = TreeFacts()
+        self._stopping, self._n_looks = StoppingWatch(_DIRECTIONS), 0
         given = self._call.get("obj") is not None
         self._own_derivatives = OwnDerivatives() if given else None
         if folds is None:
@@ -308,7 +354,28 @@ class Hook(TreeHook, TrainingCallback):
         if self._own_derivatives is None:
             facts = model.facts(train.data, int(call["num_boost_round"]))
         stops_by = data.stops_by_training(call)
-        return dataclasses.replace(facts, stops_by_training=stops_by)
+        faults = tuple(_faults_of_weights(train.data, model))
+        return dataclasses.replace(facts, stops_by_training=stops_by, faults=faults)
+
+    def _fault_of_stopping(self) -> TreeFact | None:
+        score, maximizes = self._data.score_of_stopping(self._call, self._scores)
+        return self._stopping.see(score, maximizes=maximizes)
+
+    def _look_at_objective(self, model: XGBoostModel) -> None:
+        """Look at what an objective of the program's own has computed."""
+        train, own = self._data.sets.get(TRAIN), self._own_derivatives
+        self._n_looks += 1
+        is_over = self._n_looks > _ENOUGH_ROUNDS or "num_boost_round" not in self._call
+        if train is None or own is None or is_over:
+            return
+        labels = np.asarray(train.data.get_label(), dtype=np.float64)
+        if self._n_looks == 1 and own.latest is not None:
+            self._add_fact(fault_of_derivatives(*own.latest, labels))
+        if self._n_looks == _ENOUGH_ROUNDS and model.objective == "reg:squarederror":
+            metrics = model.metrics()
+            if not OF_PROBABILITIES.isdisjoint(metrics):
+                predictions = model.predictions(train)
+                self._add_fact(fault_of_margins(metrics, predictions, labels))
 
     def _read_scores(self, evals_log: Mapping[str, Any]) -> Sequence[Score]:
         names = list(evals_log)
@@ -363,6 +430,26 @@ def _is_same(data: Any, other: Any) -> bool:
     except XGBoostError:
         return False  # It is of other quantiles, or not in memory.
     return bool((one != two).nnz == 0)
+
+
+def _faults_of_weights(data: DMatrix, model: XGBoostModel) -> Iterator[TreeFact]:
+    """Yield what is wrong with the weights of samples."""
+    weights = np.asarray(data.get_weight(), dtype=np.float64)
+    labels = np.asarray(data.get_label(), dtype=np.float64)
+    if not weights.size:
+        return
+    factor = model.scale_pos_weight()
+    found = (
+        class_without_weight(labels, weights)
+        if _has_classes(model.objective)
+        else None,
+        fault_of_balance(labels, weights, factor, "scale_pos_weight"),
+    )
+    yield from (each for each in found if each is not None)
+
+
+def _has_classes(objective: str) -> bool:
+    return objective.startswith(("binary:", "multi:"))
 
 
 def _rounds_of(model: Booster) -> int:

@@ -23,7 +23,7 @@ from tdbg.rules.window import (
     Window,
 )
 from tdbg.run.findings import Severity, Stage
-from tdbg.run.tree_facts import TreeFacts
+from tdbg.run.tree_facts import TreeFacts, TreeFault
 
 __all__ = ["TreeDepth"]
 
@@ -142,7 +142,9 @@ class TreeDepth(Rule):
 
 def _without_split(facts: TreeFacts) -> Description:
     # What TreeSettings reports explains it.
+    faults = {each.fault for each in facts.faults}
     is_explained = not facts.is_possible or facts.distance > 0
+    is_explained |= TreeFault.HESSIAN_NOT_POSITIVE in faults
     return Description(
         message=(
             "No tree has a split: each is a single leaf, so the model predicts the "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.training_facts import NO_TREES, TrainingFacts
 from tdbg.rules.window import OK, Description, Evaluation, TensorInfo, Window
 from tdbg.run.findings import Severity, Stage
-from tdbg.run.tree_facts import TreeFacts
+from tdbg.run.tree_facts import TreeFact, TreeFacts, TreeFault
 
 if TYPE_CHECKING:
     from tdbg.rules.vocabulary import Vocabulary
@@ -43,7 +44,11 @@ class TreeSettings(Rule):
     - a first prediction from which the objective cannot start, or that is far from
       all labels;
     - a learning rate and a penalty with which all rounds together hardly move the
-      predictions.
+      predictions;
+    - early stopping that waits for the wrong direction, or has no data to go by;
+    - classes without weight, or whose weights are made even twice;
+    - an objective of your own that no tree can follow, or that leads away;
+    - a metric of probabilities that gets sums of trees.
 
     Args:
         way: Percentage of the way to the labels that all rounds together must be able
@@ -93,6 +98,14 @@ class TreeSettings(Rule):
                 ):
                     levels = np.full(len(new), level, dtype=np.int8)
                     said = partial(_said, describe, facts)
+                    yield Evaluation.of_one(name, new, table.mode, levels, said)
+                for fact in facts.faults:
+                    # A last training on all data may keep the parameters of others.
+                    is_meant = fact.fault == TreeFault.STOPS_BY_NOTHING
+                    level = Severity.INFO if is_meant else Severity.WARNING
+                    levels = np.full(len(new), level, dtype=np.int8)
+                    said = partial(_fact_said, fact)
+                    name = str(fact.fault)
                     yield Evaluation.of_one(name, new, table.mode, levels, said)
 
     def _level_of_first(self, facts: TreeFacts) -> int:
@@ -186,6 +199,145 @@ def _of_first(facts: TreeFacts) -> Description:
 
 def _start_near(words: Vocabulary) -> str:
     return words.starting_near
+
+
+def _fact_said(fact: TreeFact, _: int) -> Description:
+    # The settings are those of the first round, whenever they have shown.
+    return dataclasses.replace(_DESCRIBED[fact.fault](fact), since=0)
+
+
+def _wrong_way(fact: TreeFact) -> Description:
+    first, latest, n_rounds, rises = fact.numbers
+    waits, does = ("fall", "rises") if rises else ("rise", "falls")
+    return Description(
+        message=(
+            f"Early stopping waits for {fact.name} to {waits}, but this metric {does} "
+            f"as the model gets better: from {number(first)} to {number(latest)} in "
+            f"the first {n_rounds:.0f} rounds. So the training takes its first rounds "
+            "for the best ones, and stops."
+        ),
+        value=latest,
+        threshold=first,
+        advice=f"Turn the direction around: {fact.words[0]}.",
+    )
+
+
+def _by_nothing(fact: TreeFact) -> Description:
+    return Description(
+        message=(
+            f"Early stopping has no data to go by: {fact.name} is set, but the "
+            "training gets no validation data, so it runs all rounds."
+        ),
+        value=0.0,
+        threshold=1.0,
+        advice=lambda words: (
+            "Hold data back (sklearn.model_selection.train_test_split), and "
+            f"{words.validating}. If you mean to train all rounds, remove {fact.name}."
+        ),
+    )
+
+
+def _without_weight(fact: TreeFact) -> Description:
+    n_samples, n_classes = fact.numbers
+    others = f", and {n_classes - 1:.0f} more like it" if n_classes > 1 else ""
+    return Description(
+        message=(
+            f"Class {fact.name} has no weight: the weights of all its "
+            f"{n_samples:,.0f} samples are 0{others}. So the training leaves them out, "
+            "and the model never predicts this class."
+        ),
+        value=0.0,
+        threshold=0.0,
+        advice=(
+            "Check how you compute the weights: a weight of 0 removes a sample. If you "
+            "mean to remove the class, remove its samples and number the classes anew."
+        ),
+    )
+
+
+def _balanced_twice(fact: TreeFact) -> Description:
+    factor, ratio = fact.numbers
+    return Description(
+        message=(
+            "The classes are balanced twice: the weights of the samples already give "
+            f"both classes the same total, and {fact.name} multiplies the rare class "
+            f"by {number(factor)} once more. One class has {number(ratio)} times as "
+            "many samples as the other."
+        ),
+        value=factor,
+        threshold=1.0,
+        advice=(
+            f"Use one of them: remove {fact.name}, or the weights of the samples. With "
+            "both, the model predicts the rare class far too often."
+        ),
+    )
+
+
+def _not_positive(fact: TreeFact) -> Description:
+    low, high = fact.numbers
+    return Description(
+        message=(
+            "Your objective returns a hessian that is above 0 for no sample (it lies "
+            f"between {number(low)} and {number(high)}). Boosting divides by it, so no "
+            "split gains anything and the trees learn nothing."
+        ),
+        value=high,
+        threshold=0.0,
+        advice=(
+            "Return the second derivative by the prediction, with its sign: "
+            "p * (1 - p) for a logistic loss, 1 for half a squared error. Where it is "
+            "0, as of an absolute error, return ones."
+        ),
+    )
+
+
+def _reversed(fact: TreeFact) -> Description:
+    of_one, of_zero = fact.numbers
+    return Description(
+        message=(
+            "Your objective leads away from the labels: its gradient is above 0 for "
+            f"every sample of class 1 (mean {number(of_one)}) and below 0 for every "
+            f"sample of class 0 (mean {number(of_zero)}). Trees go against the "
+            "gradient, so predictions fall for class 1 and rise for class 0."
+        ),
+        value=of_one,
+        threshold=0.0,
+        advice=(
+            "Turn the sign around: the gradient is the derivative of the loss by the "
+            "prediction, so prediction - label for a logistic loss and half a squared "
+            "error."
+        ),
+    )
+
+
+def _of_margins(fact: TreeFact) -> Description:
+    low, high, share = fact.numbers
+    return Description(
+        message=(
+            f"The metric {fact.name} needs probabilities, but gets sums of trees "
+            f"between {number(low)} and {number(high)}: with an objective of your own, "
+            "nobody applies a sigmoid or softmax before a built-in metric. Its values "
+            "mean nothing."
+        ),
+        value=100 * share,
+        threshold=0.0,
+        advice=(
+            "Pass a metric of your own that applies the sigmoid or softmax first "
+            "(custom_metric in XGBoost, feval in LightGBM). Early stopping by this "
+            "metric chooses a wrong round."
+        ),
+    )
+
+
+_DESCRIBED: Mapping[TreeFault, Callable[[TreeFact], Description]] = {
+    TreeFault.STOPS_WRONG_WAY: _wrong_way,
+    TreeFault.STOPS_BY_NOTHING: _by_nothing,
+    TreeFault.CLASS_WITHOUT_WEIGHT: _without_weight,
+    TreeFault.BALANCED_TWICE: _balanced_twice,
+    TreeFault.HESSIAN_NOT_POSITIVE: _not_positive,
+    TreeFault.GRADIENT_REVERSED: _reversed,
+    TreeFault.METRIC_OF_MARGINS: _of_margins,
+}
 
 
 def _share(of_all: float) -> str:
