@@ -8,6 +8,7 @@ Thread safety: registration is meant for import time; looking up is safe.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import importlib.util
@@ -22,6 +23,7 @@ from types import ModuleType
 from typing import Any, TypeVar, cast
 
 from tdbg.config.messages import nearest
+from tdbg.config.quantities import conjoin
 from tdbg.errors import ConfigurationError, UnknownRule
 from tdbg.rules.catalog import BUILT_IN
 from tdbg.rules.rule import Rule, parameters_of
@@ -267,6 +269,16 @@ def make(name: str, **parameters: object) -> Rule:
             hint = nearest(parameter, known) if known else "it has none"
             msg = f"{name} has no parameter {parameter!r}; {hint}"
             raise ConfigurationError(msg)
+    required = [
+        field.name
+        for field in parameters_of(rule)
+        if field.init and field.default is field.default_factory is dataclasses.MISSING
+    ]
+    missing = [each for each in required if each not in parameters]
+    if missing:
+        example = f"{name}({', '.join(f'{each}=...' for each in required)})"
+        msg = f"{name} needs {conjoin(missing)}: write {example!r}"
+        raise ConfigurationError(msg)
     # Configuration files have lists where rules take tuples.
     given = {
         key: tuple(value) if isinstance(value, list) else value

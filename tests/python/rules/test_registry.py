@@ -116,6 +116,14 @@ def test_rules_are_made_with_parameters():
         rules.make("VanishingGradient", treshold=1e-9)
 
 
+def test_a_rule_without_its_parameters_says_which_it_needs():
+    needs = r"Below needs limit: write 'Below\(tensor=\.\.\., limit=\.\.\.\)'"
+    with pytest.raises(ConfigurationError, match=needs):
+        registry.make("Below", tensor="loss")
+    with pytest.raises(ConfigurationError, match="Below needs tensor and limit"):
+        registry.make("Below")
+
+
 @pytest.mark.usefixtures("installed")
 def test_another_package_brings_a_rule():
     assert "ThirdParty" in rules.names()
