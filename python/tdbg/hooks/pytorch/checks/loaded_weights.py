@@ -60,6 +60,8 @@ class LoadedWeights:
                 wrapped = wrap(original)
                 setattr(wrapped, _ORIGINAL, original)
                 setattr(nn.Module, name, wrapped)
+        # Of a hook that nobody closes nothing stays, either.
+        weakref.finalize(self, _unwrap).atexit = False
 
     def took(self, module: nn.Module, state: Any) -> None:
         """Note that the program has the state of a module."""
@@ -93,12 +95,7 @@ class LoadedWeights:
         """Watch no longer."""
         _watchers.discard(self)
         self._taken.clear()
-        if _watchers:
-            return
-        for name in _WRAPS:
-            original = getattr(getattr(nn.Module, name), _ORIGINAL, None)
-            if original is not None:
-                setattr(nn.Module, name, original)
+        _unwrap()
 
     def _is_ours(self, module: nn.Module) -> bool:
         first = next(module.parameters(), None)
@@ -161,6 +158,16 @@ def _wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(module, *args, **kwargs)
 
     return load_state_dict
+
+
+def _unwrap() -> None:
+    """Put the methods back if nobody watches."""
+    if _watchers:
+        return
+    for name in _WRAPS:
+        original = getattr(getattr(nn.Module, name), _ORIGINAL, None)
+        if original is not None:
+            setattr(nn.Module, name, original)
 
 
 def _tell(method: str, module: nn.Module, state: Any) -> None:

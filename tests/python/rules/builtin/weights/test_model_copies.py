@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -44,6 +45,7 @@ def judged(
     """Train; *after* says what the program does after each step."""
     optimizer = torch.optim.SGD(model.parameters(), 0.02)
     criterion = nn.CrossEntropyLoss()
+    before = nn.Module.load_state_dict
     with td.watch(
         model, criterion, out=run_dir, budget="off", min_free_bytes=0
     ) as hook:
@@ -55,7 +57,7 @@ def judged(
             optimizer.step()
             after(step)
     assert hook.counters()["internal_errors"] == 0
-    assert not hasattr(nn.Module.load_state_dict, "_tdbg_original")
+    assert nn.Module.load_state_dict is before
     rule = tdbg.rules.ModelCopies()
     return list(tdbg.rules.check(run_dir, rule, record=False).findings)
 
@@ -320,3 +322,15 @@ def test_a_copy_that_is_watched_is_freed(run_dir: Path) -> None:
     assert judged(run_dir, model, after, n_steps=30) == []
     assert handles == [1]
     assert not model._forward_pre_hooks
+
+
+def test_a_hook_that_nobody_closes_leaves_the_methods_as_they_were(
+    run_dir: Path,
+) -> None:
+    before = nn.Module.load_state_dict
+    hook = td.Hook(run_dir, min_free_bytes=0)
+    hook.register_module(network())
+    assert nn.Module.load_state_dict is not before or hasattr(before, "_tdbg_original")
+    del hook
+    gc.collect()
+    assert nn.Module.load_state_dict is before
