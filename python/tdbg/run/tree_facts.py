@@ -83,6 +83,8 @@ class TreeFacts:
             empty: not known.
         stops_by_training: Name of the data set by which early stopping goes, if these
             are the training data; empty: it goes by others, or there is none.
+        stops_by_validation: Whether early stopping goes by other data, so that the
+            program knows the best round.
         faults: What else is wrong.
     """
 
@@ -94,6 +96,7 @@ class TreeFacts:
     is_possible: bool = True
     labels: tuple[float, ...] = ()
     stops_by_training: str = ""
+    stops_by_validation: bool = False
     faults: tuple[TreeFact, ...] = ()
 
     @property
@@ -154,6 +157,7 @@ class TreeFacts:
             is_possible=document.get("is_possible") is not False,
             labels=tuple(numbers) if len(numbers) == 4 else (),
             stops_by_training=stops_by if isinstance(stops_by, str) else "",
+            stops_by_validation=document.get("stops_by_validation") is True,
             faults=tuple(each for each in faults if each is not None),
         )
 

@@ -322,6 +322,8 @@ def test_settings_that_cannot_work_are_named(run_dir: Path, name: str) -> None:
             callbacks=[lightgbm.early_stopping(60, verbose=False), hook],
         )
         assert hook.counters()["internal_errors"] == 0
+    trees = Run(run_dir).trial.model_info()[-1].trees
+    assert trees.stops_by_validation == (kind not in {ALONE, "copy"})
     findings = check(run_dir, ["TreeSettings"], record=False).findings
     messages = [each.message for each in findings]
     assert [each.startswith(str(expected)) for each in messages] == (

@@ -358,7 +358,11 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "NotInOptimizer": [{"patience": 0}],
     "NotNormalizedData": [{"max_mean": 0.0}, {"min_std": 7.0}, {"num_steps": 1.5}],
     "Overfit": [{"passes": 0}, {"carried_over": 2.0}],
-    "Overtraining": [{"passes_validation": 0}, {"improvement": -1.0}],
+    "Overtraining": [
+        {"passes_validation": 0},
+        {"improvement": -1.0},
+        {"worse_of_start": -1.0},
+    ],
     "PoorWeightInitialization": [
         {"steps": 0},
         {"output_threshold": 0},
@@ -379,7 +383,7 @@ OUT_OF_RANGE: dict[str, list[dict[str, object]]] = {
     "StalledTraining": [{"threshold": 0.0}, {"times_usual": 0.5}, {"num_steps": 0}],
     "StoppedOptimizer": [{"num_steps": 0}],
     "TensorVariance": [{"min_count": 1}, {"relative": 0.0}, {"collapsed": 0.5}],
-    "TreeDepth": [{"depth": 0}, {"leaves": -1}],
+    "TreeDepth": [{"depth": 0}, {"leaves": -1}, {"rise": -1.0}],
     "TreeSettings": [{"way": -1.0}, {"way": 101.0}, {"far": -1.0}],
     "UnchangedTensor": [{"num_steps": 1}, {"rtol": -1.0}, {"atol": "x"}],
     "Underfitting": [{"num_steps": 1}, {"learned_percent": 0.0}],

@@ -120,6 +120,25 @@ def test_confusion_finds_two_classes_whose_labels_are_mixed_up(run_dir: Path) ->
     assert "class 3 for 8" in messages["Confusion"]
 
 
+def test_what_early_stopping_waits_for_is_no_fault(run_dir: Path) -> None:
+    data = mislabelled()
+    train = xgboost.DMatrix(data.x, data.y)
+    valid = xgboost.DMatrix(data.valid_x, data.valid_y)
+    with tx.Hook(run_dir, rules=["Overfit", "Overtraining"]) as hook:
+        xgboost.train(
+            {"objective": "binary:logistic", "max_depth": 8, "eta": 0.5},
+            train,
+            120,
+            evals=[(train, "train"), (valid, "valid")],
+            early_stopping_rounds=30,
+            verbose_eval=False,
+            callbacks=[hook],
+        )
+    findings = check(run_dir, ["Overfit", "Overtraining"], record=False).findings
+    assert {each.rule for each in findings} == {"Overfit", "Overtraining"}
+    assert {each.severity for each in findings} == {Severity.INFO}
+
+
 def test_loss_not_decreasing_finds_a_rate_at_which_nothing_is_learned(
     run_dir: Path,
 ) -> None:

@@ -45,7 +45,7 @@ def copies_of_training(booster: Any, model: LightGBMModel) -> frozenset[str]:
     )
 
 
-def stops_by_training(booster: Any, copies: frozenset[str]) -> str:
+def stops_by(booster: Any, copies: frozenset[str]) -> tuple[str, bool]:
     """Return the data set that early stopping goes by, or would, if it is trained by.
 
     LightGBM leaves the training data out, and stops by nothing where there are no
@@ -56,14 +56,16 @@ def stops_by_training(booster: Any, copies: frozenset[str]) -> str:
         copies: As ``copies_of_training`` returns them.
 
     Returns:
-        Its name; empty where early stopping goes by other data, or there is none.
+        Its name, and nothing where early stopping goes by other data, or there is
+        none; and whether it goes by other data.
     """
     if not _stops_early():
-        return ""
+        return "", False
     if not booster.valid_sets:
-        return str(getattr(booster, "_train_data_name", "training"))
-    is_same = copies.issuperset(map(str, booster.name_valid_sets))
-    return str(booster.name_valid_sets[0]) if is_same else ""
+        return str(getattr(booster, "_train_data_name", "training")), False
+    if copies.issuperset(map(str, booster.name_valid_sets)):
+        return str(booster.name_valid_sets[0]), False
+    return "", True
 
 
 def _stops_early() -> bool:
@@ -179,11 +181,14 @@ class Hook(TreeHook):
         n_rows = sum(each.train_set.num_data() for each in boosters)
         self._training_begins(env.begin_iteration, booster.feature_name(), n_rows)
         if folds is None and env.begin_iteration == 0:
-            stops_by = stops_by_training(booster, same)
+            by_training, by_validation = stops_by(booster, same)
             facts = self._model.facts(env.end_iteration)
             faults = tuple(self._model.faults_of_weights())
             self._facts = dataclasses.replace(
-                facts, stops_by_training=stops_by, faults=faults
+                facts,
+                stops_by_training=by_training,
+                stops_by_validation=by_validation,
+                faults=faults,
             )
             self._stopping = {} if _stops_early() else None
 

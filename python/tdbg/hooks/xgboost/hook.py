@@ -114,21 +114,23 @@ class TrainingData:
             return (found[-1] if found else None), bool(maximizes)
         return None, False
 
-    def stops_by_training(self, call: Mapping[str, Any]) -> str:
-        """Return the set of ``evals`` by which early stopping goes if it is trained by.
+    def stops_by(self, call: Mapping[str, Any]) -> tuple[str, bool]:
+        """Return by which of ``evals`` early stopping goes.
 
         Args:
             call: The arguments of ``train``, with all of its callbacks.
 
         Returns:
-            Its name; empty where early stopping goes by other data, or there is none.
+            The name of the set, if the model is trained by it, and else nothing; and
+            whether early stopping goes by another set.
         """
         evals = {str(name): data for data, name in call.get("evals") or ()}
         for callback in call.get("callbacks") or ():
             if isinstance(callback, EarlyStopping) and evals:
                 name = str(getattr(callback, "data", None) or list(evals)[-1])
-                return name if name in self.same else ""
-        return ""
+                is_trained_by = name in self.same
+                return name if is_trained_by else "", not is_trained_by
+        return "", False
 
 
 def find_data(
@@ -353,9 +355,14 @@ class Hook(TreeHook, TrainingCallback):
         facts = TreeFacts()
         if self._own_derivatives is None:
             facts = model.facts(train.data, int(call["num_boost_round"]))
-        stops_by = data.stops_by_training(call)
+        by_training, by_validation = data.stops_by(call)
         faults = tuple(_faults_of_weights(train.data, model))
-        return dataclasses.replace(facts, stops_by_training=stops_by, faults=faults)
+        return dataclasses.replace(
+            facts,
+            stops_by_training=by_training,
+            stops_by_validation=by_validation,
+            faults=faults,
+        )
 
     def _fault_of_stopping(self) -> TreeFact | None:
         score, maximizes = self._data.score_of_stopping(self._call, self._scores)

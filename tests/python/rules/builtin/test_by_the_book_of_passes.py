@@ -6,6 +6,7 @@ As test_rules_by_the_book has it for rules about tensors.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ class Passes:
     start: float
     validation: list[float]
     training: list[float]
+    batches: list[list[float]]
 
 
 def losses(run: FakeRun, mode: ModeKeys) -> list[tuple[int, float]]:
@@ -61,7 +63,7 @@ def passes_of(run: FakeRun) -> list[Passes]:
             continue
         now = grouped[k][n - 1][0]
         of_passes = [*grouped[:k], grouped[k][:n]]
-        validation, training = [], []
+        validation, training, batches = [], [], []
         for one in of_passes:
             before = [
                 loss for step, loss in trained if step < one[0][0] and usable[step]
@@ -71,12 +73,31 @@ def passes_of(run: FakeRun) -> list[Passes]:
             if not math.isnan(mean) and not math.isnan(came_to):
                 validation.append(mean)
                 training.append(came_to)
+                batches.append([loss for _, loss in one])
             elif one is of_passes[-1]:
                 validation = []
         start = median([loss for step, loss in trained[:10] if step < now])
         if validation and not math.isnan(start):
-            result.append(Passes(now, start, validation, training))
+            result.append(Passes(now, start, validation, training, batches))
     return result
+
+
+def has_surely_risen(of: Passes, k: int) -> bool:
+    """Three standard errors above the best: of the jitter, and of the batches."""
+    v = of.validation[: k + 1]
+    best = v.index(min(v))
+    error = 0.0
+    if len(v) >= 4:
+        bends = sorted(
+            abs(a - 2 * b + c) for a, b, c in zip(v, v[1:], v[2:], strict=False)
+        )
+        jitter = 1.4826 * bends[(len(bends) - 1) // 2] / math.sqrt(6)
+        error = jitter * math.sqrt(2)
+    before, now = of.batches[best], of.batches[k]
+    if len(before) == len(now) >= 5:
+        apart = [b - a for a, b in zip(before, now, strict=True)]
+        error = max(error, statistics.stdev(apart) / math.sqrt(len(apart)))
+    return v[k] - v[best] > 3 * error
 
 
 def overfit(rule: Overfit, run: FakeRun) -> Verdicts:
@@ -87,6 +108,7 @@ def overfit(rule: Overfit, run: FakeRun) -> Verdicts:
         return (
             now - low > rule.rise * low
             and now - low > rule.rise_of_start * of.start
+            and has_surely_risen(of, k)
             and training < of.training[best]
             and now - training > rule.ratio_threshold * training
         )
@@ -108,13 +130,18 @@ def overfit(rule: Overfit, run: FakeRun) -> Verdicts:
     result: Verdicts = {}
     for of in passes_of(run):
         last = range(len(of.validation) - rule.passes, len(of.validation))
-        bad = last.start >= 0 and any(
-            all(holds(of, k) for k in last)
-            for holds in (rises, stays_behind, is_known_by_heart)
-        )
-        bad &= of.step >= rule.start_step
-        key = ModeKeys.EVAL, LOSS, of.step
-        result[key] = int(Severity.WARNING) if bad else OK
+        level = OK
+        if last.start >= 0 and of.step >= rule.start_step:
+            v = of.validation
+            is_late = len(v) - 1 - v.index(min(v)) > len(v) // 4
+            if all(rises(of, k) for k in last):
+                level = int(Severity.WARNING)
+            elif any(
+                all(holds(of, k) for k in last)
+                for holds in (stays_behind, is_known_by_heart)
+            ):
+                level = int(Severity.WARNING if is_late else Severity.INFO)
+        result[ModeKeys.EVAL, LOSS, of.step] = level
     return result
 
 
@@ -133,7 +160,13 @@ def overtraining(rule: Overtraining, run: FakeRun) -> Verdicts:
         if waited and since_best(of.training) >= rule.passes_train:
             low = min(of.validation)
             recent = median(of.validation[-rule.passes_validation :])
-            worse = recent - low > rule.worse * low
+            best = of.validation.index(low)
+            worse = (
+                recent - low > rule.worse * low
+                and recent - low > rule.worse_of_start * of.start
+                and of.training[-1] < of.training[best]
+                and has_surely_risen(of, len(of.validation) - 1)
+            )
             level = int(Severity.WARNING if worse else Severity.INFO)
         result[ModeKeys.EVAL, LOSS, of.step] = level
     return result

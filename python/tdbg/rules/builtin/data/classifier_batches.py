@@ -21,7 +21,15 @@ from tdbg.rules.window import Table
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
 
-__all__ = ["Batch", "Pair", "RecentBatches", "batch_of", "pairs_of", "recent_batches"]
+__all__ = [
+    "Batch",
+    "Batches",
+    "Pair",
+    "RecentBatches",
+    "batch_of",
+    "pairs_of",
+    "recent_batches",
+]
 
 Ints = NDArray[np.int64]
 
@@ -180,7 +188,7 @@ def recent_batches(
     those of the language.
     """
     start = int(table.steps[np.argmax(table.present[pair.label])])
-    batches = _Batches(table, pair)
+    batches = Batches(table, pair)
     known_facts: ModelInfo | None = None
     vocabularies: frozenset[int] = frozenset()
     for column in batches.columns[batches.columns >= table.start].tolist():
@@ -243,7 +251,7 @@ def _without_places(
     return kept[0], kept[1]
 
 
-class _Batches:
+class Batches:
     """The batches of a pair, by column; each is read once."""
 
     def __init__(self, table: Table, pair: Pair) -> None:

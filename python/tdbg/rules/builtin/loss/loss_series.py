@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs
 from tdbg.modes import ModeKeys
+from tdbg.rules.builtin.data.classifier_batches import Batches, pairs_of
 from tdbg.rules.columns import median, median_and_deviation
 from tdbg.rules.rule import Rule
 from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
@@ -231,8 +233,8 @@ class PassesRule(LossRule):
     __slots__ = ()
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select losses."""
-        return tensor.role == "loss"
+        """Select losses, and the labels and predictions that accuracy is made of."""
+        return tensor.role in {"loss", "label", "prediction"}
 
     def inapplicable(self, training: TrainingFacts) -> str:
         """Return that there is no validation, if so."""
@@ -260,6 +262,11 @@ class Passes:
         start: Loss at which training began.
         column: Column of the last step in the table of evaluation.
         is_term: Whether the program adds this loss to others, and trains for the sum.
+        batches: The losses of each pass, of which ``validation`` has the means.
+        recognized: Returns how many samples of a pass, by its place in ``validation``,
+            the model classified rightly, and of how many; 0 of 0: not known.
+        keeps_best: Whether early stopping by other data than those of training keeps
+            the best model.
     """
 
     validation: Floats
@@ -268,6 +275,71 @@ class Passes:
     start: float
     column: int
     is_term: bool
+    batches: tuple[Floats, ...]
+    recognized: Callable[[int], tuple[int, int]]
+    keeps_best: bool = False
+
+    def best(self, k: int) -> int:
+        """Return the pass with the lowest loss up to pass *k*."""
+        return int(np.argmin(self.validation[: k + 1]))
+
+    def has_surely_risen(self, k: int) -> bool:
+        """Return whether the loss of pass *k* is surely above that of the best pass.
+
+        Surely: by three standard errors, of which the larger one counts: that of the
+        jitter from pass to pass, and that of the difference between the batches of both
+        passes.
+        """
+        best = self.best(k)
+        error = math.sqrt(2.0) * _jitter(self.validation[: k + 1])
+        before, now = self.batches[best], self.batches[k]
+        if len(before) == len(now) >= FEW_BATCHES:
+            spread = float(np.std(now - before, ddof=1)) / math.sqrt(len(now))
+            error = max(error, spread)
+        return bool(self.validation[k] - self.validation[best] > SURE * error)
+
+    def improves_to_the_end(self, k: int) -> bool:
+        """Return whether a pass among the last quarter is better than all before."""
+        return k - self.best(k) <= (k + 1) // 4
+
+    def recognizes_more(self, k: int) -> bool:
+        """Return whether the model classifies better than at the best pass.
+
+        The loss may rise then because the model is too sure of its mistakes.
+        """
+        best = self.best(k)
+        before = self._accuracy(range(max(0, best - AROUND), best + AROUND + 1))
+        now = self._accuracy(range(max(best + 1, k - 2 * AROUND), k + 1))
+        return now - before > MORE
+
+    def _accuracy(self, passes: range) -> float:
+        found = [self.recognized(k) for k in passes if k < len(self.validation)]
+        n = sum(each for _, each in found)
+        return sum(right for right, _ in found) / n if n else math.nan
+
+
+# Ratio of the standard deviation and the median distance from 0 of a normal sample.
+NORMAL_SPREAD = 1.4826
+# Standard errors by which a loss must have risen.
+SURE = 3.0
+# Batches of a pass that tell how much their losses differ.
+FEW_BATCHES = 5
+# A share of samples that must be classified rightly beyond that of the best pass, and
+# the passes on either side of it that count with it.
+MORE = 0.01
+AROUND = 2
+
+
+def _jitter(series: Floats) -> float:
+    """Return the standard deviation of a series around its own slow course.
+
+    By the median of its second differences, in which a steady slope cancels out; 0:
+    the series is too short.
+    """
+    if len(series) < 4:
+        return 0.0
+    bends = np.sort(np.abs(np.diff(series, n=2)))
+    return float(bends[(len(bends) - 1) // 2]) * NORMAL_SPREAD / math.sqrt(6.0)
 
 
 def judge_passes(
@@ -284,11 +356,17 @@ def judge_passes(
     """
     trained = window.table(ModeKeys.TRAIN)
     for table in window.tables(ModeKeys.EVAL):
+        info = window.model_info_at(int(table.steps[-1]))
+        trees = None if info is None else info.trees
+        keeps_best = trees is not None and trees.stops_by_validation
         for i, name in enumerate(table.names):
+            if table.roles[i] != "loss":
+                continue
             severities = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
             found: dict[int, Passes] = {}
             counterpart = trained_loss(window, table, name)
-            for passes in _passes(table, trained, i, counterpart):
+            for found_passes in _passes(table, trained, i, counterpart):
+                passes = replace(found_passes, keeps_best=keeps_best)
                 j = passes.column - table.start
                 level = judge(passes)
                 severities[j] = level
@@ -332,6 +410,7 @@ def _passes(
     sizes = np.diff(begins, append=len(rows))
     means = np.add.reduceat(loss, begins) / sizes
     train = _Training(trained, trained.names.index(counterpart), steps[begins])
+    accuracy = _Accuracy(table, table.names[i])
     new = int(np.searchsorted(rows, table.start))
     for k in range(1, len(begins)):
         # A pass is complete once it is as long as the one before.
@@ -349,6 +428,10 @@ def _passes(
         known = np.isfinite(validation) & np.isfinite(before)
         if known[-1] and np.isfinite(start):
             latest = train.latest[first : k + 1]
+            numbers = np.arange(first, k + 1)[known]
+            ends = begins + sizes
+            ends[k] = at + 1
+            spans = [(int(begins[p]), int(ends[p])) for p in numbers]
             yield Passes(
                 validation[known],
                 before[known],
@@ -356,7 +439,47 @@ def _passes(
                 start,
                 int(rows[at]),
                 is_term=TOTAL in trained.names and counterpart != TOTAL,
+                batches=tuple(loss[first:end] for first, end in spans),
+                recognized=partial(accuracy.of, rows, spans),
             )
+
+
+class _Accuracy:
+    """How many samples a model classifies rightly in passes of evaluation.
+
+    Args:
+        table: Steps of evaluation.
+        name: Name of the loss whose inputs are the predictions and the labels.
+    """
+
+    def __init__(self, table: Table, name: str) -> None:
+        pairs = pairs_of(table, None, None)
+        own = name.removesuffix("_output_0") + "_input_1"
+        named = [pair for pair in pairs if table.names[pair.label] == own]
+        chosen = named or (pairs if len(pairs) == 1 else [])
+        self._batches = [
+            Batches(table, pair) for pair in chosen if pair.prediction is not None
+        ]
+
+    def of(
+        self, rows: NDArray[np.intp], spans: list[tuple[int, int]], k: int
+    ) -> tuple[int, int]:
+        """Return how many samples are right, and how many there are.
+
+        Args:
+            rows: Columns of the steps with a loss.
+            spans: Where each pass begins and ends among them.
+            k: The pass.
+        """
+        right = n = 0
+        for batches in self._batches:
+            first, end = spans[k]
+            for column in np.intersect1d(batches.columns, rows[first:end]).tolist():
+                batch = batches[column]
+                if batch is not None and batch.predicted is not None:
+                    right += int((batch.labels == batch.predicted).sum())
+                    n += len(batch.labels)
+        return right, n
 
 
 class _Training:

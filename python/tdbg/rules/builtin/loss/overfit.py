@@ -32,6 +32,10 @@ class Overfit(PassesRule):
     part of the loss is left in validation.  Or both losses are the same numbers, so
     that nothing shows whether the model has memorized them.
 
+    The finding is a warning where nothing speaks for the model, and otherwise an info:
+    while validation still improves, where the model classifies more samples rightly
+    than at the best loss, and where early stopping keeps the best round.
+
     Args:
         rise: Share of its best by which the validation loss may rise.
         rise_of_start: Share of the first training loss by which it may also rise.
@@ -52,6 +56,7 @@ class Overfit(PassesRule):
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.VALIDATION
 
     rise: float = 0.1
@@ -95,15 +100,21 @@ class Overfit(PassesRule):
             yield evaluation
 
     def _level(self, passes: Passes) -> int:
+        if _is_training_data(passes):
+            return int(Severity.WARNING)
         n = len(passes.validation)
         last = range(max(0, n - self.passes), n)
-        overfits = n >= self.passes and (
-            all(self._rises(passes, k) for k in last)
-            or all(self._stays_behind(passes, k) for k in last)
-            or all(self._is_known_by_heart(passes, k) for k in last)
+        if n < self.passes:
+            return OK
+        rises = all(self._rises(passes, k) for k in last)
+        is_behind = all(self._stays_behind(passes, k) for k in last) or all(
+            self._is_known_by_heart(passes, k) for k in last
         )
-        bad = overfits or _is_training_data(passes)
-        return int(Severity.WARNING) if bad else OK
+        if not (rises or is_behind):
+            return OK
+        still_learns = not rises and passes.improves_to_the_end(n - 1)
+        is_well = still_learns or passes.keeps_best or passes.recognizes_more(n - 1)
+        return int(Severity.INFO if is_well else Severity.WARNING)
 
     def _rises(self, passes: Passes, k: int) -> bool:
         best = int(np.argmin(passes.validation[: k + 1]))
@@ -112,6 +123,7 @@ class Overfit(PassesRule):
         return bool(
             now - low > self.rise * abs(low)
             and now - low > self.rise_of_start * abs(passes.start)
+            and passes.has_surely_risen(k)
             and training < passes.training[best]
             and now - training > self.ratio_threshold * abs(training)
         )

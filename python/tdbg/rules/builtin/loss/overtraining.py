@@ -22,9 +22,12 @@ __all__ = ["Overtraining"]
 class Overtraining(PassesRule):
     """Report trainings that go on long after validation has stopped improving.
 
-    The finding is an info once ``passes_validation`` passes had no new best, and a
-    warning if validation is then worse than its best by ``worse``.  A loss that the
-    program adds to others, and that rises in training too, gives way to them.
+    The finding is an info once ``passes_validation`` passes had no new best.  It is a
+    warning if validation is then surely worse than its best, by ``worse`` and by
+    ``worse_of_start``, while the training loss fell, and nothing speaks for the model:
+    it classifies no more samples rightly than at the best loss, and no early stopping
+    keeps the best round.  A loss that the program adds to others, and that rises in
+    training too, gives way to them.
 
     Args:
         passes_validation: Passes without a new best of the validation loss.
@@ -32,6 +35,8 @@ class Overtraining(PassesRule):
             any.
         improvement: Least share by which a new best must be below the last one.
         worse: Share of the best by which the validation loss may be above it.
+        worse_of_start: Share of the first training loss by which it may also be above
+            its best.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -44,12 +49,14 @@ class Overtraining(PassesRule):
     passes_train: int = 0
     improvement: float = 0.01
     worse: float = 0.05
+    worse_of_start: float = 0.05
 
     def __post_init__(self) -> None:
         check_number(self, "passes_validation", least=1, whole=True)
         check_number(self, "passes_train", least=0, whole=True)
         check_number(self, "improvement", least=0.0)
         check_number(self, "worse", least=0.0)
+        check_number(self, "worse_of_start", least=0.0)
 
     @property
     def first_verdict(self) -> str:
@@ -73,8 +80,17 @@ class Overtraining(PassesRule):
             return OK
         low = float(passes.validation[best])
         recent = float(np.median(passes.validation[-self.passes_validation :]))
-        worse = recent - low > self.worse * abs(low)
-        return int(Severity.WARNING if worse else Severity.INFO)
+        rise = recent - low
+        is_worse = (
+            rise > self.worse * abs(low)
+            and rise > self.worse_of_start * abs(passes.start)
+            and passes.training[-1] < passes.training[best]
+            and passes.has_surely_risen(len(passes.validation) - 1)
+        )
+        is_sick = is_worse and not (
+            passes.keeps_best or passes.recognizes_more(len(passes.validation) - 1)
+        )
+        return int(Severity.WARNING if is_sick else Severity.INFO)
 
     def _since_best(self, loss: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:
         """Return how many passes ago the last new minimum was."""

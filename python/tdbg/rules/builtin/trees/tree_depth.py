@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs
 from tdbg.config.quantities import plural
+from tdbg.modes import ModeKeys
+from tdbg.rules.builtin.loss.loss_series import LOOKBACK, losses_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.window import (
@@ -27,6 +29,8 @@ from tdbg.run.tree_facts import TreeFacts, TreeFault
 
 __all__ = ["TreeDepth"]
 
+# Validation losses in a row that must be past the best.
+LAST = 3
 NODE, YES, NO, TREE = "trees/Node", "trees/Yes", "trees/No", "trees/Tree"
 
 
@@ -35,6 +39,7 @@ NODE, YES, NO, TREE = "trees/Node", "trees/Yes", "trees/No", "trees/Tree"
 class TreeDepth(Rule):
     """Report boosted trees that are too deep, or that never split.
 
+    Deep trees are an info, and a warning once validation is worse than its best.
     Trees without a split from the first round on predict one number for all samples.
 
     Args:
@@ -42,26 +47,36 @@ class TreeDepth(Rule):
         leaves: The rule accepts a tree with no more leaves than this at any depth:
             trees that grow leaf by leaf, as LightGBM's do, are deep where they are
             narrow.  The default is LightGBM's own limit.
+        rise: Share of its best by which the validation loss may be above it.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
 
+    severities = (Severity.INFO, Severity.WARNING)
+
     depth: int = 10
     leaves: int = 31
+    rise: float = 0.1
 
     def __post_init__(self) -> None:
         check_number(self, "depth", least=1, whole=True)
         check_number(self, "leaves", least=0, whole=True)
+        check_number(self, "rise", least=0.0)
 
     @property
     def needs(self) -> Needs:
         """The values of the nodes of the latest trees."""
         return Needs(collections=frozenset({"trees"}), raw=True)
 
+    @property
+    def lookback(self) -> int:
+        """The validation losses among which is the best."""
+        return LOOKBACK
+
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select the node numbers."""
-        return tensor.name == NODE
+        """Select the node numbers, and losses, which show whether depth hurts."""
+        return tensor.name == NODE or tensor.role == "loss"
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge the trees of each step by the deepest one with enough leaves."""
@@ -69,9 +84,12 @@ class TreeDepth(Rule):
             if NODE in table.names:
                 info = window.model_info_at(int(table.steps[-1]))
                 facts = None if info is None else info.trees
-                yield self._judge(table, facts or TreeFacts())
+                evaluated = window.table(ModeKeys.EVAL)
+                yield self._judge(table, evaluated, facts or TreeFacts())
 
-    def _judge(self, table: Table, facts: TreeFacts) -> Evaluation:
+    def _judge(
+        self, table: Table, evaluated: Table | None, facts: TreeFacts
+    ) -> Evaluation:
         steps = table.steps[table.start :]
         usable = table.usable[table.start :]
         levels = np.full(len(steps), UNKNOWN, dtype=np.int8)
@@ -82,9 +100,14 @@ class TreeDepth(Rule):
             depth = self._depth(table, int(steps[j]))
             if depth is not None:
                 depths[j] = depth
-                deep = depth[0] > self.depth and self._is_wide(depth[1])
-                bad = deep or (depth[0] == 0 and never_split)
-                levels[j] = Severity.WARNING if bad else OK
+                levels[j] = OK
+                if depth[0] > self.depth and self._is_wide(depth[1]):
+                    hurts = not facts.stops_by_validation and self._is_worse(
+                        evaluated, int(steps[j])
+                    )
+                    levels[j] = Severity.WARNING if hurts else Severity.INFO
+                elif depth[0] == 0 and never_split:
+                    levels[j] = Severity.WARNING
 
         def describe(j: int) -> Description:
             depth, n_nodes = depths[j]
@@ -99,12 +122,26 @@ class TreeDepth(Rule):
                 threshold=float(self.depth),
                 advice=lambda words: (
                     "Deep trees memorize single samples: "
-                    f"{words.simpler_trees.format(self.depth)}. Check that the "
-                    "validation error still falls."
+                    f"{words.simpler_trees.format(self.depth)}. If the validation "
+                    "error still falls, they are no fault."
                 ),
             )
 
         return table.judge_one(NODE, levels, describe)
+
+    def _is_worse(self, evaluated: Table | None, step: int) -> bool:
+        """Return whether the last validation losses before a step are past the best."""
+        if evaluated is None:
+            return False
+        before = evaluated.steps < step
+        for i, role in enumerate(evaluated.roles):
+            loss = losses_of(evaluated, i)[before] if role == "loss" else np.empty(0)
+            loss = loss[np.isfinite(loss)][-LOOKBACK:]
+            if len(loss) > LAST:
+                best = float(loss.min())
+                if loss[-LAST:].min() - best > self.rise * abs(best):
+                    return True
+        return False
 
     def _first_trees_are_leaves(self, table: Table) -> bool:
         """Return whether the first trees that were recorded have a single node each."""

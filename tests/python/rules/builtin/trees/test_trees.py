@@ -8,12 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rules_fake import FakeRun, judge, judge_in_parts
 from run_builder import RunBuilder
 from tdbg.config import Role
+from tdbg.modes import ModeKeys
 from tdbg.rules import FeatureImportance, TreeDepth, check
 from tdbg.rules.engine.missing_capture import NOTHING_KNOWN
 from tdbg.run.findings import Severity, Stage
+from tdbg.run.model_info import ModelInfo
 from tdbg.run.schema import EventKind
+from tdbg.run.tree_facts import TreeFacts
 
 NODE, YES, NO = "trees/Node", "trees/Yes", "trees/No"
 
@@ -43,10 +47,40 @@ def test_a_tree_is_as_deep_as_its_longest_path(run_dir: Path):
     grown(run_dir, [tree(3), tree(10), tree(11), tree(11)])
     (finding,) = check(run_dir, TreeDepth(leaves=0), record=False).findings
     assert (finding.tensor, finding.step) == (NODE, 2)
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is Severity.INFO
     assert finding.message == (
         "A tree is 11 levels deep, with 23 nodes; the limit is 10."
     )
+
+
+@pytest.mark.parametrize(
+    ("slope", "stops", "level"),
+    [
+        (-0.01, False, Severity.INFO),
+        (0.0, False, Severity.INFO),
+        (0.01, False, Severity.WARNING),
+        (0.01, True, Severity.INFO),
+    ],
+    ids=["validation improves", "stays", "gets worse", "early stopping"],
+)
+def test_deep_trees_are_a_fault_where_validation_gets_worse(
+    slope: float, stops: bool, level: Severity
+):
+    run, deep = FakeRun(), full(6)
+    trees = TreeFacts(stops_by_validation=stops)
+    run.known_facts = [ModelInfo(step=0, trees=trees)]
+    for step in range(0, 80, 2):
+        run.step(step, {name: [1.0] for name in deep})
+        for name, values in deep.items():
+            run.value(step, name, values)
+        loss = {"valid-logloss": [0.5 + slope * max(0, step - 20)]}
+        run.step(step + 1, loss, mode=ModeKeys.EVAL)
+        run.tensor_of("valid-logloss").role = "loss"
+    for found in (
+        judge(run, TreeDepth(depth=5)),
+        judge_in_parts(run, [9, 30, 80], TreeDepth(depth=5)),
+    ):
+        assert max(each.severity for each in found) is level
 
 
 def test_trees_that_never_split_are_told_with_the_fix_of_their_framework(run_dir: Path):
