@@ -15,6 +15,7 @@ from rules_fake import FakeRun
 from tdbg.modes import ModeKeys
 from tdbg.rules import ClassImbalance, Confusion, Rule
 from tdbg.rules.window import OK
+from tdbg.run.findings import Severity
 
 __all__ = ["BOOKS_OF_CLASSES", "LABELS", "SCORES", "at_least"]
 
@@ -91,6 +92,68 @@ def short_stretches(
     return result
 
 
+def later_samples(
+    rule: ClassImbalance, run: FakeRun, mode: ModeKeys
+) -> dict[int, tuple[int, Samples]]:
+    """Of each step, how old the training is, and all samples after its first quarter.
+
+    Of batches of evaluation with the same labels, the newest one counts.
+    """
+    start = next(
+        (entry.step for entry in entries(run, mode) if LABELS in entry.rows), 0
+    )
+    every = batches(run, mode)
+    result: dict[int, tuple[int, Samples]] = {}
+    for k, (step, _, _) in enumerate(every):
+        age = step - start
+        seen = every[max(0, k + 1 - rule.max_steps) : k + 1]
+        parts = [
+            each for at, each, _ in seen if each is not None and at > start + age // 4
+        ]
+        if mode is ModeKeys.EVAL:
+            newest = {tuple(label for label, _ in part): part for part in parts}
+            parts = list(newest.values())
+        result[step] = age, [pair for part in parts for pair in part]
+    return result
+
+
+def level_of_rare(
+    rule: ClassImbalance,
+    now: Samples,
+    later: Samples,
+    age: int,
+    n_classes: int,
+) -> int:
+    """An info, a warning where the model surely misses a rare class, or nothing."""
+    least = 1 - rule.threshold_misprediction
+
+    def are_rare(samples: Samples) -> set[int]:
+        counts = Counter(label for label, _ in samples)
+        most = max(counts.values(), default=0)
+        return {
+            label
+            for label in range(n_classes)
+            if most + 1 > rule.threshold_imbalance * (counts[label] + 1)
+        }
+
+    level = OK
+    for label in are_rare(now) & are_rare(later):
+        own, own_now = of_class(later, label), of_class(now, label)
+        right = sum(label == said for label, said in own)
+        right_now = sum(label == said for label, said in own_now)
+        others = [pair for pair in now if pair[0] != label]
+        if (
+            1 - at_least(len(own) - right, len(own)) < least
+            and right_now <= least * len(own_now)
+            and share(others) >= rule.learned
+            and age >= 60
+        ):
+            return WARNING
+        if not own or right <= least * len(own):
+            level = int(Severity.INFO)
+    return level
+
+
 def surely_rare(rule: ClassImbalance, parts: list[Samples], n_classes: int) -> bool:
     """By the exact probability of so few samples if the ratio were just allowed."""
     counts = Counter(label for part in parts for label, _ in part)
@@ -144,25 +207,39 @@ def imbalance(rule: ClassImbalance, run: FakeRun) -> Verdicts:
 
     result: Verdicts = {}
     for mode in ModeKeys:
+        later = later_samples(rule, run, mode)
         for step, n, now, before in stretches(rule, run, mode):
             counts = Counter(label for label, _ in now)
+            age, samples = later[step]
+            level = level_of_rare(rule, now, samples, age, n)
             sizes = [counts[label] + 1 for label in range(n)]
-            bad = max(sizes) / min(sizes) > rule.threshold_imbalance
+            rare = {
+                label
+                for label in range(n)
+                if max(sizes) > rule.threshold_imbalance * sizes[label]
+            }
             if len(counts) == 1:
                 # Of a constant it is asked only whether a constant answers it.
                 result[mode, LABELS, step] = WARNING if share(now) >= 0.99 else OK
                 continue
-            if before is not None and not gets_better(now, before):
-                bad |= any(
+            if (
+                before is not None
+                and not gets_better(now, before)
+                and any(
                     not_learned(now, label)
                     and not_learned(before, label)
                     and not gets_better(now, before, label)
-                    for label in range(n)
+                    for label in set(range(n)) - rare
                 )
-            result[mode, LABELS, step] = WARNING if bad else OK
+            ):
+                level = WARNING
+            result[mode, LABELS, step] = level
         for step, n, parts in short_stretches(rule, run, mode):
             if surely_rare(rule, parts, n):
-                result[mode, LABELS, step] = WARNING
+                now = [pair for part in parts for pair in part]
+                age, samples = later[step]
+                level = level_of_rare(rule, now, samples, age, n)
+                result[mode, LABELS, step] = level
     return result
 
 

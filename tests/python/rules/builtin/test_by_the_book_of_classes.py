@@ -75,7 +75,7 @@ def test_verdicts_are_those_of_the_page(rule: Rule) -> None:
         assert found == expected, f"seed {seed}"
         met |= set(expected.values())
     # Nothing is proven by runs in which nothing happens.
-    assert met == {0, 2}
+    assert {0} < met
 
 
 @pytest.mark.parametrize(
@@ -175,9 +175,11 @@ SPREAD = [(5, taken, 1 if taken in (0, 5) else 2) for taken in range(6)]
         (steady(4, *right(22, 10, 7), (3, 0, 1)),
          ClassImbalance(threshold_imbalance=5.0, **SMALL), 11.5,
          ["last 40 samples, 22 belong to class 0, 12 times as many as to class 3 (1)",
-          "100% of class 3", "Rare classes: 3. "]),
-        (steady(8, *right(65, 1, 2, 2, 2, 2, 2, 2)), ClassImbalance(**SMALL), 33.0,
-         ["65 belong to class 0, 33 times as many as to class 1 (1)", "0% of class 1",
+          "100% of the 45 later samples of class 3", "Rare classes: 3. "]),
+        (steady(8, (0, 0, 65), (1, 0, 1), *((c, 0, 2) for c in range(2, 8))),
+         ClassImbalance(**SMALL), 33.0,
+         ["65 belong to class 0, 33 times as many as to class 1 (1)",
+          "100% of the 45 later samples of class 1",
           "Rare classes: 1, 2, 3, 4, 5 and 2 more. "]),
         (steady(4, *right(10, 10, 2, 10), (2, 3, 5), (2, 1, 3)),
          ClassImbalance(**SMALL), 0.8,
@@ -195,7 +197,7 @@ SPREAD = [(5, taken, 1 if taken in (0, 5) else 2) for taken in range(6)]
 def test_how_many_samples_are_of_what_is_told(
     run: FakeRun, rule: Rule, value: float, parts: list[str]
 ) -> None:
-    finding = judge(run, rule)[0]
+    finding = judge(run, rule)[-1]
     assert finding.value == pytest.approx(value)
     told = f"{finding.message}\n{finding.advice}"
     for part in parts:

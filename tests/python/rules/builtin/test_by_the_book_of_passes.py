@@ -140,7 +140,7 @@ def overfit(rule: Overfit, run: FakeRun) -> Verdicts:
                 all(holds(of, k) for k in last)
                 for holds in (stays_behind, is_known_by_heart)
             ):
-                level = int(Severity.WARNING if is_late else Severity.INFO)
+                level = int(Severity.WARNING) if is_late else OK
         result[ModeKeys.EVAL, LOSS, of.step] = level
     return result
 

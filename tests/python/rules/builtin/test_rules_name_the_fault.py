@@ -173,7 +173,7 @@ NAMED = [
           "as large as the weight itself", "learning rate about 30,000-fold"),
     Named("raw_targets", "ExplodingGradient", "gradient/0.weight", ERROR, (1, 10),
           "times its median over the last 20 recorded steps", "max_norm="),
-    Named("rare_disease", "ClassImbalance", LABELS, WARNING, (5, 59),
+    Named("rare_disease", "ClassImbalance", LABELS, INFO, (5, 59),
           "class 0", "Rare classes: 0. "),
     Named("threes_labelled_as_eights", "Confusion", LABELS, WARNING, (50, 99),
           "class 3 for 8", "Labels may be swapped"),

@@ -16,10 +16,12 @@ from tdbg.rules.builtin.data.classifier_rule import (
     ClassifierRule,
     lasting,
     most_confused_with,
+    share_at_most,
 )
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
-from tdbg.rules.window import Bools, Description
+from tdbg.rules.window import OK, Bools, Description
+from tdbg.run.findings import Severity
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
@@ -31,6 +33,8 @@ Ints = NDArray[np.int64]
 # The chance, over all pairs of classes and all batches of a training, that too few
 # samples accuse a data set whose imbalance only equals the threshold.
 ERROR_RATE = 1e-3
+# Steps after which a model that misses a rare class is no longer a young one.
+PATIENCE = 60
 # A model that predicts the only class for this share of samples is a constant.
 CONSTANT = 0.99
 
@@ -39,6 +43,10 @@ CONSTANT = 0.99
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassImbalance(ClassifierRule):
     """Report classes that are rare in the data, or that the model does not learn.
+
+    A rare class is an info.  It is a warning once the model has seen enough of its
+    samples, and recognizes hardly any, though it has learned the others.  The rule says
+    nothing of rare classes that the model recognizes.
 
     Args:
         threshold_imbalance: How many times as many samples as the rarest class the most
@@ -49,6 +57,8 @@ class ClassImbalance(ClassifierRule):
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    severities = (Severity.INFO, Severity.WARNING)
 
     threshold_imbalance: float = 10.0
     threshold_misprediction: float = 0.7
@@ -66,15 +76,62 @@ class ClassImbalance(ClassifierRule):
             "classification loss"
         )
 
+    def level(self, recent: RecentBatches) -> int:
+        """Return how certain it is that a rare class hurts."""
+        level = ClassifierRule.level(self, recent)
+        counts = recent.confusion.sum(axis=1)
+        if level <= OK or _is_constant(counts) or not self._are_rare(counts).any():
+            return level
+        rare = self._are_rare(counts)
+        if recent.later.shape == recent.confusion.shape:
+            rare &= self._are_rare(recent.later.sum(axis=1))
+        missed, known = self._missed(recent)
+        if (rare & missed).any() or self._others_missed(recent).any():
+            return int(Severity.WARNING)
+        return OK if not (rare & ~known).any() else int(Severity.INFO)
+
     def is_sick(self, recent: RecentBatches) -> bool:
         """Return whether a class is rare, or the only one not learned."""
         counts = recent.confusion.sum(axis=1)
         if _is_constant(counts):
             return _says_nothing_else(recent)
-        imbalance = (counts.max() + 1) / (counts.min() + 1)
-        if imbalance > self.threshold_imbalance:
+        if self._are_rare(counts).any():
             return True
         return bool(lasting(recent, self._not_learned).any())
+
+    def _others_missed(self, recent: RecentBatches) -> Bools:
+        """Find classes that are not rare, and that alone the model does not learn."""
+        missed = lasting(recent, self._not_learned)
+        missed &= ~self._are_rare(recent.confusion.sum(axis=1)) & (not recent.is_short)
+        return missed
+
+    def _are_rare(self, counts: Ints) -> Bools:
+        """Find the classes with far fewer samples than the most frequent one."""
+        rare: Bools = counts.max() + 1 > self.threshold_imbalance * (counts + 1)
+        return rare
+
+    def _missed(self, recent: RecentBatches) -> tuple[Bools, Bools]:
+        """Find the classes that the model surely misses, and those that it recognizes.
+
+        Only its later predictions count, and the class must have been there for long:
+        models learn rare classes last.
+        """
+        now = recent.confusion.sum(axis=1)
+        if not recent.has_predictions or recent.later.shape != recent.confusion.shape:
+            return np.zeros(len(now), bool), np.zeros(len(now), bool)
+        counts, right = recent.later.sum(axis=1), np.diagonal(recent.later)
+        least = 1.0 - self.threshold_misprediction
+        right_now = np.diagonal(recent.confusion)
+        others = (right_now.sum() - right_now) / np.maximum(now.sum() - now, 1)
+        missed: Bools = (
+            (share_at_most(right, counts) < least)
+            & (right_now <= least * now)
+            & (others >= self.learned)
+        )
+        if recent.age < PATIENCE:
+            missed = np.zeros_like(missed)
+        known: Bools = (counts > 0) & (right > least * counts)
+        return missed, known
 
     def is_surely_sick(self, recent: RecentBatches) -> bool:
         """Return whether a class is so rare that even few samples leave no doubt.
@@ -122,23 +179,31 @@ class ClassImbalance(ClassifierRule):
         counts = recent.confusion.sum(axis=1)
         if _is_constant(counts):
             return _of_one_class(counts)
-        if (counts.max() + 1) / (counts.min() + 1) > self.threshold_imbalance:
+        rare = self._are_rare(counts)
+        is_rare_missed = rare & self._missed(recent)[0]
+        if is_rare_missed.any() or (
+            rare.any() and not self._others_missed(recent).any()
+        ):
             return self._of_rare_classes(recent, counts)
         return self._of_missed_classes(recent, counts)
 
     def _of_rare_classes(self, recent: RecentBatches, counts: Ints) -> Description:
-        most, least = int(counts.argmax()), int(counts.argmin())
+        most, least = int(counts.argmax()), self._worst_of_rare(recent, counts)
         imbalance = float((counts[most] + 1) / (counts[least] + 1))
         rare = np.flatnonzero(
             counts[most] + 1 > self.threshold_imbalance * (counts + 1)
         )
         n_least = int(counts[least])
+        seen = int(recent.later[least].sum()) if least < len(recent.later) else 0
         rest, missed = f" and none to class {least}", ""
         if n_least:
             rest = f", {times(imbalance)} as many as to class {least} ({n_least:,})"
-        if n_least and recent.has_predictions:
-            wrong = 100 * (1 - recent.confusion[least, least] / n_least)
-            missed = f" The model misclassifies {percent(wrong)} of class {least}."
+        if seen and recent.has_predictions:
+            right = int(recent.later[least, least])
+            missed = (
+                f" The model misclassifies {percent(100 * (1 - right / seen))} of the "
+                f"{plural(seen, 'later sample')} of class {least}."
+            )
         return Description(
             message=(
                 f"Of the last {counts.sum():,} samples, {counts[most]:,} belong to "
@@ -153,6 +218,13 @@ class ClassImbalance(ClassifierRule):
                 "Measure balanced accuracy instead of accuracy."
             ),
         )
+
+    def _worst_of_rare(self, recent: RecentBatches, counts: Ints) -> int:
+        """Return the rarest class, or of the rare ones that are missed the rarest."""
+        chosen = self._are_rare(counts)
+        missed = chosen & self._missed(recent)[0]
+        chosen = missed if missed.any() else chosen
+        return int(np.argmin(np.where(chosen, counts, counts.max() + 1)))
 
     def _of_missed_classes(self, recent: RecentBatches, counts: Ints) -> Description:
         confusion = recent.confusion

@@ -6,7 +6,7 @@ Thread safety: pure functions and immutable values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
-    "Batches",
     "Pair",
+    "PairBatches",
     "RecentBatches",
     "batch_of",
     "pairs_of",
@@ -95,6 +95,10 @@ class RecentBatches:
         mode: Mode of the batches.
         of_regression: Whether the loss is a regression loss, which some classifiers
             use; its equal labels need not form one class.
+        age: Steps from the first batch of this mode to the step.
+        later: Confusion of the batches after the first quarter of these steps, as far
+            back as the table reaches; in evaluation without batches whose labels come
+            again later.
     """
 
     column: int
@@ -106,6 +110,8 @@ class RecentBatches:
     apart: int = 0
     mode: ModeKeys = ModeKeys.TRAIN
     of_regression: bool = False
+    age: int = 0
+    later: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
 
 def pairs_of(table: Table, labels: str | None, predictions: str | None) -> list[Pair]:
@@ -188,7 +194,7 @@ def recent_batches(
     those of the language.
     """
     start = int(table.steps[np.argmax(table.present[pair.label])])
-    batches = Batches(table, pair)
+    batches = PairBatches(table, pair)
     known_facts: ModelInfo | None = None
     vocabularies: frozenset[int] = frozenset()
     for column in batches.columns[batches.columns >= table.start].tolist():
@@ -215,6 +221,7 @@ def recent_batches(
         kind = kind_of(model_info, table.names[pair.label])
         if kind not in CLASSIFICATIONS | REGRESSIONS:
             recent, before = _without_places(recent, before)
+        later = _later(parts, steps, start, table.mode)
         used = recent + before
         classes = max((part.n_classes for part in used), default=0)
         if classes <= max_classes:
@@ -228,6 +235,8 @@ def recent_batches(
                 apart=int(steps[0] - steps[first]) if before else 0,
                 mode=table.mode,
                 of_regression=kind in REGRESSIONS,
+                age=int(steps[0]) - start,
+                later=_joined(_within(later, classes), classes),
             )
 
 
@@ -251,7 +260,7 @@ def _without_places(
     return kept[0], kept[1]
 
 
-class Batches:
+class PairBatches:
     """The batches of a pair, by column; each is read once."""
 
     def __init__(self, table: Table, pair: Pair) -> None:
@@ -298,7 +307,30 @@ def _enough(batches: list[Batch], samples: int) -> int:
     return 0
 
 
+def _later(
+    batches: list[Batch], steps: Ints, start: int, mode: ModeKeys
+) -> list[Batch]:
+    """Return the batches, newest first, after the first quarter of the steps so far.
+
+    In evaluation, leave out those whose labels are those of a newer one.
+    """
+    now = int(steps[0])
+    n = int(np.count_nonzero(steps > start + (now - start) // 4))
+    found = batches[:n]
+    if mode is not ModeKeys.EVAL:
+        return found
+    newest = {batch.labels.tobytes(): batch for batch in reversed(found)}
+    return list(newest.values())
+
+
+def _within(batches: list[Batch], n_classes: int) -> list[Batch]:
+    """Leave out batches that show more classes."""
+    return [batch for batch in batches if batch.n_classes <= n_classes]
+
+
 def _joined(batches: list[Batch], n_classes: int) -> Ints:
+    if not batches:
+        return np.zeros((n_classes, n_classes), np.int64)
     labels = np.concatenate([batch.labels for batch in batches])
     predicted = np.concatenate(
         [b.labels if b.predicted is None else b.predicted for b in batches]

@@ -40,7 +40,15 @@ from tdbg.run.findings import Severity
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
 
-__all__ = ["LASTS", "SHOWN", "ClassifierRule", "lasting", "most_confused_with"]
+__all__ = [
+    "LASTS",
+    "SHOWN",
+    "ClassifierRule",
+    "lasting",
+    "most_confused_with",
+    "share_at_least",
+    "share_at_most",
+]
 
 Ints = NDArray[np.int64]
 
@@ -55,6 +63,8 @@ IMPROVEMENT_OF_ALL = 0.05
 LASTS = 30
 # The most axes of a model's input that labels may follow.
 MOST_AXES = 6
+# Significance of a share: a quantile of the normal distribution.
+CERTAINTY = 1.96
 # How many classes or pairs a message names.
 SHOWN = 5
 
@@ -161,13 +171,15 @@ class ClassifierRule(Rule):
             info = window.model_info_at(int(table.steps[recent.column]))
             if self.is_on_purpose(recent, info):
                 continue
-            if recent.is_short:
-                # Few samples may prove a fault, but not its absence.
-                sick, well = self.is_surely_sick(recent), UNKNOWN
-            else:
-                sick, well = self.is_sick(recent), OK
-            severities[j] = Severity.WARNING if sick else well
+            severities[j] = self.level(recent)
         return table.judge_one(name, severities, lambda j: self.describe(found[j]))
+
+    def level(self, recent: RecentBatches) -> int:
+        """Return a severity, ``OK`` or ``UNKNOWN``."""
+        if recent.is_short:
+            # Few samples may prove a fault, but not its absence.
+            return int(Severity.WARNING) if self.is_surely_sick(recent) else UNKNOWN
+        return int(Severity.WARNING) if self.is_sick(recent) else OK
 
     @abstractmethod
     def is_sick(self, recent: RecentBatches) -> bool:
@@ -278,3 +290,20 @@ def most_confused_with(confusion: Ints, label: int) -> int:
     wrong = confusion[label].copy()
     wrong[label] = -1
     return int(wrong.argmax())
+
+
+def share_at_least(part: Ints, whole: Ints) -> Floats:
+    """Return the lower end of a share's Wilson interval; 0 without samples."""
+    n = np.maximum(whole, 1).astype(np.float64)
+    share = part / n
+    z2 = CERTAINTY**2
+    middle = share + z2 / (2 * n)
+    spread = CERTAINTY * np.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
+    low: Floats = np.where(whole > 0, (middle - spread) / (1 + z2 / n), 0.0)
+    return low
+
+
+def share_at_most(part: Ints, whole: Ints) -> Floats:
+    """Return the upper end of a share's Wilson interval; 1 without samples."""
+    high: Floats = 1.0 - share_at_least(whole - part, whole)
+    return high

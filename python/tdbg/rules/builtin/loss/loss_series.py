@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs
 from tdbg.modes import ModeKeys
-from tdbg.rules.builtin.data.classifier_batches import Batches, pairs_of
+from tdbg.rules.builtin.data.classifier_batches import PairBatches, pairs_of
 from tdbg.rules.columns import median, median_and_deviation
 from tdbg.rules.rule import Rule
 from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
@@ -458,7 +458,7 @@ class _Accuracy:
         named = [pair for pair in pairs if table.names[pair.label] == own]
         chosen = named or (pairs if len(pairs) == 1 else [])
         self._batches = [
-            Batches(table, pair) for pair in chosen if pair.prediction is not None
+            PairBatches(table, pair) for pair in chosen if pair.prediction is not None
         ]
 
     def of(

@@ -32,9 +32,9 @@ class Overfit(PassesRule):
     part of the loss is left in validation.  Or both losses are the same numbers, so
     that nothing shows whether the model has memorized them.
 
-    The finding is a warning where nothing speaks for the model, and otherwise an info:
-    while validation still improves, where the model classifies more samples rightly
-    than at the best loss, and where early stopping keeps the best round.
+    The rule says nothing while something speaks for the model: validation still
+    improves, or the model classifies more samples rightly than at the best loss.  The
+    finding is an info where early stopping keeps the best round.
 
     Args:
         rise: Share of its best by which the validation loss may rise.
@@ -113,8 +113,9 @@ class Overfit(PassesRule):
         if not (rises or is_behind):
             return OK
         still_learns = not rises and passes.improves_to_the_end(n - 1)
-        is_well = still_learns or passes.keeps_best or passes.recognizes_more(n - 1)
-        return int(Severity.INFO if is_well else Severity.WARNING)
+        if still_learns or passes.recognizes_more(n - 1):
+            return OK
+        return int(Severity.INFO if passes.keeps_best else Severity.WARNING)
 
     def _rises(self, passes: Passes, k: int) -> bool:
         best = int(np.argmin(passes.validation[: k + 1]))

@@ -24,10 +24,10 @@ class Overtraining(PassesRule):
 
     The finding is an info once ``passes_validation`` passes had no new best.  It is a
     warning if validation is then surely worse than its best, by ``worse`` and by
-    ``worse_of_start``, while the training loss fell, and nothing speaks for the model:
-    it classifies no more samples rightly than at the best loss, and no early stopping
-    keeps the best round.  A loss that the program adds to others, and that rises in
-    training too, gives way to them.
+    ``worse_of_start``, while the training loss fell and no early stopping keeps the
+    best round.  If the model then classifies more samples rightly than at the best
+    loss, the rule says nothing.  A loss that the program adds to others, and that rises
+    in training too, gives way to them.
 
     Args:
         passes_validation: Passes without a new best of the validation loss.
@@ -87,9 +87,9 @@ class Overtraining(PassesRule):
             and passes.training[-1] < passes.training[best]
             and passes.has_surely_risen(len(passes.validation) - 1)
         )
-        is_sick = is_worse and not (
-            passes.keeps_best or passes.recognizes_more(len(passes.validation) - 1)
-        )
+        if is_worse and passes.recognizes_more(len(passes.validation) - 1):
+            return OK
+        is_sick = is_worse and not passes.keeps_best
         return int(Severity.WARNING if is_sick else Severity.INFO)
 
     def _since_best(self, loss: np.ndarray[tuple[int], np.dtype[np.float64]]) -> int:

@@ -13,24 +13,85 @@ from tdbg.run.findings import Severity
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 
 RARE = [1.0] * 9 + [0.04]
+# The rare class is not recognized.
+MISSED = [1.0] * 9 + [0.0]
 
 
 def test_a_rare_class_is_a_warning_that_names_it():
-    (finding,) = judge(run_of(RARE), ClassImbalance())
+    finding = judge(run_of(RARE, MISSED, {9: 0}, n_steps=200), ClassImbalance())[-1]
     assert finding.severity is Severity.WARNING
+    assert "misclassifies 100% of the" in finding.message
     assert finding.tensor == LABELS
     assert "class 9" in finding.message
     assert finding.value > 10 == finding.threshold
     assert "9" in finding.advice
 
 
+@pytest.mark.parametrize(
+    ("shares", "recall", "n_steps", "level"),
+    [
+        (RARE, [1.0] * 10, 200, None),
+        (RARE, [1.0] * 9 + [0.5], 200, None),
+        (RARE, MISSED, 40, Severity.INFO),
+        ([1.0] * 9 + [0.01], MISSED, 100, Severity.INFO),
+        (RARE, [0.3] * 9 + [0.0], 200, Severity.INFO),
+        ([0.98, 0.02], [1.0, 0.0], 200, Severity.WARNING),
+        ([0.98, 0.02], [0.98, 0.7], 200, None),
+    ],
+    ids=["learned", "half", "young", "few", "nothing is", "constant", "of two"],
+)
+def test_a_rare_class_is_a_fault_if_the_model_surely_misses_it(
+    shares: list[float], recall: list[float], n_steps: int, level: Severity | None
+):
+    last = {len(shares) - 1: 0}
+    found = judge(run_of(shares, recall, last, n_steps), ClassImbalance())
+    at_end = [each.severity for each in found[-1:] if not each.is_over]
+    assert at_end == ([] if level is None else [level])
+
+
+def test_a_rare_class_that_is_learned_at_last_is_no_longer_reported():
+    run = FakeRun()
+    for first, share in ((0, 0.0), (150, 0.9)):
+        part = run_of([0.97, 0.03], [1.0, share], {1: 0}, 600 if first else 150)
+        for step in range(600 if first else 150):
+            values = (part.tensors[name].values[step] for name in (LABELS, SCORES))
+            record(run, first + step, *values)
+    found = judge(run, ClassImbalance())
+    assert max(each.severity for each in found) is Severity.WARNING
+    assert found[-1].is_over
+
+
+def test_what_is_rare_for_a_while_is_not_rare():
+    """A stream, a curriculum: the other class comes first."""
+    run = FakeRun()
+    for first, shares in ((0, [0.0, 1.0]), (60, [1.0, 0.0])):
+        part = run_of(shares, n_steps=60)
+        for step in range(60):
+            values = (part.tensors[name].values[step] for name in (LABELS, SCORES))
+            record(run, first + step, *values)
+    mixed = [found for found in judge(run, ClassImbalance()) if found.step in (69, 75)]
+    assert mixed == []
+
+
+def test_samples_of_validation_count_once():
+    """Two samples of a class, validated fifty times, are two samples."""
+    run, labels = FakeRun(), np.r_[np.zeros(98, np.int64), 1, 1]
+    for step in range(200):
+        scores = np.tile([1.0, 0.0], (100, 1)).astype(np.float32)
+        mode = ModeKeys.EVAL if step % 4 == 3 else ModeKeys.TRAIN
+        shown = labels if mode is ModeKeys.EVAL else np.arange(100) % 2
+        record(run, step, shown, scores, mode=mode)
+    (finding,) = judge(run, ClassImbalance())
+    assert (finding.mode, finding.severity) == (ModeKeys.EVAL, Severity.INFO)
+
+
 def test_it_is_found_as_soon_as_there_are_500_labels():
-    (finding,) = judge(run_of(RARE), ClassImbalance())
+    (finding,) = judge(run_of(RARE, MISSED, {9: 0}), ClassImbalance())
     assert finding.step == 500 // BATCH
 
 
 def test_a_class_that_never_comes_is_known_from_the_scores():
-    (finding,) = judge(run_of([1.0] * 9 + [0.0]), ClassImbalance())
+    (finding,) = judge(run_of(MISSED), ClassImbalance())
     assert " none to class 9" in finding.message
 
 
@@ -72,7 +133,7 @@ def test_numbers_that_are_all_one_are_no_class_of_a_regression():
 def test_places_that_a_detector_proposes_are_mostly_empty(
     images: tuple[int, ...] | None, regression: str, n_findings: int
 ):
-    run = run_of(RARE)
+    run = run_of(RARE, MISSED, {9: 0})
     run.step(0, {f"{regression}_input_1": np.zeros((3, 4))})
     run.tensor_of(f"{regression}_input_1").role = "label"
     if images is not None:
@@ -93,7 +154,7 @@ def test_places_that_a_detector_proposes_are_mostly_empty(
 def test_labels_of_tokens_and_pixels_are_as_frequent_as_these(
     shape: tuple[int, ...], n_findings: int
 ):
-    run = run_of(RARE)
+    run = run_of(RARE, MISSED, {9: 0})
     run.step(0, {"Model_input_0": np.zeros(shape)})
     assert len(judge(run, ClassImbalance())) == n_findings
 
@@ -138,7 +199,7 @@ def test_before_anything_is_learned_nothing_is_said_of_mispredictions():
 
 
 def test_labels_alone_are_enough_for_counts():
-    run = run_of(RARE)
+    run = run_of(RARE, MISSED, {9: 0})
     del run.tensors[SCORES]
     assert judge(run, ClassImbalance())
     assert judge(run, Confusion()) == []
@@ -146,12 +207,13 @@ def test_labels_alone_are_enough_for_counts():
 
 def test_labels_and_predictions_may_be_named():
     named = ClassImbalance(labels_regex="Loss_input_1", predictions_regex="_input_0")
-    assert judge(run_of(RARE), named) == judge(run_of(RARE), ClassImbalance())
-    assert judge(run_of(RARE), ClassImbalance(labels_regex="nothing")) == []
+    run = run_of(RARE, MISSED, {9: 0})
+    assert judge(run, named) == judge(run, ClassImbalance()) != []
+    assert judge(run, ClassImbalance(labels_regex="nothing")) == []
 
 
 def test_tokens_of_a_language_model_are_no_classes():
-    run = run_of(RARE)
+    run = run_of(RARE, MISSED, {9: 0})
     for module, n_findings in (("Embedding", 0), ("Linear", 1)):
         rows = ParameterFacts(
             shape=(10, 8), dtype="float32", requires_grad=True, module=module
@@ -188,7 +250,7 @@ def test_with_two_classes_there_is_nothing_to_compare_with():
 
 
 def test_evaluation_is_judged_by_itself():
-    run = run_of(RARE, mode=ModeKeys.EVAL)
+    run = run_of(RARE, MISSED, {9: 0}, mode=ModeKeys.EVAL)
     (finding,) = judge(run, ClassImbalance())
     assert finding.mode is ModeKeys.EVAL
 
@@ -210,7 +272,7 @@ def test_the_cut_into_windows_changes_nothing(rule: ClassImbalance, step: int):
 
 
 def test_steps_with_losses_are_not_counted():
-    run = run_of(RARE)
+    run = run_of(RARE, MISSED, {9: 0})
     for step in run.steps:
         mode, complete, _, skipped, wall = run.steps[step]
         run.steps[step] = (mode, complete, False, skipped, wall)
@@ -257,9 +319,12 @@ def calls(of_first: list[float], of_second: list[float]) -> FakeRun:
         for call, labels in (("", of_first), ("@2", of_second)):
             names = [f"BCEWithLogitsLoss_input_{i}{call}" for i in (0, 1)]
             given = np.array(labels * BATCH, np.float32)
-            run.step(step, dict.fromkeys(names, given))
-            for name in names:
-                run.value(step, name, given)
+            # Of rare ones, none is recognized.
+            scores = given if given.mean() > 0.2 else np.zeros_like(given)
+            both = dict(zip(names, (scores, given), strict=True))
+            run.step(step, both)
+            for name, values in both.items():
+                run.value(step, name, values)
     return run
 
 
