@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tdbg.config.needs import Needs
 from tdbg.modes import ModeKeys
 from tdbg.rules.builtin.data.classifier_batches import PairBatches, pairs_of
-from tdbg.rules.columns import median, median_and_deviation
+from tdbg.rules.columns import MAD_TO_DEVIATION, median, median_and_deviation
 from tdbg.rules.rule import Rule
 from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
 from tdbg.rules.window import (
@@ -318,8 +318,6 @@ class Passes:
         return sum(right for right, _ in found) / n if n else math.nan
 
 
-# Ratio of the standard deviation and the median distance from 0 of a normal sample.
-NORMAL_SPREAD = 1.4826
 # Standard errors by which a loss must have risen.
 SURE = 3.0
 # Batches of a pass that tell how much their losses differ.
@@ -339,7 +337,7 @@ def _jitter(series: Floats) -> float:
     if len(series) < 4:
         return 0.0
     bends = np.sort(np.abs(np.diff(series, n=2)))
-    return float(bends[(len(bends) - 1) // 2]) * NORMAL_SPREAD / math.sqrt(6.0)
+    return float(bends[(len(bends) - 1) // 2]) * MAD_TO_DEVIATION / math.sqrt(6.0)
 
 
 def judge_passes(
