@@ -19,7 +19,7 @@ from tdbg.config.kinds import NORMS, Kind
 from tdbg.rules.window import Table
 from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 
-__all__ = ["NewLayer", "new_last_layer", "untrained"]
+__all__ = ["NewLayer", "new_last_layer", "new_weights", "untrained"]
 
 # Largest relative distance of the largest number from the bound of its distribution,
 # and of the root mean square from the deviation.
@@ -40,6 +40,8 @@ _NORMAL_ROUNDNESS, _FLAT_ROUNDNESS = 0.7979, 0.8660
 # about the cut.
 _CUT_TOLERANCE = 0.02
 _LARGEST_TOLERANCE = 0.25
+# Standard errors within which a mean or a deviation is that of a distribution.
+_SIGNIFICANT = 3.0
 
 
 def untrained(table: Table, model_info: ModelInfo, names: Sequence[str]) -> list[str]:
@@ -83,6 +85,49 @@ def untrained(table: Table, model_info: ModelInfo, names: Sequence[str]) -> list
         return scales if len(scales) >= ENOUGH_SCALES else []
     found = {*drawn, *scales} if drawn else set()
     return [name for name in names if name in found]
+
+
+def new_weights(table: Table, model_info: ModelInfo, names: Sequence[str]) -> list[str]:
+    """Return those of these weights that are surely as they were made, each by itself.
+
+    A matrix fits a distribution with a bound, or a normal one with a deviation of 1, or
+    has the shape of a normal or uniform one beside a bias that is exactly zero.  The
+    scale of a normalization is exactly 1.
+
+    Args:
+        table: Has the first row of each weight and bias.
+        model_info: What is known of the model.
+        names: Of parameters.
+    """
+    index = {name: i for i, name in enumerate(table.names)}
+    first = {
+        name: int(rows[0])
+        for name in names
+        if (i := index.get(name)) is not None
+        and len(rows := np.flatnonzero(table.known[i] & (table.ordinal[i] == 1)))
+    }
+    zero = {
+        owner_of(name)
+        for name, j in first.items()
+        if table.roles[index[name]] == "bias" and table["l2"][index[name], j] == 0
+    }
+    result = []
+    for name, j in first.items():
+        i, parameter = index[name], model_info.parameters[name]
+        if table.roles[i] != "weight":
+            continue
+        if _is_judged(parameter):
+            is_new = (
+                _is_drawn(table, i, j, model_info, parameter)
+                or _is_standard_normal(table, i, j)
+                or (owner_of(name) in zero and _has_shape_of_drawn(table, i, j))
+            )
+        else:
+            is_new = model_info.kind_of_leaf(parameter.module) in NORMS
+            is_new &= table["min"][i, j] == table["max"][i, j] == 1.0
+        if is_new:
+            result.append(name)
+    return result
 
 
 class NewLayer(NamedTuple):
@@ -161,6 +206,17 @@ def _has_shape_of_drawn(table: Table, i: int, j: int) -> bool:
     roundness = float(table["l1"][i, j]) / count / root
     off = min(abs(roundness - each) for each in (_NORMAL_ROUNDNESS, _FLAT_ROUNDNESS))
     return off <= max(_CUT_TOLERANCE, 1.0 / math.sqrt(count))
+
+
+def _is_standard_normal(table: Table, i: int, j: int) -> bool:
+    """Return whether a row is that of ``torch.randn``, as embeddings are drawn."""
+    count = float(table["count"][i, j])
+    root = float(table["l2"][i, j]) / math.sqrt(count)
+    is_one = abs(root - 1.0) <= _SIGNIFICANT / math.sqrt(2.0 * count)
+    is_centered = abs(float(table["mean"][i, j])) <= _SIGNIFICANT / math.sqrt(count)
+    roundness = float(table["l1"][i, j]) / count / root if root else 0.0
+    off = abs(roundness - _NORMAL_ROUNDNESS)
+    return is_one and is_centered and off <= max(_CUT_TOLERANCE, 1 / math.sqrt(count))
 
 
 def _is_judged(parameter: ParameterFacts) -> bool:

@@ -13,6 +13,7 @@ from tdbg.config.quantities import join_names, lowered, plural
 from tdbg.rules.builtin.weights.first_weights import (
     NewLayer,
     new_last_layer,
+    new_weights,
     untrained,
 )
 from tdbg.rules.builtin.weights.model_info_rule import (
@@ -45,7 +46,11 @@ SOON = 100
 class NotInOptimizer(ModelInfoRule):
     """Report parameters that get gradients but are in no optimizer.
 
-    The rule also reports frozen layers that have never learned anything.
+    The finding is a warning only if something shows that they were meant to learn: they
+    are as they were drawn, the program has unfrozen them, or an optimizer has the other
+    parameters of their layers.  What the program changes without an optimizer (master
+    weights, a step by hand) is not reported.  The rule also reports frozen layers that
+    have never learned anything.
 
     Args:
         patience: Recorded steps that must have passed: the hook may not know an
@@ -70,9 +75,10 @@ class NotInOptimizer(ModelInfoRule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of gradients, and the first row of weights and biases."""
-        weights = Needs(collections=frozenset({"weights", "biases"}), first_steps=1)
-        return *with_beginning(Needs(collections=frozenset({"gradients"}))), weights
+        """Rows of gradients and weights, and the first row of biases."""
+        moving = Needs(collections=frozenset({"gradients", "weights"}))
+        biases = Needs(collections=frozenset({"biases"}), first_steps=1)
+        return *with_beginning(moving), biases
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select gradients, weights and biases."""
@@ -106,12 +112,12 @@ class NotInOptimizer(ModelInfoRule):
         decided &= np.array([p is not None for p in known])[:, np.newaxis] & any(held)
         bad = decided & absent[:, np.newaxis]
         left = [n for n, is_absent in zip(names, absent, strict=True) if is_absent]
-        # People unfreeze parameters to train them, and freeze layers to keep what these
-        # have learned.
-        on_purpose = (
-            _only_last_layers(held)
-            and not any(name in thawed for name in left)
-            and not untrained(whole, model_info, left)
+        if bad.any():
+            bad &= ~_moved_by_program(whole, names)[:, steps]
+        on_purpose = not (
+            any(name in thawed for name in left)
+            or _forgotten_mates(model_info, left)
+            or _meant_to_learn(whole, model_info, left, held)
         )
         yield evaluate_first(
             table,
@@ -134,7 +140,9 @@ class NotInOptimizer(ModelInfoRule):
         frozen = [
             name
             for name, p in parameters.items()
-            if not p.requires_grad or p.optimizer is None
+            # What gets a gradient is judged above.
+            if not p.requires_grad
+            or (p.optimizer is None and GRADIENT + name not in table.names)
         ]
         trained = parameters.keys() - frozen
         found = _never_learned(table, model_info, frozen, trained)
@@ -212,8 +220,9 @@ class NotInOptimizer(ModelInfoRule):
             value=float(len(found)),
             threshold=0.0,
             advice=lambda words: (
-                "The optimizer trains only the last layers. If you want that, "
-                f"{words.freezing} to save most of the backward pass."
+                "If you want to leave them as they are, "
+                f"{words.freezing} to save part of the backward pass. If not: "
+                f"{lowered(words.adding_parameters)}"
                 if on_purpose
                 else words.adding_parameters
             ),
@@ -257,6 +266,51 @@ def _only_last_layers(held: Sequence[bool]) -> bool:
         return False
     first = held.index(True)
     return all(held[first:]) and 0 < len(held) - first < first
+
+
+def _moved_by_program(table: Table, names: Sequence[str]) -> Bools:
+    """Find, names x steps, parameters that differ from their first row by then.
+
+    No optimizer has them, so the program itself updates them.  A bias has one row, and
+    moves if a weight of its layer does.
+    """
+    index = {name: i for i, name in enumerate(table.names)}
+    result = np.zeros((len(names), len(table.steps)), dtype=bool)
+    for k, name in enumerate(names):
+        i = index.get(name)
+        if i is None:
+            continue
+        for j in np.flatnonzero(table.ordinal[i] == 1)[:1].tolist():
+            differs = np.zeros(len(table.steps), dtype=bool)
+            for field in ("l2", "mean", "min", "max"):
+                row = table[field][i]
+                differs |= row != row[j]
+            result[k] = np.logical_or.accumulate(differs & table.known[i])
+    owners = [owner_of(name) for name in names]
+    for k, name in enumerate(names):
+        if name in index and table.roles[index[name]] == "bias":
+            mates = [i for i, owner in enumerate(owners) if owner == owners[k]]
+            result[k] = result[mates].any(axis=0)
+    return result
+
+
+def _forgotten_mates(model_info: ModelInfo, left: Sequence[str]) -> bool:
+    """Return whether an optimizer has the matrix of a layer, and not its bias."""
+    trained = {
+        owner_of(name)
+        for name, p in model_info.parameters.items()
+        if p.optimizer is not None and len(p.shape) > 1
+    }
+    vectors = [name for name in left if len(model_info.parameters[name].shape) == 1]
+    return any(owner_of(name) in trained for name in vectors)
+
+
+def _meant_to_learn(
+    table: Table, model_info: ModelInfo, left: Sequence[str], held: Sequence[bool]
+) -> bool:
+    """Return whether parameters are as they were drawn, and no random features."""
+    new = new_weights(table, model_info, left)
+    return len(new) >= SEVERAL or bool(new and not _only_last_layers(held))
 
 
 def _is_of(name: str, found: Sequence[str]) -> bool:
