@@ -37,7 +37,8 @@ class ExplodingTensor(TensorRule):
 
     A tensor that is not finite soon spoils all that depend on it.  The rule reports
     only the first one, with its place and the number of others, and reports again
-    after all tensors have been finite.
+    after all tensors have been finite.  Where a loss of the step is finite, and so is
+    all but inputs and outputs, the finding is an info: the model handles these values.
 
     Args:
         only_nan: Report NaN only.
@@ -47,7 +48,7 @@ class ExplodingTensor(TensorRule):
         ConfigurationError: If a parameter is not of its kind.
     """
 
-    severities = (Severity.ERROR,)
+    severities = (Severity.INFO, Severity.ERROR)
     stage = Stage.NUMBERS
 
     only_nan: bool = False
@@ -83,22 +84,26 @@ class ExplodingTensor(TensorRule):
             yield self._judge(table, window)
 
     def _judge(self, table: Table, window: Window) -> Evaluation:
-        bad = self._bad(table)
+        every = self._bad(table)
+        harmless = every & _have_done_no_harm(table, every)[np.newaxis, :]
+        bad = every & ~harmless
         severities = np.zeros(bad.shape, dtype=np.int8)
-        if bad.any():
-            already = held_before(bad, table.known).any(axis=0)
-            begins = np.flatnonzero(bad.any(axis=0) & ~already)
-            # The weights of a step exist before its forward pass.
-            order = np.array([role not in STATE_ROLES for role in table.roles])
-            by_time = np.argsort(order, kind="stable")
-            first = by_time[np.argmax(bad[by_time][:, begins], axis=0)]
-            severities[first, begins] = Severity.ERROR
+        for found, severity in (
+            (harmless, Severity.INFO),
+            (bad, Severity.ERROR),
+        ):
+            if found.any():
+                first, begins = _first(table, found)
+                severities[first, begins] = severity
 
         def describe(i: int, j: int) -> Description:
+            if harmless[i, j]:
+                return self._describe_harmless(table, window, i, j)
             return self._describe(table, window, i, j, np.flatnonzero(bad[:, j]))
 
         # The first tensor may be finite again while those that it spoiled are not.
-        decided = (severities > 0) | ~np.logical_or.reduce(bad, axis=0)
+        decided = (severities > 0) | ~every
+        decided &= (severities > 0) | ~np.logical_or.reduce(bad, axis=0)
         return table.judge(severities, describe, decided)
 
     def _bad(self, table: Table) -> NDArray[np.bool_]:
@@ -124,6 +129,28 @@ class ExplodingTensor(TensorRule):
             bad |= minus & np.logical_or.reduce(bad, axis=0)
         return bad
 
+    def _describe_harmless(
+        self, table: Table, window: Window, i: int, j: int
+    ) -> Description:
+        fix = (
+            "look for a division by zero, log or sqrt in this module."
+            if table.roles[i] == "output"
+            else "leave out or repair these samples."
+        )
+        return Description(
+            message=(
+                f"This {_place(table, window, i, j)} is not finite: "
+                f"{_counted(table, i, j)}. The loss of this step is finite."
+            ),
+            value=float(sum(table[field][i, j] for field in NOT_FINITE_COUNTS)),
+            threshold=0.0,
+            evidence=Evidence("abs_max"),
+            advice=(
+                "If the model replaces or masks these values, do nothing. Otherwise, "
+                f"{fix}"
+            ),
+        )
+
     def _describe(
         self,
         table: Table,
@@ -133,15 +160,12 @@ class ExplodingTensor(TensorRule):
         bad: NDArray[np.intp],
     ) -> Description:
         name, step = table.names[i], int(table.steps[j])
-        model_info = window.model_info_at(step)
-        owner = None if model_info is None else model_info.module_of(name)
-        of = f" of a {owner}" if owner else ""
         rest = [table.names[k] for k in bad if k != i]
         besides = f" It spread to {join_names(rest)}." if rest else ""
         n_bad = sum(table[field][i, j] for field in NOT_FINITE_COUNTS)
         found = Description(
             message=(
-                f"This {table.roles[i].replace('_', ' ')}{of} is the first tensor that "
+                f"This {_place(table, window, i, j)} is the first tensor that "
                 f"is not finite{_where(table, window, name, step)}: "
                 f"{_counted(table, i, j)}.{besides}"
             ),
@@ -150,6 +174,32 @@ class ExplodingTensor(TensorRule):
             evidence=Evidence("abs_max"),
         )
         return explained(window, table, i, j, found)
+
+
+def _have_done_no_harm(table: Table, bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Find the steps with a loss at which only inputs and outputs are not finite."""
+    losses = np.array([role == "loss" for role in table.roles], dtype=bool)
+    inner = np.array([role in ACTIVATIONS for role in table.roles], dtype=bool)
+    has_loss = (table.known[losses] & (table.not_finite[losses] == 0)).any(axis=0)
+    return np.asarray(has_loss & ~bad[~inner].any(axis=0))
+
+
+def _first(table: Table, bad: NDArray[np.bool_]) -> tuple[NDArray[np.intp], ...]:
+    """Return the first tensor, and the column, wherever tensors stop being finite."""
+    already = held_before(bad, table.known).any(axis=0)
+    begins = np.flatnonzero(bad.any(axis=0) & ~already)
+    # The weights of a step exist before its forward pass.
+    order = np.array([role not in STATE_ROLES for role in table.roles])
+    by_time = np.argsort(order, kind="stable")
+    return by_time[np.argmax(bad[by_time][:, begins], axis=0)], begins
+
+
+def _place(table: Table, window: Window, i: int, j: int) -> str:
+    """``output of a Linear``."""
+    model_info = window.model_info_at(int(table.steps[j]))
+    owner = None if model_info is None else model_info.module_of(table.names[i])
+    of = f" of a {owner}" if owner else ""
+    return f"{table.roles[i].replace('_', ' ')}{of}"
 
 
 def _counted(table: Table, i: int, j: int) -> str:

@@ -125,6 +125,31 @@ def test_only_nan_ignores_infinities():
     assert finding.tensor == "1_output_0"
 
 
+def test_what_a_finite_loss_shows_to_be_handled_is_a_note():
+    """Missing measurements that the model fills, and what comes true later."""
+    run = FakeRun(every=10)
+    for step in range(6):
+        loss = NAN if step == 4 else 1.0
+        rows = {"M_input_0": [NAN, 1.0], "0_output_0": [loss], "Loss_output_0": [loss]}
+        run.step(step, rows | {"gradient/0.weight": [1.0]})
+    note, error = judge(run, ExplodingTensor())
+    assert (note.tensor, note.step, note.severity) == ("M_input_0", 0, Severity.INFO)
+    assert note.message == (
+        "This input is not finite: 1 NaN among 2 elements. The loss of this step "
+        "is finite."
+    )
+    assert "replaces or masks" in note.advice
+    assert (error.tensor, error.step, error.phase) == ("M_input_0", 4, "worse")
+    assert error.severity is Severity.ERROR
+
+
+@pytest.mark.parametrize("harm", ["gradient/0.weight", "0.weight"])
+def test_a_finite_loss_excuses_no_gradient_and_no_weight(harm: str):
+    rows = {"M_input_0": [NAN, 1.0], "Loss_output_0": [1.0], harm: [NAN]}
+    (finding,) = judge(one_step(rows), ExplodingTensor())
+    assert finding.severity is Severity.ERROR
+
+
 def test_masks_of_minus_infinity_as_inputs_are_no_fault():
     run = one_step({"a_input_0": [-INF, 0.0], "b_input_0": [INF], "a_output_0": [-INF]})
     (finding,) = judge(run, ExplodingTensor())
