@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.kinds import Kind
 from tdbg.config.needs import Needs, with_beginning
-from tdbg.config.quantities import percent
+from tdbg.config.quantities import number, percent
 from tdbg.modes import TRAINING
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
@@ -52,12 +52,22 @@ ROUNDING = 1e-12
 # Two classes may alternate on purpose (real and fake, source and target); in sorted
 # data, a class stays for this share of all batches.
 STAYS = 0.7
+# The order does harm if the loss exceeds that of a guess by this factor when the class
+# changes, at the median of at least so many changes; where the classes come in the
+# order of their numbers, any excess and fewer changes are enough.
+HARM, HARM_IN_ORDER = 1.25, 1.0
+MIN_CHANGES, MIN_CHANGES_IN_ORDER = 3, 2
+# Means of labels that are further apart are those of other classes.
+CHANGED = 0.5
 
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnshuffledData(Rule):
     """Report classifiers whose batches come in the order of their classes.
+
+    The finding is a warning if the order does harm: whenever the class changes, the
+    loss is higher than that of a guess, since the model has forgotten this class.
 
     Args:
         between_percent: Batches are not random if at least this percentage of the
@@ -67,7 +77,7 @@ class UnshuffledData(Rule):
         ConfigurationError: If a parameter is out of its range.
     """
 
-    severities = (Severity.WARNING,)
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
 
     between_percent: float = 50.0
@@ -77,9 +87,10 @@ class UnshuffledData(Rule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of labels, and how many samples the model is given."""
+        """Rows of labels and losses, and how many samples the model is given."""
         return (
             *with_beginning(Needs(collections=frozenset({"labels"}))),
+            Needs(collections=frozenset({"losses"})),
             Needs(collections=frozenset({"model_inputs"}), first_steps=1),
         )
 
@@ -95,7 +106,7 @@ class UnshuffledData(Rule):
 
     @property
     def head_rows(self) -> int:
-        """The first batches."""
+        """The first batches, and losses."""
         return BATCHES
 
     def inapplicable(self, training: TrainingFacts) -> str:
@@ -105,8 +116,8 @@ class UnshuffledData(Rule):
         return Rule.inapplicable(self, training)
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select labels, and inputs of the model, which show the number of samples."""
-        return tensor.role in ("label", "model_input")
+        """Select labels, losses, and inputs of the model, which count samples."""
+        return tensor.role in ("label", "loss", "model_input")
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge the labels of each classifier."""
@@ -126,6 +137,7 @@ class UnshuffledData(Rule):
         per_sample = _labels_of_a_sample(table, i)
         severities = np.full(len(table.steps) - table.start, UNKNOWN, dtype=np.int8)
         between = np.full(len(table.steps), np.nan)
+        peaks = np.full(len(table.steps), np.nan)
         for at, j in enumerate(rows.tolist()):
             # A single later batch adds little.
             is_due = table.ordinal[i, j] <= BATCHES or table.ordinal[i, j] % EVERY == 0
@@ -136,20 +148,49 @@ class UnshuffledData(Rule):
             parts = _parts(table["count"][i, batches] / per_sample)
             if len(parts) >= MIN_BATCHES:
                 between[j] = _between(table, i, batches, parts)
-                is_bad = 100.0 * between[j] >= self.between_percent
-                severities[j - table.start] = Severity.WARNING if is_bad else OK
-        return table.judge_one(
-            table.names[i],
-            severities,
-            lambda j: self._describe(100.0 * float(between[j + table.start])),
-        )
+                if 100.0 * between[j] < self.between_percent:
+                    severities[j - table.start] = OK
+                    continue
+                guess = _loss_of_a_guess(table, i, batches)
+                is_sorted = _come_in_order(table, i, batches)
+                peaks[j] = _loss_at_changes(table, i, batches, is_sorted)
+                harms = peaks[j] > (HARM_IN_ORDER if is_sorted else HARM) * guess
+                severities[j - table.start] = (
+                    Severity.WARNING if harms else Severity.INFO
+                )
 
-    def _describe(self, share: float) -> Description:
+        def describe(j: int) -> Description:
+            at = j + table.start
+            harms = severities[j] == Severity.WARNING
+            return self._describe(
+                100.0 * float(between[at]), float(peaks[at]) if harms else None
+            )
+
+        return table.judge_one(table.names[i], severities, describe)
+
+    def _describe(self, share: float, peak: float | None) -> Description:
+        if peak is None:
+            return Description(
+                message=(
+                    f"Batches have few of the classes each: {percent(share)} of the "
+                    "labels' variance is between batches. The loss shows no harm: when "
+                    "the classes change, it does not exceed that of a guess."
+                ),
+                value=share,
+                threshold=self.between_percent,
+                since=0,
+                advice=lambda words: (
+                    "If the order is meant (a stream, a curriculum, one task a batch), "
+                    f"do nothing. Otherwise, shuffle the training data "
+                    f"({words.shuffling}, or permute all samples in each epoch)."
+                ),
+            )
         return Description(
             message=(
                 f"The data is not shuffled: {percent(share)} of the labels' variance "
                 "is between batches, throughout the training. Each batch has only a "
-                "few of the classes, and the next batches have the same ones."
+                "few of the classes. When the classes change, the loss rises to "
+                f"{number(peak, 3)}, which is more than that of a guess."
             ),
             value=share,
             threshold=self.between_percent,
@@ -160,6 +201,72 @@ class UnshuffledData(Rule):
                 "learns the next."
             ),
         )
+
+
+def _loss_of_a_guess(table: Table, i: int, batches: Ints) -> float:
+    """Return the loss of a model that knows nothing; NaN without losses.
+
+    It is the cross-entropy of equal chances for all classes so far or, before all of
+    them have come, the first loss.
+    """
+    at = _loss_of(table, i)
+    if at is None:
+        return math.nan
+    lowest, highest = table["min"][i, batches].min(), table["max"][i, batches].max()
+    first = table["mean"][at, table.known[at] & (table.ordinal[at] == 1)]
+    return max([math.log(float(highest - lowest) + 1.0), *map(float, first)])
+
+
+def _loss_of(table: Table, i: int) -> int | None:
+    """Return the row of the loss that is given these labels."""
+    name = table.names[i].removesuffix("_input_1") + "_output_0"
+    return table.names.index(name) if name in table.names else None
+
+
+def _changes(table: Table, i: int, rows: Ints) -> tuple[Ints, Floats]:
+    """Return after which of these batches the classes change, and by how much.
+
+    Batches that are not close, as the first and the last ones, are of no one change.
+    """
+    steps = np.diff(table.steps[rows])
+    by = np.diff(table["mean"][i, rows])
+    at = np.flatnonzero((np.abs(by) >= CHANGED) & (steps <= 2 * np.median(steps)))
+    return at, by[at]
+
+
+def _come_in_order(table: Table, i: int, rows: Ints) -> bool:
+    """Return whether classes come by their numbers, and again in the next epoch."""
+    at, by = _changes(table, i, rows)
+    means = table["mean"][i, rows]
+    falls = at[by < 0]
+    ends = (means[falls] > means.max() - 1.0) & (means[falls + 1] < means.min() + 1.0)
+    return bool(ends.all()) and int((by > 0).sum()) >= MIN_CHANGES_IN_ORDER
+
+
+def _loss_at_changes(table: Table, i: int, rows: Ints, is_sorted: bool) -> float:
+    """Return the median of the highest losses around changes of the classes.
+
+    The first half of all changes does not count: the model has learned little by then.
+    NaN: there are too few changes, or no losses.
+
+    Args:
+        table: Holds the labels and the loss.
+        i: Row of the labels.
+        rows: Columns of the batches.
+        is_sorted: Whether classes come by their numbers.
+    """
+    at = _loss_of(table, i)
+    if at is None:
+        return math.nan
+    loss = np.where(table.known[at], table["mean"][at], np.nan)
+    peaks = []
+    for k in _changes(table, i, rows)[0].tolist():
+        losses = loss[rows[k] + 1 : rows[k + 1] + 1]
+        if not np.isnan(losses).all():
+            peaks.append(float(np.nanmax(losses)))
+    later = peaks[len(peaks) // 2 :]
+    least = MIN_CHANGES_IN_ORDER if is_sorted else MIN_CHANGES
+    return float(np.median(later)) if len(later) >= least else math.nan
 
 
 def _labels_of_a_sample(table: Table, i: int) -> float:

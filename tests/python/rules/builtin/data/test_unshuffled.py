@@ -21,6 +21,7 @@ from torch_helpers import digits
 
 Labels = NDArray[np.int64]
 SAMPLES, BATCH = 1600, 32
+LOSS = LABELS.replace("input_1", "output_0")
 
 
 def of_shares(*shares: int) -> Labels:
@@ -35,13 +36,25 @@ def shuffled(labels: Labels, seed: int = 0) -> Labels:
     return np.random.default_rng(seed).permutation(labels)
 
 
-def in_batches(labels: Labels, size: int = BATCH, name: str = LABELS) -> FakeRun:
-    """Two epochs of these labels as they lie."""
+def in_batches(
+    labels: Labels, size: int = BATCH, name: str = LABELS, at_changes: float = 5.0
+) -> FakeRun:
+    """Two epochs of these labels as they lie.
+
+    Args:
+        labels: The labels.
+        size: Of a batch.
+        name: Of the labels.
+        at_changes: The loss when the mean of the labels changes; 0.2 otherwise.
+    """
     run = FakeRun()
+    before = np.nan
     for step, batch in enumerate(
         np.array_split(np.tile(labels, 2), 2 * SAMPLES // size)
     ):
-        run.step(step, {name: batch})
+        loss = 0.2 if abs(batch.mean() - before) < 0.5 else at_changes
+        before = batch.mean()
+        run.step(step, {name: batch, LOSS: [loss if step else np.log(10)]})
         run.tensor_of(name).dtype = "int64"
     return run
 
@@ -51,16 +64,58 @@ def in_batches(labels: Labels, size: int = BATCH, name: str = LABELS) -> FakeRun
 )
 def test_sorted_labels_are_named(labels: Labels) -> None:
     run = in_batches(labels)
-    finding, *others = judge(run, UnshuffledData())
+    note, finding, *others = judge(run, UnshuffledData())
     assert (finding.rule, finding.tensor) == ("UnshuffledData", LABELS)
-    assert finding.severity is Severity.WARNING
-    assert finding.step < len(run.steps) / 2, "in the second epoch"
+    assert (note.severity, finding.severity) == (Severity.INFO, Severity.WARNING)
+    assert note.step < len(run.steps) / 2, "in the second epoch"
     assert finding.value is not None
     assert finding.value >= finding.threshold == 50.0
     assert "Each batch has only a few of the classes" in finding.message
+    assert "the loss rises to 5," in finding.message
     assert "shuffle=True" in finding.advice
-    assert judge_in_parts(run, range(0, 100, 7), UnshuffledData())[0] == finding
+    assert judge_in_parts(run, range(0, 100, 7), UnshuffledData())[:2] == [
+        note,
+        finding,
+    ]
     assert not [each for each in others if each.phase != "end"]
+
+
+@pytest.mark.parametrize(
+    ("order", "at_changes", "severity"),
+    [
+        # A stream whose regimes last, one class or task a batch, and the order of
+        # numbers: only the last must be better than a guess, which has log(10).
+        ("stream", 2.8, Severity.INFO),
+        ("stream", 3.0, Severity.WARNING),
+        ("tasks", 2.8, Severity.INFO),
+        ("tasks", 3.0, Severity.WARNING),
+        ("sorted", 2.2, Severity.INFO),
+        ("sorted", 2.4, Severity.WARNING),
+    ],
+)
+def test_order_is_a_fault_where_the_loss_shows_its_harm(
+    order: str, at_changes: float, severity: Severity
+) -> None:
+    random = np.random.default_rng(0)
+    of_batch = random.integers(0, 10, SAMPLES // BATCH)
+    if order == "stream":
+        of_batch = np.repeat(random.permutation(10), SAMPLES // BATCH // 10)
+    labels = TEN if order == "sorted" else np.repeat(of_batch, BATCH)
+    found = judge(in_batches(labels, at_changes=at_changes), UnshuffledData())
+    assert max(each.severity for each in found) is severity
+    if severity is Severity.INFO:
+        assert "one task a batch" in found[0].advice
+
+
+def test_without_a_loss_its_harm_is_not_known() -> None:
+    run = in_batches(TEN)
+    other = FakeRun()
+    for step, tensors in enumerate(np.array_split(np.tile(TEN, 2), 100)):
+        other.step(step, {LABELS: tensors})
+        other.tensor_of(LABELS).dtype = "int64"
+    (finding,) = judge(other, UnshuffledData())
+    assert finding.severity is Severity.INFO
+    assert len(judge(run, UnshuffledData())) == 2
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -196,3 +251,4 @@ def test_of_real_data_only_what_is_not_shuffled_is_named(
                 optimizer.step()
     found = tdbg.rules.check(run_dir, UnshuffledData(), record=False).findings
     assert [each.tensor for each in found] == [LABELS] * n_findings
+    assert [each.severity for each in found[-1:]] == [Severity.WARNING][:n_findings]
