@@ -113,7 +113,7 @@ class NotInOptimizer(ModelInfoRule):
         bad = decided & absent[:, np.newaxis]
         left = [n for n, is_absent in zip(names, absent, strict=True) if is_absent]
         if bad.any():
-            bad &= ~_moved_by_program(whole, names)[:, steps]
+            bad &= ~_moved_by_program(whole, names, left)[:, steps]
         on_purpose = not (
             any(name in thawed for name in left)
             or _forgotten_mates(model_info, left)
@@ -268,11 +268,13 @@ def _only_last_layers(held: Sequence[bool]) -> bool:
     return all(held[first:]) and 0 < len(held) - first < first
 
 
-def _moved_by_program(table: Table, names: Sequence[str]) -> Bools:
+def _moved_by_program(
+    table: Table, names: Sequence[str], left: Collection[str]
+) -> Bools:
     """Find, names x steps, parameters that differ from their first row by then.
 
-    No optimizer has them, so the program itself updates them.  A bias has one row, and
-    moves if a weight of its layer does.
+    No optimizer has those that are *left*, so the program itself updates them.  A bias
+    has one row, and moves if a weight of its layer that is left does.
     """
     index = {name: i for i, name in enumerate(table.names)}
     result = np.zeros((len(names), len(table.steps)), dtype=bool)
@@ -286,9 +288,10 @@ def _moved_by_program(table: Table, names: Sequence[str]) -> Bools:
                 row = table[field][i]
                 differs |= row != row[j]
             result[k] = np.logical_or.accumulate(differs & table.known[i])
-    owners = [owner_of(name) for name in names]
+    owners = [owner_of(name) if name in left else None for name in names]
     for k, name in enumerate(names):
-        if name in index and table.roles[index[name]] == "bias":
+        is_bias = name in index and table.roles[index[name]] == "bias"
+        if is_bias and owners[k] is not None:
             mates = [i for i, owner in enumerate(owners) if owner == owners[k]]
             result[k] = result[mates].any(axis=0)
     return result

@@ -375,3 +375,58 @@ def test_later_weights_are_not_looked_at():
     for step in range(1, 6):
         run.step(step, {"a.weight": [9.0] * 576})
     assert len(judge(run, NotInOptimizer())) == 1
+
+
+# ---- parameters with gradients that no optimizer has -----------------------------
+
+
+def left_out(
+    run_dir: Path, model: nn.Sequential, learning: list[nn.Parameter], by_hand: float
+) -> list[Finding]:
+    """What is said if the others are moved by hand, at this rate."""
+    rule, optimizer = NotInOptimizer(), torch.optim.SGD(learning, 0.01)
+    others = [p for p in model.parameters() if all(p is not q for q in learning)]
+    with td.Hook(run_dir, rules=[rule]) as hook:
+        hook.register_module(model)
+        for _ in range(20):
+            model.zero_grad()
+            model(torch.randn(16, 24)).square().mean().backward()
+            optimizer.step()
+            with torch.no_grad():
+                for each in others:
+                    if each.grad is not None and by_hand:
+                        each.sub_(by_hand * each.grad)
+    return list(tdbg.rules.check(run_dir, rules=[rule]).findings)
+
+
+@pytest.mark.parametrize("by_hand", [0.0, 0.01], ids=["left", "by hand"])
+def test_what_the_program_updates_itself_is_not_left_out(
+    by_hand: float, tmp_path: Path
+):
+    """Sabotaged: without a look at later rows, both are reported."""
+    model = network(3)
+    found = left_out(tmp_path, model, list(model[:4].parameters()), by_hand)
+    expected = [] if by_hand else [Severity.WARNING]
+    assert [each.severity for each in found] == expected
+
+
+@pytest.mark.parametrize("held", ["weight", "bias"])
+def test_biases_are_forgotten_and_weights_left_out(held: str, tmp_path: Path):
+    """The groups with and without decay, of which the second was never made."""
+    model = network(3)
+    learn(model, 200)
+    chosen = [p for name, p in model.named_parameters() if name.endswith(held)]
+    (finding,) = left_out(tmp_path, model, chosen, 0.0)
+    is_forgotten = held == "weight"
+    assert finding.severity is (Severity.WARNING if is_forgotten else Severity.INFO)
+    assert ("leave them as they are" in finding.advice) is not is_forgotten
+
+
+@pytest.mark.parametrize(("scale", "is_new"), [(1.0, True), (1.3, False)])
+def test_what_randn_draws_is_new(scale: float, is_new: bool, tmp_path: Path):
+    model = learn(network(2), 100)
+    with torch.no_grad():
+        model[0].weight.copy_(scale * torch.randn(24, 24))
+    chosen = [p for p in model.parameters() if p is not model[0].weight]
+    (finding,) = left_out(tmp_path, model, chosen, 0.0)
+    assert finding.severity is (Severity.WARNING if is_new else Severity.INFO)
