@@ -112,12 +112,9 @@ class NotInOptimizer(ModelInfoRule):
         decided &= np.array([p is not None for p in known])[:, np.newaxis] & any(held)
         bad = decided & absent[:, np.newaxis]
         left = [n for n, is_absent in zip(names, absent, strict=True) if is_absent]
-        if bad.any():
-            bad &= ~_moved_by_program(whole, names, left)[:, steps]
+        bad &= ~_moved_by_program(whole, names, left)[:, steps]
         on_purpose = not (
-            any(name in thawed for name in left)
-            or _forgotten_mates(model_info, left)
-            or _meant_to_learn(whole, model_info, left, held)
+            thawed.keys() & {*left} or _meant_to_learn(whole, model_info, left, held)
         )
         yield evaluate_first(
             table,
@@ -311,7 +308,9 @@ def _forgotten_mates(model_info: ModelInfo, left: Sequence[str]) -> bool:
 def _meant_to_learn(
     table: Table, model_info: ModelInfo, left: Sequence[str], held: Sequence[bool]
 ) -> bool:
-    """Return whether parameters are as they were drawn, and no random features."""
+    """Return whether parameters are forgotten biases, or new and no features."""
+    if _forgotten_mates(model_info, left):
+        return True
     new = new_weights(table, model_info, left)
     return len(new) >= SEVERAL or bool(new and not _only_last_layers(held))
 
