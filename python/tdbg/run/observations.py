@@ -34,6 +34,8 @@ class Fault(enum.StrEnum):
     SHARED_BY_OPTIMIZERS = "shared_by_optimizers"
     # An optimizer uses gradients of a loss that trains the parameters of another one.
     GRADIENTS_OF_ANOTHER_LOSS = "gradients_of_another_loss"
+    # New optimizers of the same kind take the place of each other, and know nothing.
+    OPTIMIZER_MADE_ANEW = "optimizer_made_anew"
     # An optimizer whose parameters have gradients does not step, while others do.
     OPTIMIZER_NEVER_STEPS = "optimizer_never_steps"
     # A condition that the author of the training gave does not hold.
@@ -87,6 +89,10 @@ class Fault(enum.StrEnum):
     # Its warm-up is longer than all of it, or than the training.
     WARM_UP_TOO_LONG = "warm_up_too_long"
     WARM_UP_NOT_OVER = "warm_up_not_over"
+    # It steps, and the optimizer that it belongs to does not, while another one does;
+    # it sets the rate, and another one that steps, too, overwrites that.
+    SCHEDULE_OF_ANOTHER = "schedule_of_another"
+    SCHEDULE_OVERWRITTEN = "schedule_overwritten"
     # It waits for a metric to fall that rises as the model gets better, or the reverse.
     PLATEAU_WRONG_WAY = "plateau_wrong_way"
     # Of a training that goes on, the optimizer has no state, or the schedule none.
@@ -143,6 +149,8 @@ class Fault(enum.StrEnum):
     WEIGHTS_BY_REFERENCE = "weights_by_reference"
     STATISTICS_LEFT_BEHIND = "statistics_left_behind"
     AVERAGE_NEVER_MOVES = "average_never_moves"
+    # An average of several models that evaluates with the statistics of the last one.
+    AVERAGE_NEVER_FED = "average_never_fed"
     TARGET_NEVER_MOVES = "target_never_moves"
 
     # Models whose answers another one learns: one in evaluation mode is trained; a

@@ -42,18 +42,18 @@ ONLY_PYTORCH = {
     "weights/dropout_in_evaluation.py": ("DropoutInEvaluation", "dropping"),
     "weights/eval_mode.py": ("TrainedInEvalMode", "evaluating"),
     "weights/model_copies.py": (
-        "_of_reference _of_statistics _of_average _of_target",
+        "_of_reference _of_statistics _of_average _of_mean _of_target",
         "STATISTICS_LEFT_BEHIND",
     ),
     "weights/optimizer_misuse.py": (
-        "_decayed _shared _filled _never_steps",
+        "_decayed _shared _filled _never_steps _made_anew",
         "GRADIENTS_OF_ANOTHER_LOSS",
     ),
     "weights/resumption_misuse.py": ("_optimizer _schedule", "OPTIMIZER_BEGINS_ANEW"),
     "weights/schedule_misuse.py": (
         (
             "_too_often _in_epochs _in_micro_batches _for_all_ranks "
-            "_warm_up_too_long _warm_up_not_over _wrong_way"
+            "_warm_up_too_long _warm_up_not_over _wrong_way _of_another _overwritten"
         ),
         "SCHEDULE_TOO_OFTEN",
     ),

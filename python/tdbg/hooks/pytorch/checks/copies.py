@@ -23,6 +23,7 @@ import torch
 from torch import compiler, nn
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statistics_of
@@ -45,6 +46,8 @@ _MOST_INPUTS, _MOST_ELEMENTS = 60, 4096
 _RARER = 1.1
 # Steps of training after which a copy that never moved is said to be one.
 _LEAST_STEPS, _SURELY = 200, 25_000
+# Models of an average that is none of them.
+_LEAST_AVERAGED = 2
 # Share of the steps at which it must have been looked at.
 _LATE = 0.8
 # What programs call an average of weights.
@@ -62,6 +65,8 @@ class _Copy:
     Attributes:
         name: The class of the module.
         inputs: What it and the original were called with in training.
+        average: What averages models in it, and gives it the buffers of the last one.
+        is_fed: Whether it was called in training mode.
         is_unmoved: Whether its weights were those of the beginning at the last look.
         looked: The number of steps at the last look.
     """
@@ -77,6 +82,8 @@ class _Copy:
         ]
         self.inputs: tuple[set[int], set[int]] = set(), set()
         self.n_inputs = 0
+        self.average: weakref.ref[AveragedModel] | None = None
+        self.is_fed = False
         self.is_unmoved = True
         self.looked = 0
 
@@ -96,6 +103,11 @@ class _Copy:
         self.is_unmoved = self._written == _times_written(module) and torch.equal(
             self._first, _weights_of(module)
         )
+
+    def has_moved_at(self, n_steps: int) -> bool:
+        """Look at the copy now, and return whether it has moved."""
+        self.look(n_steps, is_last=True)
+        return not self.is_unmoved
 
     def is_original_moved(self) -> bool:
         """Return whether the weights of the original have changed."""
@@ -125,6 +137,13 @@ class _Copy:
             found.append(float(((before - after)[0].abs() / deviations).mean()))
         return found
 
+    def n_averaged(self) -> int:
+        """Return the number of models that it averages, if it was never fed."""
+        average = None if self.average is None else self.average()
+        if average is None or self.is_fed or not self._layers:
+            return 0
+        return int(average.n_averaged)
+
     def has_other_inputs(self) -> bool:
         """Return whether it was never asked about what the original was trained on."""
         ours, theirs = self.inputs
@@ -151,8 +170,15 @@ class Copies:
         self, roots: Sequence[nn.Module], every: Sequence[nn.Module | Optimizer]
     ) -> None:
         """Find the copies among all modules of the process, before the first update."""
+        averages = {
+            id(each.module): each
+            for each in every
+            if isinstance(each, AveragedModel) and _is_mean(each)
+        }
         for module, original in copies_in(roots, every):
             copy = _Copy(module, original)
+            if (average := averages.get(id(module))) is not None:
+                copy.average = weakref.ref(average)
             self._copies.append(copy)
             if hooks_may_go(self):
                 for each, is_copy in ((module, True), (original, False)):
@@ -207,7 +233,10 @@ class Copies:
             if (key := _key_of(args)) is not None:
                 copy.inputs[not is_copy].add(key)
         module = copy.module
-        if is_copy and module is not None and not module.training:
+        if not is_copy or module is None:
+            return
+        copy.is_fed |= module.training
+        if not module.training:
             self._evaluates(copy, module, frame)
 
     # ---- inside ----------------------------------------------------------------
@@ -220,12 +249,17 @@ class Copies:
         if distances:
             numbers = {"distance": max(distances), "layers": len(distances)}
             self._observe(Fault.STATISTICS_LEFT_BEHIND, copy, numbers)
+        elif (n_averaged := copy.n_averaged()) >= _LEAST_AVERAGED:
+            self._observe(Fault.AVERAGE_NEVER_FED, copy, {"models": float(n_averaged)})
         copy.look(n_steps)
         if n_steps < _LEAST_STEPS / 2 or not (
             copy.is_unmoved and copy.looked == n_steps
         ):
             return
         if copy.is_original_moved() and _is_called_an_average(module, frame):
+            # It may have moved since the step was looked at.
+            if copy.has_moved_at(n_steps):
+                return
             self._observe(Fault.AVERAGE_NEVER_MOVES, copy, {"steps": n_steps})
 
     def _look_at_targets(self) -> None:
@@ -278,6 +312,13 @@ class _Called(Inert):
 
 
 never_compiled(_Called.__call__)
+
+
+def _is_mean(average: AveragedModel) -> bool:
+    """Return whether models count alike, and buffers are those of the last one."""
+    given = vars(average)
+    has_own = any(given.get(name) is not None for name in ("avg_fn", "multi_avg_fn"))
+    return not has_own and given.get("use_buffers") is False
 
 
 def _weights_of(module: nn.Module) -> torch.Tensor:

@@ -4,6 +4,10 @@ Three facts need no statistic: what an optimizer decays, with whom it shares par
 and whether it steps at all.  The graphs of the first losses say which parameters a loss
 reaches, and through which others.
 
+Beside them, schedules of the learning rate that change nothing: one belongs to an
+optimizer that never steps, while another one trains its parameters; of one, a further
+schedule computes the rate anew at each step.
+
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
 
@@ -20,6 +24,13 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import (
+    CyclicLR,
+    LambdaLR,
+    LRScheduler,
+    OneCycleLR,
+    ReduceLROnPlateau,
+)
 
 from tdbg.config.kinds import NORMS, Kind
 from tdbg.hooks.pytorch.checks.graph_nodes import (
@@ -30,13 +41,27 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
 )
 from tdbg.hooks.pytorch.model.kinds import kind_of
 from tdbg.hooks.pytorch.model.module_tree import named_modules
-from tdbg.hooks.pytorch.model.process_objects import held_ids, parameters_of
+from tdbg.hooks.pytorch.model.process_objects import (
+    held_ids,
+    met,
+    parameters_of,
+    schedules_of,
+)
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["OptimizerSetup"]
+__all__ = ["OptimizerSetup", "RivalSchedules", "counting", "has_schedule"]
 
 # Steps of both optimizers after which what they share is no accident.
 _ENOUGH = 2
+# Looks at which two schedules have set different rates, and steps of a schedule that
+# change no rate, at least.
+_ENOUGH_LOOKS, _ENOUGH_STEPS, _LEAST_RIVALS = 3, 2, 2
+# Schedules that compute the rate anew, whatever it was.
+_ABSOLUTE = (CyclicLR, LambdaLR, OneCycleLR)
+
+_Tell = Callable[[Fault, str, Mapping[str, float], Mapping[str, str]], None]
+# Optimizers of the same kind, one after the other, that are no phases of a training.
+_OFTEN = 5
 # Steps of other optimizers in which one that is used would have stepped: a critic may
 # be trained for long before; and so many if the training is over.
 _SURELY, _AT_END = 250, 20
@@ -83,6 +108,13 @@ class _Pair(NamedTuple):
     smaller: int
 
 
+class _Renewed(NamedTuple):
+    """Optimizers with these settings, one after the other."""
+
+    settings: tuple[Any, ...]
+    times: int
+
+
 class OptimizerSetup:
     """The optimizers of a training.
 
@@ -117,6 +149,8 @@ class OptimizerSetup:
         # reaches, and whether these have stepped since.
         self._since: dict[int, dict[int, bool]] = {}
         self._met: Counter[_Pair] = Counter()
+        # How often an optimizer took the place of its like, by parameters.
+        self._renewed: dict[frozenset[int], _Renewed] = {}
 
     def add(self, key: int, optimizer: Optimizer) -> None:
         """Note an optimizer that holds parameters of the registered modules."""
@@ -147,6 +181,8 @@ class OptimizerSetup:
                     others[key] = True
         if self._stepped[key] == 1:
             self.look()
+            with contextlib.suppress(Exception):
+                self._look_at_renewal(self._optimizers()[key])
             with contextlib.suppress(Exception):
                 self._first_step(self._optimizers()[key])
         if self._apart and self._stepped[key] >= _ENOUGH:
@@ -245,6 +281,26 @@ class OptimizerSetup:
                     steps=self._step() + 1,
                 )
 
+    def _look_at_renewal(self, optimizer: Optimizer) -> None:
+        """See whether an optimizer begins again what its like has begun."""
+        held = frozenset(held_ids(optimizer))
+        settings = _settings_of(optimizer)
+        last = self._renewed.get(held)
+        if not settings or optimizer.state:
+            self._renewed.pop(held, None)
+        elif last is None or last.settings != settings:
+            self._renewed[held] = _Renewed(settings, 1)
+        else:
+            self._renewed[held] = _Renewed(settings, last.times + 1)
+            if last.times + 1 == _OFTEN:
+                self._tell(
+                    Fault.OPTIMIZER_MADE_ANEW,
+                    self._names(held),
+                    {"optimizer": type(optimizer).__name__},
+                    optimizers=_OFTEN,
+                    steps=self._step(),
+                )
+
     # ---- what they decay --------------------------------------------------------
 
     def _look_at_groups(self, optimizer: Optimizer) -> None:
@@ -306,6 +362,15 @@ class OptimizerSetup:
             self._observe(
                 Observation(fault, max(0, self._step()), names, numbers, words)
             )
+
+
+def _settings_of(optimizer: Optimizer) -> tuple[Any, ...]:
+    """Return the class and the settings of an optimizer that keeps averages, if so."""
+    given = optimizer.defaults
+    if not ("betas" in given or given.get("momentum") or "alpha" in given):
+        return ()
+    settings = sorted((key, str(given[key])) for key in given if key != "lr")
+    return type(optimizer), *settings
 
 
 def _words(optimizers: Mapping[int, Optimizer], **keys: int) -> dict[str, str]:
@@ -394,3 +459,134 @@ def _below_users_of(root: Any, ids: AbstractSet[int]) -> Iterator[Any]:
             if each not in seen:
                 seen.add(each)
                 waiting.append(each)
+
+
+# ---- schedules that change nothing ---------------------------------------------------
+
+
+class RivalSchedules:
+    """The schedules of several optimizers, and several schedules of one.
+
+    Args:
+        tell: Called with what is found out.
+    """
+
+    def __init__(self, tell: _Tell) -> None:
+        self._tell = tell
+        # What is known of schedules beside others.
+        self._overwritten: weakref.WeakKeyDictionary[LRScheduler, _Lost] = (
+            weakref.WeakKeyDictionary()
+        )
+        # Optimizers without a schedule: their first rates.
+        self._constant: weakref.WeakKeyDictionary[Optimizer, list[float]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def look(self, optimizers: Sequence[Optimizer]) -> None:
+        """Look at the rates of optimizers that train."""
+        for each in optimizers:
+            self._look_for_strange(each)
+            self._look_for_overwritten(each)
+
+    def _look_for_strange(self, optimizer: Optimizer) -> None:
+        """Look for a schedule of another optimizer, with the same parameters."""
+        if has_schedule(optimizer):
+            return
+        rates = _rates_of(optimizer)
+        if self._constant.setdefault(optimizer, rates) != rates or not rates:
+            return  # The program sets them itself.
+        for each in met(LRScheduler):
+            other = each.optimizer
+            if (
+                other is optimizer
+                or not has_schedule(other)
+                or getattr(other, "_opt_called", False)
+                or isinstance(each, ReduceLROnPlateau)
+                or each.last_epoch < _ENOUGH_STEPS
+                or any(
+                    one is two
+                    for one in other.param_groups
+                    for two in optimizer.param_groups
+                )
+            ):
+                continue
+            own = _rates_of(other)
+            if own != rates and held_ids(other) == held_ids(optimizer):
+                self._constant[optimizer] = []
+                numbers = {"steps": float(each.last_epoch), "rate": rates[0]}
+                numbers["meant"] = own[0] if own else 0.0
+                words = {"optimizer": type(optimizer).__name__}
+                name = type(each).__name__
+                self._tell(Fault.SCHEDULE_OF_ANOTHER, name, numbers, words)
+                return
+
+    def _look_for_overwritten(self, optimizer: Optimizer) -> None:
+        """Look for a schedule whose rates another one replaces at each step."""
+        found = [each for each in met(LRScheduler) if each.optimizer is optimizer]
+        if len(found) < _LEAST_RIVALS:
+            return
+        rates = _rates_of(optimizer)
+        moved = {
+            each: known
+            for each in found
+            if (known := self._overwritten.setdefault(each, _Lost())).moves(each)
+        }
+        last = [each for each in moved if _set_by(each) == rates]
+        if not any(isinstance(each, _ABSOLUTE) for each in last):
+            return
+        for each, known in moved.items():
+            is_other = _set_by(each) not in ([], rates)
+            if not is_other or isinstance(each, ReduceLROnPlateau) or known.is_told:
+                continue
+            known.n_looks += 1
+            if known.n_looks >= _ENOUGH_LOOKS:
+                known.is_told = True
+                numbers = {"meant": _set_by(each)[0], "rate": rates[0]}
+                numbers["steps"] = float(each.last_epoch)
+                words = {"by": type(last[0]).__name__}
+                name = type(each).__name__
+                self._tell(Fault.SCHEDULE_OVERWRITTEN, name, numbers, words)
+
+
+class _Lost:
+    """What is known of a schedule beside another one.
+
+    Attributes:
+        n_looks: Looks at which the rate was not the one that it had set.
+        is_told: Whether that was reported.
+    """
+
+    def __init__(self) -> None:
+        self.n_looks = 0
+        self.is_told = False
+        self._steps: int | None = None
+
+    def moves(self, schedule: LRScheduler) -> bool:
+        """Return whether it has stepped since the latest look."""
+        steps, before = int(schedule.last_epoch), self._steps
+        self._steps = steps
+        return before is not None and steps > before
+
+
+def _rates_of(optimizer: Optimizer) -> list[float]:
+    """Return the rates of all groups; none if one lies in a tensor."""
+    rates: list[Any] = [group.get("lr") for group in optimizer.param_groups]
+    is_known = all(isinstance(each, float | int) for each in rates)
+    return [float(each) for each in rates] if is_known else []
+
+
+def _set_by(schedule: LRScheduler) -> list[float]:
+    """Return the rates that a schedule has set at its latest step."""
+    rates = getattr(schedule, "_last_lr", [])
+    is_known = all(isinstance(each, float | int) for each in rates)
+    return [float(each) for each in rates] if is_known else []
+
+
+def has_schedule(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer was given to a schedule."""
+    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
+
+
+def counting(optimizer: Optimizer) -> list[LRScheduler]:
+    """Return the schedules of an optimizer that count steps; chains do not."""
+    return [each for each in schedules_of(optimizer) if hasattr(each, "last_epoch")]

@@ -36,7 +36,12 @@ from torch.optim.lr_scheduler import (
 )
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.model.process_objects import longest_loader, schedules_of
+from tdbg.hooks.pytorch.checks.optimizer_setup import (
+    RivalSchedules,
+    counting,
+    has_schedule,
+)
+from tdbg.hooks.pytorch.model.process_objects import longest_loader
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 from tdbg.run.schedules import BATCH_SETTINGS, RateSchedule
@@ -168,6 +173,7 @@ class Schedules:
         self._has_begun = False
         # Of an optimizer without a state: it, its schedule, and the steps of that.
         self._stateless: tuple[weakref.ref[Optimizer], str, int] | None = None
+        self._rivals = RivalSchedules(self._tell)
         # Optimizers whose rates may wait for a metric.
         self._watched: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._metrics: weakref.WeakKeyDictionary[Any, _Metrics] = (
@@ -183,13 +189,15 @@ class Schedules:
         """
         self._watch_metrics(optimizers)
         self._look_at_state()
+        with contextlib.suppress(Exception):
+            self._rivals.look(optimizers)
         if len(optimizers) != 1:
             # One that is gone has left what was last known of its schedules.
             if optimizers:
                 self._found.clear()
             return
         (optimizer,) = optimizers
-        if not _has_schedule(optimizer):
+        if not has_schedule(optimizer):
             return
         now = functools.partial(
             _Look,
@@ -200,7 +208,7 @@ class Schedules:
             self._optimizer = weakref.ref(optimizer)
             self._found = {
                 weakref.ref(each): _Followed(each, now(int(each.last_epoch)))
-                for each in _counting(optimizer)
+                for each in counting(optimizer)
             }
         for reference, followed in self._found.items():
             found = reference()
@@ -261,9 +269,9 @@ class Schedules:
         if self._has_begun:
             return
         self._has_begun = True
-        if not _has_schedule(optimizer):
+        if not has_schedule(optimizer):
             return
-        found = _counting(optimizer)
+        found = counting(optimizer)
         if not optimizer.state:
             # Steps that a scaler has skipped are steps of the schedule.
             least = self._session.n_forwards + _RESUMED
@@ -455,15 +463,6 @@ def _faults_of_warm_up(
         yield Fault.WARM_UP_NOT_OVER, {"warm_up": float(warm_up), "sure": 0.0}
     elif is_slow and n_steps >= warm_up >= _SURELY_BATCHES:
         yield Fault.WARM_UP_NOT_OVER, {"warm_up": float(warm_up), "sure": 1.0}
-
-
-def _has_schedule(optimizer: Optimizer) -> bool:
-    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
-
-
-def _counting(optimizer: Optimizer) -> list[LRScheduler]:
-    """Return the schedules of an optimizer that count steps; chains do not."""
-    return [each for each in schedules_of(optimizer) if hasattr(each, "last_epoch")]
 
 
 def _steps_of(optimizer: Optimizer) -> float:

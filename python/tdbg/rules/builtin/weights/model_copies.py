@@ -26,6 +26,7 @@ class ModelCopies(ObservedRule):
             Fault.WEIGHTS_BY_REFERENCE,
             Fault.STATISTICS_LEFT_BEHIND,
             Fault.AVERAGE_NEVER_MOVES,
+            Fault.AVERAGE_NEVER_FED,
             Fault.TARGET_NEVER_MOVES,
         }
     )
@@ -36,6 +37,7 @@ class ModelCopies(ObservedRule):
             Fault.WEIGHTS_BY_REFERENCE: _of_reference,
             Fault.STATISTICS_LEFT_BEHIND: _of_statistics,
             Fault.AVERAGE_NEVER_MOVES: _of_average,
+            Fault.AVERAGE_NEVER_FED: _of_mean,
         }.get(observation.fault, _of_target)
         return describe(observation)
 
@@ -93,6 +95,24 @@ def _of_average(observation: Observation) -> Description:
             "ours.mul_(decay).add_(theirs, alpha=1 - decay) under torch.no_grad(), or "
             "averaged.update_parameters(model). ours = decay * ours + ... only binds "
             "a name."
+        ),
+    )
+
+
+def _of_mean(observation: Observation) -> Description:
+    models = round(observation.numbers.get("models", 0))
+    return Description(
+        message=(
+            f"The average of {models:,} models evaluates with the running statistics "
+            f"of the last one: AveragedModel copies the BatchNorm buffers of "
+            f"{_name(observation)}, which do not fit averaged weights, and nobody has "
+            "computed them for the average."
+        ),
+        value=float(models),
+        threshold=1.0,
+        advice=(
+            "Call torch.optim.swa_utils.update_bn(loader, averaged) after the last "
+            "update_parameters(), before you evaluate or save the average."
         ),
     )
 

@@ -27,7 +27,7 @@ class OptimizerMisuse(ObservedRule):
     - an optimizer that also has the parameters of a judge, which another one trains;
     - gradients of another network's loss that nobody clears;
     - an optimizer that never steps;
-    - an optimizer that begins anew at each step;
+    - an optimizer that begins anew at each step, or is made anew again and again;
     - layers that are frozen, or trained, other than their flags say.
     """
 
@@ -40,19 +40,22 @@ class OptimizerMisuse(ObservedRule):
             Fault.OPTIMIZER_NEVER_STEPS,
             Fault.SHARED_BY_OPTIMIZERS,
             Fault.OPTIMIZER_STATE_DROPPED,
+            Fault.OPTIMIZER_MADE_ANEW,
             Fault.FREEZING_NOT_COMPILED,
         }
     )
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return INFO for batch normalizations that are decayed, else WARNING.
+        """Return INFO for what some programs do on purpose, else WARNING.
 
-        Recipes for convolutional networks decay them, those for transformers do not.
+        Recipes for convolutional networks decay batch normalizations, and clients of
+        federated learning begin anew in each round.
         """
         is_usual = (
             observation.fault == Fault.DECAYED_NORMALIZATION
             and observation.words.get("kind") == Kind.BATCH_NORM
         )
+        is_usual |= observation.fault == Fault.OPTIMIZER_MADE_ANEW
         return Severity.INFO if is_usual else Severity.WARNING
 
     def describe(self, observation: Observation) -> Description:
@@ -153,6 +156,28 @@ def _begins_anew(seen: Observation) -> Description:
     )
 
 
+def _made_anew(seen: Observation) -> Description:
+    count = int(seen.numbers.get("optimizers", 0))
+    steps = int(seen.numbers.get("steps", 0))
+    name = seen.words.get("optimizer", "optimizer")
+    return Description(
+        message=(
+            f"The program makes a new {name} again and again: by step {steps:,}, "
+            f"{count:,} of them with the same settings have trained the same "
+            "parameters, one after the other. Each forgets the averages of gradients "
+            "that the last one had, so momentum and bias correction start anew."
+        ),
+        value=float(count),
+        threshold=1.0,
+        advice=(
+            "Make the optimizer once, before the loop over epochs. To change the "
+            'learning rate, use a schedule, or set group["lr"] for each group in '
+            "optimizer.param_groups. If you begin anew on purpose, as in federated "
+            "learning, ignore this."
+        ),
+    )
+
+
 def _not_compiled(seen: Observation) -> Description:
     steps = int(seen.numbers.get("steps", 1))
     n = int(seen.numbers.get("parameters", len(seen.names)))
@@ -180,5 +205,6 @@ _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.OPTIMIZER_NEVER_STEPS: _never_steps,
     Fault.SHARED_BY_OPTIMIZERS: _shared,
     Fault.OPTIMIZER_STATE_DROPPED: _begins_anew,
+    Fault.OPTIMIZER_MADE_ANEW: _made_anew,
     Fault.FREEZING_NOT_COMPILED: _not_compiled,
 }

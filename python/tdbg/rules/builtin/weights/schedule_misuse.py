@@ -35,6 +35,8 @@ class ScheduleMisuse(ObservedRule):
             Fault.WARM_UP_TOO_LONG,
             Fault.WARM_UP_NOT_OVER,
             Fault.PLATEAU_WRONG_WAY,
+            Fault.SCHEDULE_OF_ANOTHER,
+            Fault.SCHEDULE_OVERWRITTEN,
         }
     )
 
@@ -209,6 +211,46 @@ def _wrong_way(name: str, numbers: _Numbers, words: _Words) -> Description:
     )
 
 
+def _of_another(name: str, numbers: _Numbers, words: _Words) -> Description:
+    steps = int(numbers["steps"])
+    optimizer = words["optimizer"]
+    return Description(
+        message=(
+            f"The schedule of the learning rate ({name}) belongs to another optimizer: "
+            f"the program has stepped it {plural(steps, 'time')}, but its optimizer "
+            f"never steps. The {optimizer} that trains the same parameters still has "
+            f"its first learning rate, {number(numbers['rate'])}, not "
+            f"{number(numbers['meant'])}."
+        ),
+        value=numbers["rate"],
+        threshold=numbers["meant"],
+        since=0,
+        advice=(
+            "Make the schedule after the optimizer that you use, and pass it that one: "
+            "if you make a new optimizer, make a new schedule as well."
+        ),
+    )
+
+
+def _overwritten(name: str, numbers: _Numbers, words: _Words) -> Description:
+    other = words["by"]
+    return Description(
+        message=(
+            f"Two schedules set the same learning rate, and {name} has no effect: the "
+            f"rate is {number(numbers['rate'])}, as {other} has set it, not "
+            f"{number(numbers['meant'])}. {other} computes the rate from the first one "
+            "at each of its steps, whatever another schedule has made of it."
+        ),
+        value=numbers["rate"],
+        threshold=numbers["meant"],
+        since=0,
+        advice=(
+            "Put both into one schedule: multiply their factors in one function for "
+            "LambdaLR, or step one after the other with SequentialLR."
+        ),
+    )
+
+
 _DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = {
     Fault.SCHEDULE_TOO_OFTEN: _too_often,
     Fault.SCHEDULE_IN_EPOCHS: _in_epochs,
@@ -217,4 +259,6 @@ _DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = 
     Fault.WARM_UP_TOO_LONG: _warm_up_too_long,
     Fault.WARM_UP_NOT_OVER: _warm_up_not_over,
     Fault.PLATEAU_WRONG_WAY: _wrong_way,
+    Fault.SCHEDULE_OF_ANOTHER: _of_another,
+    Fault.SCHEDULE_OVERWRITTEN: _overwritten,
 }

@@ -177,6 +177,21 @@ def test_an_average_whose_statistics_are_left_behind(run_dir: Path) -> None:
     assert "update_bn" in finding.advice
 
 
+def test_an_average_of_models_that_was_never_fed(run_dir: Path) -> None:
+    model = network()
+    averaged = AveragedModel(model)
+
+    def after(step: int) -> None:
+        if step > 60 and step % 10 == 0:
+            averaged.update_parameters(model)
+        if step == 129:
+            evaluate(averaged)
+
+    (finding,) = judged(run_dir, model, after)
+    assert "The average of 6 models evaluates with the running" in finding.message
+    assert "update_bn" in finding.advice
+
+
 def test_an_average_that_only_binds_a_name(run_dir: Path) -> None:
     model = network()
     ema = copy.deepcopy(model)
@@ -192,6 +207,10 @@ def test_an_average_that_only_binds_a_name(run_dir: Path) -> None:
     assert "in place" in finding.advice
 
 
+def moving_average(ours: Tensor, theirs: Tensor, _: Tensor | int) -> Tensor:
+    return 0.9 * ours + 0.1 * theirs
+
+
 class Healthy:
     """Copies as they should be, by name."""
 
@@ -200,6 +219,7 @@ class Healthy:
         self.average = copy.deepcopy(model)
         self.averaged = AveragedModel(model)
         self.with_buffers = AveragedModel(model, use_buffers=True)
+        self.moving = AveragedModel(model, avg_fn=moving_average)
 
     def copies_buffers(self, step: int) -> None:
         follow(self.average, self.model)
@@ -217,6 +237,15 @@ class Healthy:
     def averages_buffers(self, step: int) -> None:
         self.with_buffers.update_parameters(self.model)
         self.evaluates(self.with_buffers, step)
+
+    def is_a_moving_average(self, step: int) -> None:
+        self.moving.update_parameters(self.model)
+        self.evaluates(self.moving, step)
+
+    def is_one_model(self, step: int) -> None:
+        if step == 100:
+            self.averaged.update_parameters(self.model)
+            evaluate(self.averaged)
 
     def begins_late(self, step: int) -> None:
         if step > 120:
@@ -241,6 +270,8 @@ class Healthy:
         "copies_buffers",
         "updates_statistics",
         "averages_buffers",
+        "is_a_moving_average",
+        "is_one_model",
         "begins_late",
         "is_a_mean_teacher",
     ],

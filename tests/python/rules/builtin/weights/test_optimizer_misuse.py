@@ -377,3 +377,58 @@ def test_an_optimizer_that_never_steps_is_named(tmp_path: Path) -> None:
     (finding,) = found(tmp_path, train)
     assert "never stepped in 25 steps" in finding.message
     assert "3.weight, 3.bias get gradients" in finding.message
+
+
+# ---- optimizers that are made anew --------------------------------------------------
+
+Make = Callable[[nn.Module, int], Optimizer]
+
+
+def renewed(make: Make, *, keeps_state: bool = False, n: int = 8) -> Train:
+    """Train with a new optimizer in each epoch."""
+
+    def train(register: Callable[[nn.Module], None]) -> None:
+        model = mlp(8, 8)
+        register(model)
+        last: Optimizer | None = None
+        for epoch in range(n):
+            optimizer = make(model, epoch)
+            if keeps_state and last is not None:
+                optimizer.load_state_dict(last.state_dict())
+            regress(model, optimizer)
+            last = optimizer
+
+    return train
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model, _: Adam(model.parameters(), 1e-3),
+        lambda model, epoch: Adam(model.parameters(), 1e-3 * 0.9**epoch),
+        lambda model, _: SGD(model.parameters(), 1e-2, momentum=0.9),
+    ],
+    ids=["Adam", "with another rate", "momentum"],
+)
+def test_an_optimizer_that_is_made_in_each_epoch_is_noted(
+    tmp_path: Path, make: Make
+) -> None:
+    (finding,) = found(tmp_path, renewed(make))
+    assert finding.severity == Severity.INFO
+    assert "again and again" in finding.message
+    assert "before the loop over epochs" in finding.advice
+
+
+def test_optimizers_that_follow_each_other_as_they_are_meant(tmp_path: Path) -> None:
+    def momentum(model: nn.Module, _: int) -> Optimizer:
+        return Adam(model.parameters(), 1e-3)
+
+    trains = {
+        "plain": renewed(lambda model, _: SGD(model.parameters(), 1e-2)),
+        "its state": renewed(momentum, keeps_state=True),
+        "phases": renewed(momentum, n=3),
+        "by turns": renewed(lambda m, i: (Adam, AdamW)[i % 2](m.parameters(), 1e-3)),
+        "thawed": renewed(lambda m, i: Adam([*m.parameters()][-1 - i % 2 :], 1e-3)),
+    }
+    for name, train in trains.items():
+        assert found(tmp_path / name, train) == [], name
