@@ -54,6 +54,8 @@ class Fault(enum.StrEnum):
     RATIO_ALWAYS_ONE = "ratio_always_one"
     FOCAL_OF_MEAN = "focal_of_mean"
     VARIANCE_AS_DEVIATION = "variance_as_deviation"
+    # Classes weigh the more the more labels they have.
+    WEIGHTS_UPSIDE_DOWN = "weights_upside_down"
     # The divergence from a normal distribution is made as large as possible.
     DIVERGENCE_MAXIMIZED = "divergence_maximized"
     # Gradients of a loss where none belongs: in the target of a temporal difference, in

@@ -75,7 +75,7 @@ ONLY_PYTORCH = {
         "RANDOM_IN_EVALUATION",
     ),
     "loss/term_misuse.py": (
-        "_of_target _of_advantage _of_number _of_slope",
+        "_of_weights _of_target _of_advantage _of_number _of_slope",
         "TARGET_LEARNS",
     ),
     "loss/misuse.py": (

@@ -20,7 +20,11 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
 from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
-from tdbg.hooks.pytorch.checks.loss_terms import PolicyRatio, faults_of_terms
+from tdbg.hooks.pytorch.checks.loss_terms import (
+    ClassWeights,
+    PolicyRatio,
+    faults_of_terms,
+)
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
 from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
@@ -87,6 +91,7 @@ class FirstUpdates:
             ),
             GraphFaults(faults_of_terms, _OF_TERMS, self._note),
             MisplacedGradients(self._parameters, self._note),
+            ClassWeights(self._note),
             MicroBatches(self._note),
             PolicyRatio(self._note),
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tdbg.config.quantities import number
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
@@ -25,6 +26,7 @@ class LossTermMisuse(ObservedRule):
     - a ratio of probabilities that is one although the policy has changed;
     - the weight of a focal loss that is computed from the mean over the batch;
     - noise that is multiplied by a variance, or by its logarithm;
+    - weights of classes that are the larger, the more labels a class has;
     - a divergence from a normal distribution that the training makes large;
     - a target or an advantage that has a gradient, and a term that has none.
     """
@@ -37,6 +39,7 @@ class LossTermMisuse(ObservedRule):
             Fault.RATIO_ALWAYS_ONE,
             Fault.FOCAL_OF_MEAN,
             Fault.VARIANCE_AS_DEVIATION,
+            Fault.WEIGHTS_UPSIDE_DOWN,
             Fault.DIVERGENCE_MAXIMIZED,
             Fault.TARGET_LEARNS,
             Fault.ADVANTAGE_LEARNS,
@@ -46,7 +49,9 @@ class LossTermMisuse(ObservedRule):
 
     def describe(self, observation: Observation) -> Description:
         """Say what the term does instead, and how it should be."""
-        if observation.words.get("kind") == "slope":
+        if observation.fault is Fault.WEIGHTS_UPSIDE_DOWN:
+            message, advice = _of_weights(observation.numbers)
+        elif observation.words.get("kind") == "slope":
             message, advice = _of_slope()
         elif observation.fault in _OF_GRADIENTS:
             message, advice = _OF_GRADIENTS[observation.fault]()
@@ -110,6 +115,27 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
         ),
     ),
 }
+
+
+def _of_weights(numbers: Mapping[str, float]) -> tuple[str, str]:
+    often, rare, labels, many, few = (
+        f"{int(numbers[key]):,}"
+        for key in ("often", "rare", "labels", "often_labels", "rare_labels")
+    )
+    larger, smaller = numbers["often_weight"], numbers["rare_weight"]
+    return (
+        (
+            f"The class weights of the loss are upside down: class {often}, with "
+            f"{many} of {labels} labels, weighs {number(larger)}, and class {rare}, "
+            f"with {few}, weighs {number(smaller)}. So the loss counts rare classes "
+            "even less than without weights."
+        ),
+        (
+            "Divide by the number of labels: weight = counts.sum() / (len(counts) * "
+            "counts), and pos_weight = negatives / positives. If frequent classes are "
+            "to count more, drop this rule."
+        ),
+    )
 
 
 def _of_target() -> tuple[str, str]:

@@ -269,6 +269,39 @@ def a_number(_: nn.Module, __: int) -> float:
     return 30.0
 
 
+def rare_classes(step: int) -> Tensor:
+    """Labels of three classes: 72 %, 20 % and 8 % of all."""
+    luck = torch.Generator().manual_seed(step)
+    return torch.multinomial(torch.tensor([0.72, 0.2, 0.08]), 64, True, generator=luck)
+
+
+def weighed(weights: list[float], classes: Callable[[int], Tensor]) -> Loss:
+    """Learn classes, each with a weight."""
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        scores = model(states(step, 64))[:, :3]
+        weight = torch.tensor(weights) if weights else None
+        return functional.cross_entropy(scores, classes(step), weight)
+
+    return loss
+
+
+def equal_classes(_: int) -> Tensor:
+    return torch.arange(64) % 3
+
+
+def weighed_positives(weight: float) -> Loss:
+    """Tell one in ten from the others."""
+
+    def loss(model: nn.Module, step: int) -> Tensor:
+        found = (torch.arange(64) % 10 == step % 10).float()
+        return functional.binary_cross_entropy_with_logits(
+            model(states(step, 64))[:, 0], found, pos_weight=torch.tensor(weight)
+        )
+
+    return loss
+
+
 def flooded(model: nn.Module, step: int) -> Tensor:
     error = functional.cross_entropy(model(states(step)), labels(step))
     level = 0.2 + 0.01 * step
@@ -336,11 +369,13 @@ def judged(run_dir: Path, loss: Loss) -> list[Finding]:
         (penalized(squares_of_data), "a term of the loss has no gradient"),
         (penalized(reconstruction_as_number), "a term of the loss has no gradient"),
         (critic(with_graph=False), "create_graph=True"),
+        (weighed([0.72, 0.2, 0.08], rare_classes), "weights of the loss are upside"),
+        (weighed_positives(0.11), "class 0, with"),
     ],
     ids=[
         "entropy", "by hand", "of numbers", "ratio", "ratio of parts", "focal",
         "logarithm", "variance", "divergence", "choices", "values", "advantage",
-        "standardized", "data", "number", "slope",
+        "standardized", "data", "number", "slope", "counts", "positives",
     ],
 )  # fmt: skip
 def test_a_term_that_does_not_do_what_its_form_says(
@@ -379,6 +414,13 @@ def test_a_term_that_does_not_do_what_its_form_says(
         penalized(squares),
         penalized(a_number),
         flooded,
+        weighed([], rare_classes),
+        weighed([0.46, 1.7, 4.2], rare_classes),
+        weighed([0.5, 0.9, 1.6], rare_classes),
+        weighed([1.1, 1.0, 0.9], rare_classes),
+        weighed([0.72, 0.2, 0.08], equal_classes),
+        weighed_positives(9.0),
+        weighed_positives(0.8),
         critic(with_graph=True),
         adversarial,
     ],
@@ -387,7 +429,9 @@ def test_a_term_that_does_not_do_what_its_form_says(
         "smoothed", "ratio", "ratio of parts", "samples used once", "focal",
         "deviation", "logarithm of the deviation", "divergence", "likelihood",
         "choices", "values", "views", "residual", "advantage", "standardized",
-        "experts", "squares", "a number", "flooded", "slope", "adversarial",
+        "experts", "squares", "a number", "flooded", "no weights", "inverse", "root",
+        "nearly equal", "equal classes", "rare positives", "some", "slope",
+        "adversarial",
     ],
 )  # fmt: skip
 def test_a_term_as_it_should_be(run_dir: Path, loss: Loss) -> None:
