@@ -25,6 +25,7 @@ from tdbg.rules.window import (
     rows_of_lasting,
 )
 from tdbg.run.findings import Severity, Stage
+from tdbg.run.model_info import ModelInfo
 from tdbg.stats.histogram import INFINITY, SIGN, ZERO, Histogram
 from tdbg.stats.number_formats import NARROW_TYPES, borders_of
 
@@ -39,6 +40,12 @@ BRINK = 8.0
 LOST_FOR = 20
 BRINKS = np.array([*(BRINK * borders_of(t).vanishing for t in SHORT_RANGE), np.nan])
 NO_TYPE = np.int8(-1)
+# Optimizers that round to the nearest number of a weight's type.  Others may round
+# stochastically, or keep what they have rounded away.
+NEAREST = frozenset(
+    {"ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "LBFGS"}
+    | {"NAdam", "RAdam", "RMSprop", "Rprop", "SGD"}
+)
 # A smaller share below the range of the type comes from rounding in the histogram.
 NONE = 1e-6
 
@@ -49,7 +56,8 @@ class PrecisionLoss(Rule):
     """Report gradients and updates that a narrow float type rounds to nothing.
 
     The rule judges trainings whose parameters, gradients or activations are float16,
-    bfloat16 or float8.
+    bfloat16 or float8.  Lost updates are an info if the optimizer is none that surely
+    rounds to the nearest number: it may round stochastically or keep float32 weights.
 
     Args:
         threshold: Least percentage of a gradient's nonzero elements that must be next
@@ -61,6 +69,8 @@ class PrecisionLoss(Rule):
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    severities = (Severity.INFO, Severity.WARNING)
 
     threshold: float = 25.0
     update_threshold: float = 90.0
@@ -119,10 +129,10 @@ class PrecisionLoss(Rule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge updates by their zeros, gradients by their histograms."""
         for table in window.tables(*TRAINING):
-            yield from self._updates(table)
+            yield from self._updates(window, table)
             yield self._gradients(table)
 
-    def _updates(self, table: Table) -> Iterator[Evaluation]:
+    def _updates(self, window: Window, table: Table) -> Iterator[Evaluation]:
         index = {name: i for i, name in enumerate(table.names)}
         rows = [
             (i, index[UPDATE + name], index[GRADIENT + name])
@@ -133,9 +143,20 @@ class PrecisionLoss(Rule):
         ]
         if not rows:
             return
-        weights, updates, gradients = (
-            table.select(part) for part in np.array(rows, dtype=np.intp).T
-        )
+        info = window.model_info_at(int(table.steps[-1]))
+        is_sure = [_rounds_to_nearest(info, table.names[i]) for i, _, _ in rows]
+        for sure in (True, False):
+            chosen = [
+                row for row, each in zip(rows, is_sure, strict=True) if each is sure
+            ]
+            if chosen:
+                yield self._updates_of(table, np.array(chosen, dtype=np.intp), sure)
+
+    def _updates_of(
+        self, table: Table, rows: NDArray[np.intp], is_sure: bool
+    ) -> Evaluation:
+        """Judge the updates of weights; rows are weights, updates and gradients."""
+        weights, updates, gradients = (table.select(part) for part in rows.T)
         known = updates.known & gradients.known & weights.known
         known &= ~table.skipped[np.newaxis, :] & (gradients.not_finite == 0)
         trained = gradients["count"] - gradients["zero"]
@@ -160,15 +181,16 @@ class PrecisionLoss(Rule):
                 value=float(lost[i, j]),
                 threshold=self.update_threshold,
                 advice=lambda words: (
-                    "Keep float32 weights and compute in the narrow type "
-                    f"({words.mixed_precision}), or round stochastically. A learning "
-                    "rate of zero looks the same."
+                    f"{'' if is_sure else MAYBE_KEPT}Keep float32 weights and compute "
+                    f"in the narrow type ({words.mixed_precision}), or round "
+                    "stochastically. A learning rate of zero looks the same."
                 ),
                 since=int(weights.steps[first]),
                 stage=Stage.STANDSTILL,
             )
 
-        yield weights.judge_lasting(bad, lasting, Severity.WARNING, describe, known)
+        severity = Severity.WARNING if is_sure else Severity.INFO
+        return weights.judge_lasting(bad, lasting, severity, describe, known)
 
     def _gradients(self, table: Table) -> Evaluation:
         types = _types(table)
@@ -213,6 +235,24 @@ class PrecisionLoss(Rule):
             )
 
         return table.judge(severities, describe, known)
+
+
+# Before the advice, where the optimizer may lose nothing.
+MAYBE_KEPT = (
+    "If your optimizer rounds stochastically, or keeps float32 weights or what it has "
+    "rounded away, do nothing. Otherwise: "
+)
+
+
+def _rounds_to_nearest(info: ModelInfo | None, name: str) -> bool:
+    """Return whether a weight's optimizer rounds to the nearest; True: not known."""
+    parameter = None if info is None else info.parameters.get(name)
+    if info is None or parameter is None or not info.complete:
+        return True
+    i = parameter.optimizer
+    return i is not None and (
+        i >= len(info.optimizers) or info.optimizers[i] in NEAREST
+    )
 
 
 def _share_at_brink(histogram: Histogram, dtype: str) -> float:

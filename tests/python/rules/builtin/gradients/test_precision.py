@@ -21,6 +21,7 @@ from tdbg.rules import (
 )
 from tdbg.rules.builtin.gradients.precision import _least
 from tdbg.run.findings import Severity, Stage
+from tdbg.run.model_info import ModelInfo, ParameterFacts
 from tdbg.stats.histogram import Histogram
 
 GRADIENT, OUTPUT = "gradient/a.weight", "a_output_0"
@@ -163,6 +164,39 @@ def test_updates_that_are_rounded_away_are_reported(kept: int, n_findings: int):
         "bfloat16 rounds updates of this weight away" in f.message for f in found
     )
     assert judge(narrow(kept, dtype="float32"), PrecisionLoss()) == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "severity"),
+    [
+        ("AdamW", Severity.WARNING),
+        ("StochasticAdamW", Severity.INFO),
+        # Masters elsewhere, which a hook does not see as this model's.
+        (None, Severity.INFO),
+    ],
+)
+def test_only_known_optimizers_surely_round_to_the_nearest(
+    optimizer: str | None, severity: Severity
+):
+    run = narrow(5)
+    facts = ParameterFacts(
+        shape=(10, 10),
+        dtype="bfloat16",
+        requires_grad=True,
+        module="Linear",
+        optimizer=None if optimizer is None else 0,
+    )
+    run.known_facts = [
+        ModelInfo(
+            step=0,
+            parameters={"a.weight": facts},
+            optimizers=(optimizer or "AdamW",),
+            complete=True,
+        )
+    ]
+    (finding,) = judge(run, PrecisionLoss())
+    assert finding.severity is severity
+    assert ("do nothing" in finding.advice) is (severity is Severity.INFO)
 
 
 @pytest.mark.parametrize(
