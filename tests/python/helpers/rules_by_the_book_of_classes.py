@@ -21,6 +21,8 @@ __all__ = ["BOOKS_OF_CLASSES", "LABELS", "SCORES", "at_least"]
 
 LABELS, SCORES = "CrossEntropyLoss_input_1", "CrossEntropyLoss_input_0"
 
+# Stands for all classes.
+ALL = -1
 # Of each sample its class, and the one that it was taken for.
 Samples = list[tuple[int, int]]
 
@@ -94,8 +96,8 @@ def short_stretches(
 
 def later_samples(
     rule: ClassImbalance, run: FakeRun, mode: ModeKeys
-) -> dict[int, tuple[int, Samples]]:
-    """Of each step, how old the training is, and all samples after its first quarter.
+) -> dict[int, tuple[dict[int, int], Samples]]:
+    """Of each step, how long each class was there, and samples after its first quarter.
 
     Of batches of evaluation with the same labels, the newest one counts.
     """
@@ -103,7 +105,7 @@ def later_samples(
         (entry.step for entry in entries(run, mode) if LABELS in entry.rows), 0
     )
     every = batches(run, mode)
-    result: dict[int, tuple[int, Samples]] = {}
+    result: dict[int, tuple[dict[int, int], Samples]] = {}
     for k, (step, _, _) in enumerate(every):
         age = step - start
         seen = every[max(0, k + 1 - rule.max_steps) : k + 1]
@@ -113,7 +115,10 @@ def later_samples(
         if mode is ModeKeys.EVAL:
             newest = {tuple(label for label, _ in part): part for part in parts}
             parts = list(newest.values())
-        result[step] = age, [pair for part in parts for pair in part]
+        ages = {ALL: age}
+        for at, each, _ in reversed(seen):
+            ages |= dict.fromkeys({label for label, _ in each or ()}, step - at)
+        result[step] = ages, [pair for part in parts for pair in part]
     return result
 
 
@@ -121,8 +126,9 @@ def level_of_rare(
     rule: ClassImbalance,
     now: Samples,
     later: Samples,
-    age: int,
+    age: dict[int, int],
     n_classes: int,
+    before: Samples | None,
 ) -> int:
     """An info, a warning where the model surely misses a rare class, or nothing."""
     least = 1 - rule.threshold_misprediction
@@ -146,7 +152,8 @@ def level_of_rare(
             1 - at_least(len(own) - right, len(own)) < least
             and right_now <= least * len(own_now)
             and share(others) >= rule.learned
-            and age >= 60
+            and age.get(label, -1) >= 100
+            and not (before is not None and gets_better(now, before))
         ):
             return WARNING
         if not own or right <= least * len(own):
@@ -211,7 +218,7 @@ def imbalance(rule: ClassImbalance, run: FakeRun) -> Verdicts:
         for step, n, now, before in stretches(rule, run, mode):
             counts = Counter(label for label, _ in now)
             age, samples = later[step]
-            level = level_of_rare(rule, now, samples, age, n)
+            level = level_of_rare(rule, now, samples, age, n, before)
             sizes = [counts[label] + 1 for label in range(n)]
             rare = {
                 label
@@ -220,7 +227,9 @@ def imbalance(rule: ClassImbalance, run: FakeRun) -> Verdicts:
             }
             if len(counts) == 1:
                 # Of a constant it is asked only whether a constant answers it.
-                result[mode, LABELS, step] = WARNING if share(now) >= 0.99 else OK
+                always = age[ALL] >= 100 and len(dict(samples)) == 1
+                level = WARNING if always else int(Severity.INFO)
+                result[mode, LABELS, step] = level if share(now) >= 0.99 else OK
                 continue
             if (
                 before is not None
@@ -238,7 +247,7 @@ def imbalance(rule: ClassImbalance, run: FakeRun) -> Verdicts:
             if surely_rare(rule, parts, n):
                 now = [pair for part in parts for pair in part]
                 age, samples = later[step]
-                level = level_of_rare(rule, now, samples, age, n)
+                level = level_of_rare(rule, now, samples, age, n, None)
                 result[mode, LABELS, step] = level
     return result
 
@@ -283,15 +292,17 @@ def has_other_numbers(rule: Confusion, now: Samples, before: Samples) -> bool:
 
 
 def confusion(rule: Confusion, run: FakeRun) -> Verdicts:
-    def mixed(samples: Samples, label: int, said: int) -> bool:
+    def mixed(
+        samples: Samples, label: int, said: int, most: float, nearly_all: float
+    ) -> bool:
         own = of_class(samples, label)
         if label == said:
             wrong = sum(pair[1] != label for pair in own)
-            bad = at_least(wrong, len(own)) > 1 - rule.min_diag
+            bad = at_least(wrong, len(own)) > max(1 - rule.min_diag, nearly_all)
             bad &= len({label for label, _ in samples}) > 2
         else:
             taken = sum(pair[1] == said for pair in own)
-            bad = at_least(taken, len(own)) > rule.max_off_diag
+            bad = at_least(taken, len(own)) > max(rule.max_off_diag, most)
         others = [pair for pair in samples if pair[0] not in {label, said}]
         bad &= len(own) >= 10
         return bad and bool(others) and share(others) >= rule.learned
@@ -299,18 +310,27 @@ def confusion(rule: Confusion, run: FakeRun) -> Verdicts:
     result: Verdicts = {}
     for mode in ModeKeys:
         for step, n, now, before in stretches(rule, run, mode):
-            bad = False
+            level = OK
             if before is not None and not gets_better(now, before):
-                bad = any(
-                    mixed(now, label, said)
-                    and mixed(before, label, said)
-                    and not gets_better(now, before, label)
-                    for label in range(n)
-                    for said in range(n)
-                )
-            if before is not None and mode is ModeKeys.EVAL:
-                bad |= has_other_numbers(rule, now, before)
-            result[mode, LABELS, step] = WARNING if bad else OK
+                for most, nearly_all, severity in (
+                    (0.0, 0.0, int(Severity.INFO)),
+                    (0.5, 0.7, WARNING),
+                ):
+                    if any(
+                        mixed(now, label, said, most, nearly_all)
+                        and mixed(before, label, said, most, nearly_all)
+                        and not gets_better(now, before, label)
+                        for label in range(n)
+                        for said in range(n)
+                    ):
+                        level = severity
+            if (
+                before is not None
+                and mode is ModeKeys.EVAL
+                and has_other_numbers(rule, now, before)
+            ):
+                level = WARNING
+            result[mode, LABELS, step] = level
     return result
 
 

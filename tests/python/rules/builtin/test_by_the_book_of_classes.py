@@ -154,7 +154,7 @@ def steady(n_classes: int, *cells: tuple[int, int, int]) -> FakeRun:
     labels = np.concatenate([np.full(n, label) for label, _, n in cells])
     said = np.concatenate([np.full(n, taken) for _, taken, n in cells])
     run = FakeRun()
-    for step in range(64):
+    for step in range(128):
         for name, values in ((LABELS, labels), (SCORES, np.eye(n_classes)[said])):
             run.step(step, {name: values})
             run.value(step, name, values)
@@ -175,11 +175,11 @@ SPREAD = [(5, taken, 1 if taken in (0, 5) else 2) for taken in range(6)]
         (steady(4, *right(22, 10, 7), (3, 0, 1)),
          ClassImbalance(threshold_imbalance=5.0, **SMALL), 11.5,
          ["last 40 samples, 22 belong to class 0, 12 times as many as to class 3 (1)",
-          "100% of the 45 later samples of class 3", "Rare classes: 3. "]),
+          "100% of the 75 later samples of class 3", "Rare classes: 3. "]),
         (steady(8, (0, 0, 65), (1, 0, 1), *((c, 0, 2) for c in range(2, 8))),
          ClassImbalance(**SMALL), 33.0,
          ["65 belong to class 0, 33 times as many as to class 1 (1)",
-          "100% of the 45 later samples of class 1",
+          "100% of the 75 later samples of class 1",
           "Rare classes: 1, 2, 3, 4, 5 and 2 more. "]),
         (steady(4, *right(10, 10, 2, 10), (2, 3, 5), (2, 1, 3)),
          ClassImbalance(**SMALL), 0.8,

@@ -82,17 +82,24 @@ def passes_of(run: FakeRun) -> list[Passes]:
     return result
 
 
+def jitter_of(v: list[float]) -> float:
+    if len(v) < 4:
+        return 0.0
+    bends = sorted(abs(a - 2 * b + c) for a, b, c in zip(v, v[1:], v[2:], strict=False))
+    return 1.4826 * bends[(len(bends) - 1) // 2] / math.sqrt(6)
+
+
+def improves_to_the_end(v: list[float]) -> bool:
+    late = max(1, len(v) // 4)
+    before = v[:-late]
+    return not before or min(before) - min(v[-late:]) > 2 * jitter_of(v)
+
+
 def has_surely_risen(of: Passes, k: int) -> bool:
     """Three standard errors above the best: of the jitter, and of the batches."""
     v = of.validation[: k + 1]
     best = v.index(min(v))
-    error = 0.0
-    if len(v) >= 4:
-        bends = sorted(
-            abs(a - 2 * b + c) for a, b, c in zip(v, v[1:], v[2:], strict=False)
-        )
-        jitter = 1.4826 * bends[(len(bends) - 1) // 2] / math.sqrt(6)
-        error = jitter * math.sqrt(2)
+    error = jitter_of(v) * math.sqrt(2)
     before, now = of.batches[best], of.batches[k]
     if len(before) == len(now) >= 5:
         apart = [b - a for a, b in zip(before, now, strict=True)]
@@ -132,15 +139,11 @@ def overfit(rule: Overfit, run: FakeRun) -> Verdicts:
         last = range(len(of.validation) - rule.passes, len(of.validation))
         level = OK
         if last.start >= 0 and of.step >= rule.start_step:
-            v = of.validation
-            is_late = len(v) - 1 - v.index(min(v)) > len(v) // 4
-            if all(rises(of, k) for k in last):
-                level = int(Severity.WARNING)
-            elif any(
-                all(holds(of, k) for k in last)
-                for holds in (stays_behind, is_known_by_heart)
-            ):
-                level = int(Severity.WARNING) if is_late else OK
+            is_bad = all(rises(of, k) for k in last)
+            is_bad |= all(is_known_by_heart(of, k) for k in last)
+            if all(stays_behind(of, k) for k in last):
+                is_bad |= not improves_to_the_end(of.validation)
+            level = int(Severity.WARNING) if is_bad else OK
         result[ModeKeys.EVAL, LOSS, of.step] = level
     return result
 

@@ -15,6 +15,7 @@ from tdbg.rules.builtin.data.classifier_rule import (
     SHOWN,
     ClassifierRule,
     lasting,
+    learns,
     most_confused_with,
     share_at_most,
 )
@@ -34,7 +35,10 @@ Ints = NDArray[np.int64]
 # samples accuse a data set whose imbalance only equals the threshold.
 ERROR_RATE = 1e-3
 # Steps after which a model that misses a rare class is no longer a young one.
-PATIENCE = 60
+PATIENCE = 100
+# A model ranks the samples of two classes if the chance that it prefers the right one
+# of a pair is above a half by so many standard errors, and separates them from here on.
+RANKED, SEPARATED = 2.0, 0.9
 # A model that predicts the only class for this share of samples is a constant.
 CONSTANT = 0.99
 
@@ -80,7 +84,10 @@ class ClassImbalance(ClassifierRule):
         """Return how certain it is that a rare class hurts."""
         level = ClassifierRule.level(self, recent)
         counts = recent.confusion.sum(axis=1)
-        if level <= OK or _is_constant(counts) or not self._are_rare(counts).any():
+        if level > OK and _is_constant(counts):
+            always = recent.age >= PATIENCE and _is_constant(recent.later.sum(axis=1))
+            return int(Severity.WARNING if always else Severity.INFO)
+        if level <= OK or not self._are_rare(counts).any():
             return level
         rare = self._are_rare(counts)
         if recent.later.shape == recent.confusion.shape:
@@ -128,7 +135,10 @@ class ClassImbalance(ClassifierRule):
             & (right_now <= least * now)
             & (others >= self.learned)
         )
-        if recent.age < PATIENCE:
+        missed &= recent.seen_since >= PATIENCE
+        if recent.before is not None and learns(recent.confusion, recent.before):
+            missed = np.zeros_like(missed)
+        if missed.any() and _ranks(recent):
             missed = np.zeros_like(missed)
         known: Bools = (counts > 0) & (right > least * counts)
         return missed, known
@@ -246,6 +256,31 @@ class ClassImbalance(ClassifierRule):
                 "them apart, and that you have enough samples of them."
             ),
         )
+
+
+def _ranks(recent: RecentBatches) -> bool:
+    """Return whether the model ranks two classes that nobody can separate.
+
+    Of such classes the rare one is never the more likely one, as clicks are, and a good
+    model predicts how likely it is.  Of classes that the scores separate, it is.
+    """
+    batches = recent.later_batches
+    scores = [batch.scores for batch in batches if batch.scores is not None]
+    if len(recent.confusion) != 2 or len(scores) < len(batches):
+        return False
+    labels = np.concatenate([batch.labels for batch in batches])
+    _, place, counts = np.unique(
+        np.concatenate(scores), return_inverse=True, return_counts=True
+    )
+    # Equal scores share their ranks.
+    ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    second = int(np.count_nonzero(labels == 1))
+    first = len(labels) - second
+    pairs = first * second
+    right = ranks[labels == 1].sum() - second * (second + 1) / 2.0
+    area = float(right) / max(1, pairs)
+    error = math.sqrt((len(labels) + 1) / (12.0 * max(1, pairs)))
+    return 0.5 + RANKED * error < area < SEPARATED
 
 
 def _of_one_class(counts: Ints) -> Description:

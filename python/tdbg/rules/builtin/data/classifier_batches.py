@@ -60,16 +60,20 @@ class Batch:
         labels: Class numbers.
         predicted: Class numbers; None: predictions were not captured.
         n_classes: Number of classes that this batch shows.
+        scores: Of two classes, by how much the second one is preferred; None: there
+            are more, or predictions are class numbers or were not captured.
     """
 
     labels: Ints
     predicted: Ints | None
     n_classes: int
+    scores: NDArray[np.float32] | None = None
 
     @property
     def nbytes(self) -> int:
         """Size in memory, in bytes."""
-        return self.labels.nbytes * (1 if self.predicted is None else 2)
+        of_scores = 0 if self.scores is None else self.scores.nbytes
+        return self.labels.nbytes * (1 if self.predicted is None else 2) + of_scores
 
     def confusion(self, n_classes: int) -> Ints:
         """Count samples by label and prediction; without predictions, all are right."""
@@ -96,6 +100,9 @@ class RecentBatches:
         of_regression: Whether the loss is a regression loss, which some classifiers
             use; its equal labels need not form one class.
         age: Steps from the first batch of this mode to the step.
+        later_batches: These batches, newest first.
+        seen_since: Of each class, the steps since the oldest batch that shows it, as
+            far back as the table reaches; -1: none does.
         later: Confusion of the batches after the first quarter of these steps, as far
             back as the table reaches; in evaluation without batches whose labels come
             again later.
@@ -111,6 +118,8 @@ class RecentBatches:
     mode: ModeKeys = ModeKeys.TRAIN
     of_regression: bool = False
     age: int = 0
+    later_batches: tuple[Batch, ...] = ()
+    seen_since: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     later: Ints = field(default_factory=lambda: np.zeros((0, 0), np.int64))
 
 
@@ -165,15 +174,17 @@ def batch_of(
     kept = given != IGNORED
     if (given[kept] < 0).any():
         return None
-    predicted = None
+    predicted, scores = None, None
     if predictions is not None:
         classes, predicted = _predicted(predictions, len(given), classes)
         if predicted is None:
             return None
         predicted = predicted[kept]
+        scores = _scores(predictions, len(kept))
+        scores = None if scores is None else scores[kept]
     given = given[kept]
     classes = max(classes, int(given.max(initial=-1)) + 1)
-    return Batch(given, predicted, classes)
+    return Batch(given, predicted, classes, scores if classes == 2 else None)
 
 
 def recent_batches(
@@ -237,6 +248,8 @@ def recent_batches(
                 of_regression=kind in REGRESSIONS,
                 age=int(steps[0]) - start,
                 later=_joined(_within(later, classes), classes),
+                later_batches=tuple(later),
+                seen_since=_seen_since(parts, steps, classes),
             )
 
 
@@ -321,6 +334,15 @@ def _later(
         return found
     newest = {batch.labels.tobytes(): batch for batch in reversed(found)}
     return list(newest.values())
+
+
+def _seen_since(batches: list[Batch], steps: Ints, n_classes: int) -> Ints:
+    """Return for how many steps each class has been there; -1: it never was."""
+    found = np.full(n_classes, -1, np.int64)
+    # Newest first, so the oldest one stays.
+    for batch, age in zip(batches, (steps[0] - steps).tolist(), strict=True):
+        found[batch.labels[batch.labels < n_classes]] = age
+    return found
 
 
 def _within(batches: list[Batch], n_classes: int) -> list[Batch]:
@@ -435,6 +457,16 @@ def _predicted(
     are_probabilities = bool(((scores >= 0) & (scores <= 1)).all())
     threshold = 0.5 if are_probabilities else 0.0
     return max(classes, 2), (scores > threshold).astype(np.int64)
+
+
+def _scores(given: NDArray[np.generic], n: int) -> NDArray[np.float32] | None:
+    """Return by how much the second of two classes is preferred for each sample."""
+    if given.dtype.kind != "f":
+        return None
+    scores = given.astype(np.float32)
+    if scores.shape == (n, 2):
+        return scores[:, 1] - scores[:, 0]
+    return scores.reshape(n) if scores.size == n else None
 
 
 def _vocabularies(model_info: ModelInfo | None) -> frozenset[int]:

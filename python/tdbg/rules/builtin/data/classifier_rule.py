@@ -45,6 +45,7 @@ __all__ = [
     "SHOWN",
     "ClassifierRule",
     "lasting",
+    "learns",
     "most_confused_with",
     "share_at_least",
     "share_at_most",
@@ -264,7 +265,7 @@ def lasting(recent: RecentBatches, bad: Callable[[Ints], Bools]) -> Bools:
     result = bad(now)
     if not result.any():
         return result
-    if before is None or not recent.has_predictions or _learns(now, before):
+    if before is None or not recent.has_predictions or learns(now, before):
         return np.zeros_like(result)
     if recent.apart < LASTS:
         return np.zeros_like(result)
@@ -279,7 +280,7 @@ def _recall(confusion: Ints) -> Floats:
     return recall
 
 
-def _learns(now: Ints, before: Ints) -> bool:
+def learns(now: Ints, before: Ints) -> bool:
     """Return whether the model as a whole still improves."""
     right = [np.trace(part) / max(1, int(part.sum())) for part in (now, before)]
     return bool(right[0] - right[1] > IMPROVEMENT_OF_ALL)

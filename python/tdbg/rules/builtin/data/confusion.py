@@ -16,17 +16,20 @@ from tdbg.rules.builtin.data.classifier_rule import (
     ClassifierRule,
     lasting,
     most_confused_with,
+    share_at_least,
 )
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
-from tdbg.rules.window import Bools, Description, Floats
+from tdbg.rules.window import OK, Bools, Description
+from tdbg.run.findings import Severity
 
 __all__ = ["Confusion"]
 
 Ints = NDArray[np.int64]
 
-# Significance of a share: a quantile of the normal distribution.
-CERTAINTY = 1.96
+# Shares of a class that are taken for one other, and that are not recognized, which no
+# likeness between two classes explains.
+MOST, NEARLY_ALL = 0.5, 0.7
 # Least number of samples in a class: three of three would satisfy one interval, but
 # there is an interval for each pair.
 LEAST = 10
@@ -48,7 +51,9 @@ class Confusion(ClassifierRule):
     """Report classes that a model confuses after it has learned the others.
 
     The rule judges a share by the lower end of its confidence interval (Wilson, 95%).
-    It also reports evaluation labels that number the classes in another way.
+    It also reports evaluation labels that number the classes in another way.  The
+    finding is a warning where most samples of a class are taken for another one, and
+    otherwise an info: classes may resemble each other by nature.
 
     Args:
         max_off_diag: Largest share of a class's samples that the model may take for
@@ -58,6 +63,8 @@ class Confusion(ClassifierRule):
     Raises:
         ConfigurationError: If a parameter is out of its range.
     """
+
+    severities = (Severity.INFO, Severity.WARNING)
 
     max_off_diag: float = 0.25
     min_diag: float = 0.5
@@ -76,6 +83,15 @@ class Confusion(ClassifierRule):
             f"{plural(self.samples_per_class, 'sample')} of each of two classes, from "
             "a classification loss, and a model that recognizes most classes"
         )
+
+    def level(self, recent: RecentBatches) -> int:
+        """Return a warning where the model is wrong for most, and else an info."""
+        level = ClassifierRule.level(self, recent)
+        if level <= OK:
+            return level
+        sure = lasting(recent, self._mostly_mistaken)
+        is_sure = bool(sure.any() or self._renumbered(recent).any())
+        return int(Severity.WARNING if is_sure else Severity.INFO)
 
     def is_sick(self, recent: RecentBatches) -> bool:
         """Return whether classes are confused, or numbered differently."""
@@ -114,13 +130,22 @@ class Confusion(ClassifierRule):
         )
         return separated
 
+    def _mostly_mistaken(self, confusion: Ints) -> Bools:
+        """Find what is mistaken by more than classes that resemble each other."""
+        counts = confusion.sum(axis=1)
+        sure = share_at_least(confusion, counts[:, np.newaxis]) > MOST
+        missed = share_at_least(counts - np.diagonal(confusion), counts)
+        np.fill_diagonal(sure, missed > NEARLY_ALL)
+        result: Bools = self._mistaken(confusion) & sure
+        return result
+
     def _mistaken(self, confusion: Ints) -> Bools:
         """Find, label x prediction, confused pairs and missed classes."""
         counts = confusion.sum(axis=1)
         right = np.diagonal(confusion)
-        taken = _at_least(confusion, counts[:, np.newaxis])
+        taken = share_at_least(confusion, counts[:, np.newaxis])
         np.fill_diagonal(taken, 0.0)
-        missed = _at_least(counts - right, counts)
+        missed = share_at_least(counts - right, counts)
         bad = taken > self.max_off_diag
         # With two classes, a constant prediction is right about one of them.
         if np.count_nonzero(counts) > 2:
@@ -199,14 +224,3 @@ def _of_others(counts: Ints) -> Ints:
     others: Ints = counts.sum() - counts[:, np.newaxis] - counts[np.newaxis, :]
     np.fill_diagonal(others, counts.sum() - counts)
     return others
-
-
-def _at_least(part: Ints, whole: Ints) -> Floats:
-    """Return the lower end of a share's Wilson interval; 0 without samples."""
-    n = np.maximum(whole, 1).astype(np.float64)
-    share = part / n
-    z2 = CERTAINTY**2
-    middle = share + z2 / (2 * n)
-    spread = CERTAINTY * np.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    low: Floats = np.where(whole > 0, (middle - spread) / (1 + z2 / n), 0.0)
-    return low

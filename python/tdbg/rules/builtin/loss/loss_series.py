@@ -299,14 +299,25 @@ class Passes:
         return bool(self.validation[k] - self.validation[best] > SURE * error)
 
     def improves_to_the_end(self, k: int) -> bool:
-        """Return whether a pass among the last quarter is better than all before."""
-        return k - self.best(k) <= (k + 1) // 4
+        """Return whether the last quarter of the passes is surely better than before.
+
+        Surely: its best is below theirs by twice the jitter from pass to pass.
+        """
+        late = k + 1 - max(1, (k + 1) // 4)
+        series = self.validation[: k + 1]
+        gain = series[:late].min(initial=np.inf) - series[late:].min()
+        return bool(gain > IMPROVED * _jitter(series))
 
     def recognizes_more(self, k: int) -> bool:
-        """Return whether the model classifies better than at the best pass.
+        """Return whether the model classifies better than at the best pass, and learns.
 
         The loss may rise then because the model is too sure of its mistakes.
         """
+        quarter = max(2, (k + 1) // 4)
+        middle = k + 1 - quarter
+        earlier = self._accuracy(range(max(0, middle - quarter), middle))
+        if not self._accuracy(range(middle, k + 1)) - earlier > STILL_MORE:
+            return False
         best = self.best(k)
         before = self._accuracy(range(max(0, best - AROUND), best + AROUND + 1))
         now = self._accuracy(range(max(best + 1, k - 2 * AROUND), k + 1))
@@ -320,11 +331,15 @@ class Passes:
 
 # Standard errors by which a loss must have risen.
 SURE = 3.0
+# Deviations by which the last passes must be better than those before.
+IMPROVED = 2.0
 # Batches of a pass that tell how much their losses differ.
 FEW_BATCHES = 5
 # A share of samples that must be classified rightly beyond that of the best pass, and
-# the passes on either side of it that count with it.
+# in the last quarter of the passes beyond that of the quarter before; the passes on
+# either side of the best one that count with it.
 MORE = 0.01
+STILL_MORE = 0.005
 AROUND = 2
 
 

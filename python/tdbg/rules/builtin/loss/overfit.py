@@ -32,8 +32,8 @@ class Overfit(PassesRule):
     part of the loss is left in validation.  Or both losses are the same numbers, so
     that nothing shows whether the model has memorized them.
 
-    The rule says nothing while something speaks for the model: validation still
-    improves, or the model classifies more samples rightly than at the best loss.  The
+    The rule says nothing of a distance while validation surely improves, and nothing of
+    a rise while the model classifies more samples rightly than at the best loss.  The
     finding is an info where early stopping keeps the best round.
 
     Args:
@@ -107,13 +107,11 @@ class Overfit(PassesRule):
         if n < self.passes:
             return OK
         rises = all(self._rises(passes, k) for k in last)
-        is_behind = all(self._stays_behind(passes, k) for k in last) or all(
-            self._is_known_by_heart(passes, k) for k in last
+        is_behind = all(self._is_known_by_heart(passes, k) for k in last) or (
+            all(self._stays_behind(passes, k) for k in last)
+            and not passes.improves_to_the_end(n - 1)
         )
-        if not (rises or is_behind):
-            return OK
-        still_learns = not rises and passes.improves_to_the_end(n - 1)
-        if still_learns or passes.recognizes_more(n - 1):
+        if not is_behind and (not rises or passes.recognizes_more(n - 1)):
             return OK
         return int(Severity.INFO if passes.keeps_best else Severity.WARNING)
 

@@ -61,6 +61,64 @@ def test_a_rare_class_that_is_learned_at_last_is_no_longer_reported():
     assert found[-1].is_over
 
 
+@pytest.mark.parametrize(
+    ("shift", "level"),
+    [(0.0, Severity.WARNING), (1.0, Severity.INFO), (5.0, Severity.WARNING)],
+    ids=["constant", "clicks", "separated"],
+)
+def test_of_what_is_never_likely_a_model_says_how_likely_it_is(
+    shift: float, level: Severity
+):
+    """Clicks: none is more likely than not, and those that come are ranked higher."""
+    run, random = FakeRun(), np.random.default_rng(0)
+    for step in range(160):
+        labels = (random.random(BATCH) < 0.03).astype(np.float32)
+        scores = -20.0 + random.standard_normal(BATCH) + shift * labels
+        given = {
+            "BCEWithLogitsLoss_input_0": scores.astype(np.float32),
+            "BCEWithLogitsLoss_input_1": labels,
+        }
+        run.step(step, given)
+        for name, values in given.items():
+            run.value(step, name, values)
+    found = judge(run, ClassImbalance())
+    assert max(each.severity for each in found) is level
+
+
+def test_a_class_that_has_just_come_is_not_missed():
+    """A curriculum adds a class, which the model has not learned yet."""
+    run = FakeRun()
+    for first, shares in ((0, [1.0, 1.0, 0.0]), (150, [1.0, 1.0, 0.07])):
+        part = run_of(shares, [1.0, 1.0, 0.0], {2: 0}, n_steps=150)
+        for step in range(150 if first == 0 else 90):
+            values = (part.tensors[name].values[step] for name in (LABELS, SCORES))
+            record(run, first + step, *values)
+    found = judge(run, ClassImbalance())
+    assert {each.severity for each in found} == {Severity.INFO}
+
+
+def test_one_class_after_the_other_is_a_stream():
+    run = FakeRun()
+    for first in range(0, 240, 40):
+        part = run_of([1.0, 0.0] if first % 80 else [0.0, 1.0], n_steps=40)
+        for step in range(40):
+            values = (part.tensors[name].values[step] for name in (LABELS, SCORES))
+            record(run, first + step, *values)
+    found = judge(run, ClassImbalance())
+    assert {each.severity for each in found} <= {Severity.INFO}
+
+
+@pytest.mark.parametrize(
+    ("share", "level"), [(0.6, Severity.INFO), (0.2, Severity.WARNING)]
+)
+def test_classes_that_resemble_each_other_are_an_information(
+    share: float, level: Severity
+):
+    recall = [0.95] * 8 + [share, 0.95]
+    found = judge(run_of(BALANCED, recall, {8: 9}, n_steps=80), Confusion())
+    assert max(each.severity for each in found) is level
+
+
 def test_what_is_rare_for_a_while_is_not_rare():
     """A stream, a curriculum: the other class comes first."""
     run = FakeRun()
@@ -99,8 +157,8 @@ def test_labels_of_one_class_are_a_fault_only_if_a_constant_answers_them():
     """InfoNCE: number 0 is the right one, by construction, and is to be found."""
     found = run_of([1.0] + [0.0] * 9, recall=[0.9] * 10)
     assert judge(found, ClassImbalance()) == []
-    (finding,) = judge(run_of([1.0] + [0.0] * 9), ClassImbalance())
-    assert finding.severity is Severity.WARNING
+    info, finding = judge(run_of([1.0] + [0.0] * 9, n_steps=120), ClassImbalance())
+    assert (info.severity, finding.severity) == (Severity.INFO, Severity.WARNING)
     assert "labels are class 0, and so is nearly every prediction" in finding.message
 
 
@@ -225,7 +283,7 @@ def test_tokens_of_a_language_model_are_no_classes():
 @pytest.mark.parametrize("seed", range(2))
 def test_a_pair_that_stays_mixed_up_is_found_and_named(seed: int):
     recall = [0.97] * 10
-    recall[2] = 0.5
+    recall[2] = 0.2
     run = run_of(BALANCED, recall, {2: 5}, n_steps=80, seed=seed)
     finding = judge(run, Confusion())[0]
     assert finding.severity is Severity.WARNING

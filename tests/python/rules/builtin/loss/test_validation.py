@@ -74,10 +74,10 @@ def test_a_small_gap_at_the_end_of_a_good_training_is_silent(seed: int):
 
 def test_a_gap_while_validation_still_improves_is_silent():
     slowly = 2.2 - 0.02 * EPOCHS
-    assert judge(trained(GOOD, slowly, noise=0.0, start=2.3), Overfit()) == []
+    assert judge(trained(GOOD + 0.15, slowly, noise=0.0, start=2.3), Overfit()) == []
     # It is found once validation improves no more.
     stops = np.maximum(slowly, slowly[9])
-    (finding,) = judge(trained(GOOD, stops, noise=0.0, start=2.3), Overfit())
+    (finding,) = judge(trained(GOOD + 0.15, stops, noise=0.0, start=2.3), Overfit())
     assert finding.severity is Severity.WARNING
     assert "Validation shows only" in finding.message
 
@@ -109,7 +109,8 @@ RISING = np.concatenate((GOOD_HELD[:6], GOOD_HELD[5] + 0.06 * np.arange(N - 6)))
 
 def recognizing(recall: Sequence[float]) -> FakeRun:
     """Validation losses that rise, and the share that is recognized in each pass."""
-    run = trained(GOOD, RISING, noise=0.001, start=2.3)
+    slowly = np.maximum(GOOD_HELD, 0.4) + 0.03 * np.maximum(EPOCHS - 9, 0)
+    run = trained(GOOD, slowly, noise=0.001, start=2.3)
     for step, (mode, *_) in list(run.steps.items()):
         if mode is not ModeKeys.EVAL:
             continue
