@@ -42,6 +42,11 @@ class LossFault(enum.StrEnum):
     MEAN_OVER_CLASSES = "mean_over_classes"
     # Targets lie where the last activation, or the loss, does not reach.
     TARGETS_OUT_OF_REACH = "targets_out_of_reach"
+    # A loss of probabilities is given scores; one of independent outputs the shares of
+    # classes; a metric of probabilities the scores of a loss.
+    PROBABILITIES_ARE_SCORES = "probabilities_are_scores"
+    SOFTMAX_FOR_BITS = "softmax_for_bits"
+    METRIC_OF_SCORES = "metric_of_scores"
     # No operation has made the loss.
     NO_GRAPH = "no_graph"
 

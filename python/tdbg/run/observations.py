@@ -47,6 +47,10 @@ class Fault(enum.StrEnum):
     CLIPPED_AFTER_STEP = "clipped_after_step"
     # Gradients are clipped while a scaler's factor is in them.
     CLIPPED_SCALED = "clipped_scaled"
+    # A chain of transformations clips steps instead of gradients, or decays weights
+    # behind the learning rate, so that they grow.
+    CLIPPED_UPDATES = "clipped_updates"
+    DECAY_GROWS = "decay_grows"
     # Terms of a loss: an entropy bonus that is a penalty, the ratio of a policy to
     # itself, the weight of a focal loss that is one for the batch, noise that is
     # multiplied by a variance or its logarithm.
@@ -97,6 +101,10 @@ class Fault(enum.StrEnum):
     SCHEDULE_OVERWRITTEN = "schedule_overwritten"
     # It waits for a metric to fall that rises as the model gets better, or the reverse.
     PLATEAU_WRONG_WAY = "plateau_wrong_way"
+    # A callback does so, to stop the training, to keep the best model or to lower the
+    # rate; or it watches a metric that is not there.
+    WATCHES_WRONG_WAY = "watches_wrong_way"
+    WATCHES_NOTHING = "watches_nothing"
     # Of a training that goes on, the optimizer has no state, or the schedule none.
     OPTIMIZER_BEGINS_ANEW = "optimizer_begins_anew"
     SCHEDULE_BEGINS_ANEW = "schedule_begins_anew"

@@ -93,6 +93,9 @@ def optax(tx: Any) -> Any:
     inner = with_extra_args_support(tx)
 
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        trace = present_trace()
+        if trace is not None:
+            trace.facts.add_chain(tx)
         return show_update(inner.update, updates, state, params, **extra)
 
     return GradientTransformationExtraArgs(inner.init, update)

@@ -90,7 +90,7 @@ class Hook(FrameworkHook):
         session.forward_of = STEP_OF
         mode = CurrentMode(session)
         self._sites = Sites(session, precise=self._precise)
-        self._facts = ModelFacts()
+        self._facts = ModelFacts(session.observe)
         self._capture = StepCapture(
             session,
             self._sites,

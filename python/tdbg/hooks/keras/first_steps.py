@@ -10,6 +10,7 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
@@ -19,9 +20,9 @@ from numpy.typing import NDArray
 
 from tdbg.capture.session import Session
 from tdbg.config.collections import Role
-from tdbg.config.kinds import NORMS, Kind
+from tdbg.config.kinds import NORMS, REGRESSIONS, Kind
 from tdbg.hooks.keras.backend import Backend, State
-from tdbg.hooks.keras.kinds import activation_of, kind_of
+from tdbg.hooks.keras.kinds import FUSING, activation_of, kind_of
 from tdbg.hooks.keras.losses import LossFunction
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import inner_of
@@ -36,6 +37,8 @@ __all__ = ["FirstSteps", "loss_facts_of"]
 _OF_ANOTHER = 0.2
 # Looks that show how far statistics jump, or that frozen variables change.
 _ENOUGH_JUMPS, _ENOUGH_STEPS = 4, 3
+# Steps after which a normalization that is trained must have been fed.
+_ENOUGH_FOR_FEEDING = 6
 # Layers and variables that are looked at; elements of a variable; what is named.
 _MOST_LAYERS, _MOST_VARIABLES, _MOST_ELEMENTS, _MOST_NAMED = 16, 8, 1 << 20, 8
 
@@ -45,6 +48,23 @@ _OF_WEIGHTS = frozenset(
     {Kind.LINEAR, Kind.CONV, Kind.CONV_TRANSPOSE, Kind.RNN, Kind.GRU, Kind.LSTM}
 )
 _OVER_CLASSES = frozenset({Kind.CROSS_ENTROPY, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
+
+
+_OF_PROBABILITIES = frozenset({Kind.BCE, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
+# Between which an activation lies.
+_BOUNDS = {
+    "sigmoid": (0.0, 1.0),
+    "softmax": (0.0, 1.0),
+    "tanh": (-1.0, 1.0),
+    "relu": (0.0, math.inf),
+    "softplus": (0.0, math.inf),
+}
+# Batches that are looked at, targets of each, and how many must be out of reach, by
+# which share of the width of all.
+_MOST_BATCHES, _MOST_TARGETS, _LEAST_TARGETS = 4, 4096, 32
+_ENOUGH, _BEYOND = 0.18, 0.1
+# The threshold of probabilities.
+_HALF = 0.5
 
 
 def loss_facts_of(model: Any, losses: Sequence[LossFunction]) -> tuple[LossFact, ...]:
@@ -77,6 +97,9 @@ class FirstSteps:
         variables: The variables of the model.
         paths: Names its layers.
         optimizers: Returns the optimizers that train it.
+
+    Attributes:
+        targets: Looks at the targets of its first batches.
     """
 
     def __init__(
@@ -92,6 +115,7 @@ class FirstSteps:
         self._variables = variables
         self._paths = paths
         self._optimizers = optimizers
+        self.targets = TargetRange()
         # Normalizations that follow each batch; None: nobody has looked for them.
         self._layers: list[Any] | None = None
         self._statistics: list[NDArray[Any]] | None = None
@@ -102,11 +126,22 @@ class FirstSteps:
         self._frozen: list[tuple[str, Any]] = []
         self._values: list[NDArray[Any]] | None = None
         self._n_steps = 0
+        # Steps that are over, and normalizations that may be fed by none of them, with
+        # their parameters as they were; None: nobody has looked for them.
+        self._n_ended = 0
+        self._unfed: list[tuple[Any, list[NDArray[Any]]]] | None = None
+
+    def loss_facts(
+        self, model: Any, losses: Sequence[LossFunction]
+    ) -> Sequence[LossFact]:
+        """Return what is wrong with the loss, as far as layers and targets show it."""
+        facts = [*loss_facts_of(model, losses), *facts_of_outputs(model, losses)]
+        return facts if self.targets.fact is None else [*facts, self.targets.fact]
 
     @property
     def wants_steps(self) -> bool:
         """Whether the next steps are to be shown one by one."""
-        return bool(self._layers or self._frozen)
+        return bool(self._layers or self._frozen or self._unfed)
 
     def compiled(self) -> None:
         """Keras has made the step of training anew, with the flags that hold now."""
@@ -144,6 +179,8 @@ class FirstSteps:
             self._look_at_statistics(state)
         if self._frozen:
             self._look_at_frozen(state)
+        if self._unfed is None or self._unfed:
+            self._look_at_unfed(model, state)
 
     # ---- inside ------------------------------------------------------------------
 
@@ -210,6 +247,58 @@ class FirstSteps:
         }
         self._observe(Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK, names, numbers)
 
+    def _look_at_unfed(self, model: Any, state: State) -> None:
+        """Report normalizations that are trained while their statistics stay as made.
+
+        Their parameters must have changed, so that the loss depends on them.
+        """
+        self._n_ended += 1
+        if self._unfed is None:
+            found = list(_maybe_unfed(model))[:_MOST_LAYERS]
+            adapted = [each for each in found if hasattr(each, "adapt_mean")]
+            self._look_at_adapted(adapted, state)
+            self._unfed = [
+                (each, self._read(each.trainable_weights, state))
+                for each in found
+                if each not in adapted and self._is_as_made(each, state)
+            ]
+            return
+        if self._n_ended < _ENOUGH_FOR_FEEDING:
+            return
+        unfed, self._unfed = self._unfed, []
+        layers = [
+            layer
+            for layer, before in unfed
+            if self._is_as_made(layer, state)
+            and any(
+                not np.array_equal(one, other)
+                for one, other in zip(
+                    before, self._read(layer.trainable_weights, state), strict=True
+                )
+            )
+        ]
+        if layers:
+            names = tuple(self._paths.of_layer(each) for each in layers)
+            # With a momentum of 1, batches are normalized by their own statistics.
+            is_off = all(each.momentum == 1 for each in layers)
+            numbers = {"layers": float(len(names))}
+            how = "momentum" if is_off else "running"
+            self._observe(Fault.NEVER_FED, names, numbers, {"how": how})
+
+    def _look_at_adapted(self, layers: Sequence[Any], state: State) -> None:
+        names = tuple(
+            self._paths.of_layer(layer)
+            for layer in layers
+            if _are_as_made(self._read([layer.adapt_mean, layer.adapt_variance], state))
+        )
+        if names:
+            numbers = {"layers": float(len(names))}
+            self._observe(Fault.NEVER_FED, names, numbers, {"how": "adapt"})
+
+    def _is_as_made(self, layer: Any, state: State) -> bool:
+        asked = [layer.moving_mean, layer.moving_variance]
+        return _are_as_made(self._read(asked, state))
+
     def _look_at_frozen(self, state: State) -> None:
         asked = [each for each in self._frozen if _size(each[1]) <= _MOST_ELEMENTS]
         asked = asked[:_MOST_VARIABLES]
@@ -234,10 +323,16 @@ class FirstSteps:
             self._observe(Fault.FREEZING_NOT_COMPILED, changed, numbers)
 
     def _observe(
-        self, fault: Fault, names: tuple[str, ...], numbers: dict[str, float]
+        self,
+        fault: Fault,
+        names: tuple[str, ...],
+        numbers: dict[str, float],
+        words: dict[str, str] | None = None,
     ) -> None:
         step = max(0, self._session.latest_step(TRAIN)[0])
-        self._session.observe(Observation(fault, step, names[:_MOST_NAMED], numbers))
+        self._session.observe(
+            Observation(fault, step, names[:_MOST_NAMED], numbers, words or {})
+        )
 
 
 def _following_each_batch(model: Any) -> Iterator[Any]:
@@ -252,6 +347,28 @@ def _following_each_batch(model: Any) -> Iterator[Any]:
             n += 1
             if n <= _MOST_LAYERS:
                 yield layer
+
+
+def _maybe_unfed(model: Any) -> Iterator[Any]:
+    """Yield normalizations that training should feed, or that were to be adapted."""
+    for layer in layers_of(model):
+        if not layer.built:
+            continue
+        if type(layer).__name__ == "Normalization":
+            if getattr(layer, "adapt_mean", None) is not None:
+                yield layer
+        elif kind_of(layer) is Kind.BATCH_NORM and layer.trainable:
+            has_statistics = getattr(layer, "moving_mean", None) is not None
+            if has_statistics and layer.trainable_weights:
+                yield layer
+
+
+def _are_as_made(statistics: Sequence[NDArray[Any]]) -> bool:
+    """Return whether all means are 0 and all variances 1, to the last bit."""
+    if len(statistics) != 2:
+        return False
+    mean, variance = statistics
+    return not mean.any() and bool((variance == 1.0).all())
 
 
 def _is_by_kind(decayed: Sequence[Parameter], exempt: Sequence[Parameter]) -> bool:
@@ -280,3 +397,114 @@ def _distance(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> flo
     """Return how far means are apart, in deviations, on average over the channels."""
     deviations = np.sqrt(np.maximum(np.maximum(one[1], other[1]), 1e-24))
     return float((np.abs(one[0] - other[0]) / deviations).mean())
+
+
+def facts_of_outputs(model: Any, losses: Sequence[LossFunction]) -> Iterator[LossFact]:
+    """Yield what does not fit the last layer of a model with one output and one loss.
+
+    Args:
+        model: The model; nothing is known of one that is no graph of layers.
+        losses: Its losses.
+    """
+    last = last_layer(model)
+    if last is None or len(losses) != 1:
+        return
+    loss, function = losses[0], activation_of(last)
+    units = model.outputs[0].shape[-1]
+    if loss.kind in _OF_PROBABILITIES and _gives_scores(last):
+        yield LossFact(LossFault.PROBABILITIES_ARE_SCORES, loss.class_name)
+    if loss.kind is Kind.BCE and function == "softmax" and (units or 0) > 2:
+        yield LossFact(LossFault.SOFTMAX_FOR_BITS, loss.class_name, ((int(units),),))
+    if loss.kind is Kind.BCE_WITH_LOGITS and _gives_scores(last):
+        for metric in _thresholds(model):
+            yield LossFact(LossFault.METRIC_OF_SCORES, metric)
+
+
+class TargetRange:
+    """Compares the targets of the first batches with what the last layer can give."""
+
+    def __init__(self) -> None:
+        self._targets: list[Any] = []
+        self._n_looks = 0
+        self.fact: LossFact | None = None
+
+    @property
+    def wants_batches(self) -> bool:
+        """Whether the next batch is to be shown."""
+        return len(self._targets) < _MOST_BATCHES
+
+    def see(self, model: Any, losses: Sequence[LossFunction], batch: Any) -> bool:
+        """Look at a batch; return whether a fault is new.
+
+        Args:
+            model: The model.
+            losses: Its losses.
+            batch: Inputs, targets and perhaps weights.
+        """
+        self._n_looks += 1
+        if not losses and self._n_looks < _MOST_BATCHES:
+            return False  # Keras makes them in its first trace.
+        last = last_layer(model)
+        bounds = None if last is None else _BOUNDS.get(_function_of(last) or "")
+        is_judged = len(losses) == 1 and losses[0].kind in REGRESSIONS | {Kind.BCE}
+        if bounds is None or not is_judged or len(batch) < 2:
+            self._targets = [()] * _MOST_BATCHES
+            return False
+        given = np.asarray(batch[1])
+        if given.dtype.kind not in "biuf" or not np.isfinite(given).all():
+            self._targets = [()] * _MOST_BATCHES
+            return False
+        self._targets.append(given.ravel()[:_MOST_TARGETS].astype(np.float64))
+        targets = np.concatenate(self._targets)
+        if self.fact is not None or targets.size < _LEAST_TARGETS:
+            return False
+        low, high = float(targets.min()), float(targets.max())
+        margin = _BEYOND * (high - low)
+        beyond = (targets < bounds[0] - margin) | (targets > bounds[1] + margin)
+        n = int(beyond.sum())
+        if n < _ENOUGH * targets.size:
+            return False
+        counts = n, int(targets.size)
+        self.fact = LossFact(
+            LossFault.TARGETS_OUT_OF_REACH,
+            _function_of(last) or "",
+            (counts, (math.floor(low), math.ceil(high))),
+        )
+        return True
+
+
+def last_layer(model: Any) -> Any:
+    """Return the layer that makes the only output of a model; None: unknown."""
+    outputs: Sequence[Any] = getattr(model, "outputs", None) or ()
+    if len(outputs) != 1:
+        return None
+    return getattr(getattr(outputs[0], "_keras_history", None), "operation", None)
+
+
+def _function_of(layer: Any) -> str | None:
+    if type(layer).__name__ == "Softmax":
+        return "softmax"
+    # A ReLU with a bound or a slope is none here.
+    return activation_of(layer)
+
+
+def _gives_scores(layer: Any) -> bool:
+    """Return whether a layer is trained and ends without an activation."""
+    if kind_of(layer) not in FUSING or not layer.trainable:
+        return False
+    if type(layer).__name__ not in {"Dense", "Conv1D", "Conv2D", "Conv3D"}:
+        return False
+    function = getattr(layer, "activation", None)
+    is_linear = getattr(function, "__name__", "") == "linear"
+    is_free = getattr(layer, "kernel_constraint", None) is None
+    return is_linear and is_free and bool(layer.trainable_weights)
+
+
+def _thresholds(model: Any) -> Iterator[str]:
+    """Yield metrics of two classes that divide them at one half."""
+    for each in getattr(model, "metrics", ()):
+        inner = getattr(each, "metrics", None)
+        for metric in inner if isinstance(inner, list) else [each]:
+            is_binary = type(metric).__name__ == "BinaryAccuracy"
+            if is_binary and float(getattr(metric, "threshold", 0.0)) == _HALF:
+                yield str(metric.name)

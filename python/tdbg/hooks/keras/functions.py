@@ -165,6 +165,14 @@ class StepFunction(CompiledStep[_Tapped]):
             (batch,) = batch
         given = batch if isinstance(batch, tuple) else (batch,)
         self._session.clock.add_batch(given)
+        if self._own_mode is TRAIN and self._watched.first_steps.targets.wants_batches:
+            self._session.run(self._see_targets, given)
+
+    def _see_targets(self, batch: tuple[Any, ...]) -> None:
+        watched = self._watched
+        functions = watched.losses.functions(watched.model)
+        if watched.first_steps.targets.see(watched.model, functions, batch):
+            watched.model_info.changed()
 
     def _trains(self) -> bool:
         return self._mode.is_called(self._own_mode)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 
 from tdbg.capture.model_info import ModelMarks
-from tdbg.hooks.keras.first_steps import loss_facts_of
 from tdbg.hooks.keras.kinds import (
     class_name,
     kind_of,
@@ -44,6 +43,7 @@ class KerasModel:
             n_parameters += len(parameters)
             found += [len(parameters), len(watched.optimizers())]
             found.append(watched.losses.n_finding_scores)
+            found.append(watched.first_steps.targets.fact is not None)
             found += [bool(each.variable.trainable) for each in parameters]
             found += [
                 len(inner_of(each)._trainable_variables)
@@ -93,7 +93,7 @@ class KerasModel:
                     unit_axis=unit_axis_of(each.layer, each.variable),
                 )
             functions = watched.losses.functions(model)
-            loss_facts += loss_facts_of(model, functions)
+            loss_facts += watched.first_steps.loss_facts(model, functions)
             for loss in functions:
                 losses.append(loss.class_name)
                 if loss.kind is not None:

@@ -25,7 +25,8 @@ class ClippingMisuse(ObservedRule):
     - with an iterator that has been read before, so that they get no parameters;
     - before the backward pass, when there are no gradients;
     - after the optimizer has stepped;
-    - before the scaler of mixed precision has unscaled the gradients.
+    - before the scaler of mixed precision has unscaled the gradients;
+    - behind an optimizer in a chain, where steps are clipped instead.
     """
 
     severities = (Severity.WARNING,)
@@ -36,6 +37,7 @@ class ClippingMisuse(ObservedRule):
             Fault.CLIPPED_BEFORE_BACKWARD,
             Fault.CLIPPED_AFTER_STEP,
             Fault.CLIPPED_SCALED,
+            Fault.CLIPPED_UPDATES,
         }
     )
 
@@ -97,9 +99,24 @@ def _scaled(function: str, numbers: Mapping[str, float]) -> Description:
     return _description(message, advice, numbers)
 
 
+def _updates(function: str, numbers: Mapping[str, float]) -> Description:
+    limit, rate = numbers.get("limit", 0.0), numbers.get("rate", 0.0)
+    message = (
+        f"{function} clips no gradients: it stands behind the optimizer in "
+        "optax.chain, so it gets steps that the learning rate "
+        f"({number(rate)}) has already made small, and its limit is {number(limit)}."
+    )
+    advice = (
+        f"Put {function} first: optax.chain({function}({number(limit)}), "
+        "optax.adam(...)). optax.chain applies its transformations in order."
+    )
+    return _description(message, advice, numbers)
+
+
 _DESCRIBE: Mapping[Fault, Callable[[str, Mapping[str, float]], Description]] = {
     Fault.CLIPPED_NOTHING: _nothing,
     Fault.CLIPPED_BEFORE_BACKWARD: _before_backward,
     Fault.CLIPPED_AFTER_STEP: _after_step,
     Fault.CLIPPED_SCALED: _scaled,
+    Fault.CLIPPED_UPDATES: _updates,
 }

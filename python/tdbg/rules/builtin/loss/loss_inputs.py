@@ -24,11 +24,20 @@ from tdbg.rules.window import (
     Table,
 )
 from tdbg.run.findings import Severity, Stage
+from tdbg.run.loss_facts import LossFact
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
 
-__all__ = ["broadcast_shape", "ignored_labels", "wrong_axis", "wrong_inputs"]
+__all__ = [
+    "broadcast_shape",
+    "ignored_labels",
+    "metric_of_scores",
+    "probabilities_are_scores",
+    "softmax_for_bits",
+    "wrong_axis",
+    "wrong_inputs",
+]
 
 
 def broadcast_shape(
@@ -448,4 +457,58 @@ def _numbers(table: Table, i: int, j: int) -> str:
     return (
         f"{table['count'][i, j]:,.0f} numbers from {number(table['min'][i, j])} to "
         f"{number(table['max'][i, j])}, at {PATIENCE} recorded steps in a row"
+    )
+
+
+def probabilities_are_scores(fact: LossFact) -> Description:
+    """Describe a loss of probabilities that is given scores."""
+    return Description(
+        message=(
+            f"{fact.operation} takes probabilities, but the last layer has no "
+            "activation, so it gets scores of any size. Keras clips them to the range "
+            "of probabilities, and the loss falls although it measures no likelihood."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Set from_logits=True in the loss, or end the model with a softmax (two "
+            "classes with one output: a sigmoid)."
+        ),
+    )
+
+
+def softmax_for_bits(fact: LossFact) -> Description:
+    """Describe a binary loss over the outputs of a softmax."""
+    classes = fact.shapes[0][0] if fact.shapes and fact.shapes[0] else 0
+    return Description(
+        message=(
+            f"{fact.operation} judges each of the {classes:,} outputs of a softmax by "
+            "itself, as a yes or no, although only one of the classes can be right. "
+            "The loss is a mean over mostly easy questions, and its gradient is small."
+        ),
+        value=float(classes),
+        threshold=2.0,
+        advice=(
+            "Use CategoricalCrossentropy. If several classes can be right at once, "
+            "keep the loss and end the model with a sigmoid."
+        ),
+    )
+
+
+def metric_of_scores(fact: LossFact) -> Description:
+    """Describe a metric that divides scores where probabilities are meant."""
+    return Description(
+        message=(
+            f"The metric {fact.operation} is wrong: it divides the classes at 0.5, "
+            "which is meant for probabilities, but the model outputs scores "
+            "(from_logits=True), whose border is 0. Scores from 0 to 0.5 count for the "
+            "wrong class."
+        ),
+        value=0.5,
+        threshold=0.0,
+        advice=(
+            "Give the metric the border of scores: "
+            "keras.metrics.BinaryAccuracy(threshold=0.0). Or end the model with a "
+            "sigmoid and leave from_logits out."
+        ),
     )

@@ -13,7 +13,13 @@ from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, with_beginning
 from tdbg.config.quantities import number, plural
 from tdbg.modes import TRAINING
-from tdbg.rules.builtin.loss.loss_inputs import ignored_labels, wrong_inputs
+from tdbg.rules.builtin.loss.loss_inputs import (
+    ignored_labels,
+    metric_of_scores,
+    probabilities_are_scores,
+    softmax_for_bits,
+    wrong_inputs,
+)
 from tdbg.rules.builtin.loss.loss_series import FIRST, LossRule, losses_of
 from tdbg.rules.columns import kind_of, median, model_info_of_steps
 from tdbg.rules.registry import register
@@ -46,6 +52,8 @@ NO_BOUND = 1000.0
 MANY = 0.5
 # Number of last and first losses to compare: the loss may soon stop being finite.
 SOON = 3
+# Of which the layers themselves show that they are given scores.
+_OF_PROBABILITIES = frozenset({Kind.BCE, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
 # Advice where cross_entropy cannot replace the loss.
 _WITH_LOG_SOFTMAX = {
     "ctc_loss": (
@@ -69,7 +77,8 @@ class LossMisuse(LossRule):
 
     - a softmax or sigmoid applied twice, over the samples, or to a single class;
     - a likelihood of scores or probabilities instead of logarithms;
-    - scores instead of probabilities;
+    - scores instead of probabilities, in the loss or in a metric;
+    - a loss of independent outputs that gets the shares of classes;
     - outputs and targets that broadcast against each other;
     - a distance that the training maximizes;
     - a sum over the batch in place of a mean;
@@ -147,10 +156,7 @@ class LossMisuse(LossRule):
                 yield from (_falling_without_end(table, i) for i in losses)
             yield from ignored_labels(table, info)
             for evaluation in wrong_inputs(table, info):
-                # The graph shows everything else for certain.
-                kind = kind_of(info, evaluation.names[0])
-                is_seen = kind != Kind.KL_DIV or _names_logarithms(info)
-                if info is None or not (info.is_loss_open and is_seen):
+                if not _is_shown(info, kind_of(info, evaluation.names[0])):
                     yield evaluation
 
     def _judge(
@@ -169,6 +175,8 @@ class LossMisuse(LossRule):
             if _uses_size_of_gradients(model_info):
                 has_failed = self._failed(table, i)[new]
             severities[known & ~has_failed] = Severity.INFO
+        elif first.fault == LossFault.SOFTMAX_FOR_BITS:
+            severities[known] = Severity.INFO
         elif first.fault == LossFault.MEAN_OVER_CLASSES:
             is_alone = _size(first, 1, of=1) <= 1
             if is_alone and not _uses_size_of_gradients(model_info):
@@ -262,6 +270,16 @@ def _names_logarithms(model_info: ModelInfo | None) -> bool:
     faults = {LossFault.LIKELIHOOD_OF_PROBABILITIES, LossFault.LIKELIHOOD_OF_SCORES}
     facts = () if model_info is None else model_info.loss_facts
     return any(fact.fault in faults for fact in facts)
+
+
+def _is_shown(info: ModelInfo | None, kind: str | None) -> bool:
+    """Return whether graphs or layers show for certain what a loss is given."""
+    if info is None:
+        return False
+    faults = {fact.fault for fact in info.loss_facts}
+    if kind in _OF_PROBABILITIES and LossFault.PROBABILITIES_ARE_SCORES in faults:
+        return True
+    return info.is_loss_open and (kind != Kind.KL_DIV or _names_logarithms(info))
 
 
 def _uses_size_of_gradients(model_info: ModelInfo | None) -> bool:
@@ -513,6 +531,7 @@ _DESCRIBED: Mapping[LossFault, Callable[[LossFact], Description]] = {
     LossFault.NO_GRAPH: _no_graph,
     LossFault.SOFTMAX_OF_ONE: _of_one,
     LossFault.SOFTMAX_OVER_SAMPLES: _over_samples,
+    LossFault.PROBABILITIES_ARE_SCORES: probabilities_are_scores,
     LossFault.LIKELIHOOD_OF_SCORES: _of_scores,
     LossFault.LIKELIHOOD_OF_PROBABILITIES: _of_probabilities,
     LossFault.NEGATED: _negated,
@@ -522,6 +541,8 @@ _DESCRIBED: Mapping[LossFault, Callable[[LossFact], Description]] = {
     LossFault.SIGMOID_TWICE: _sigmoid_twice,
     LossFault.TARGETS_TOO_LONG: _too_long,
     LossFault.MEAN_OVER_CLASSES: _mean_over_classes,
+    LossFault.METRIC_OF_SCORES: metric_of_scores,
+    LossFault.SOFTMAX_FOR_BITS: softmax_for_bits,
     LossFault.SUMMED: _summed,
 }
 

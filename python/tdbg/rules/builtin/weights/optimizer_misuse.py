@@ -28,6 +28,7 @@ class OptimizerMisuse(ObservedRule):
     - gradients of another network's loss that nobody clears;
     - an optimizer that never steps;
     - an optimizer that begins anew at each step, or is made anew again and again;
+    - weight decay that makes weights grow;
     - layers that are frozen, or trained, other than their flags say.
     """
 
@@ -42,6 +43,7 @@ class OptimizerMisuse(ObservedRule):
             Fault.OPTIMIZER_STATE_DROPPED,
             Fault.OPTIMIZER_MADE_ANEW,
             Fault.FREEZING_NOT_COMPILED,
+            Fault.DECAY_GROWS,
         }
     )
 
@@ -199,6 +201,25 @@ def _not_compiled(seen: Observation) -> Description:
     )
 
 
+def _grows(seen: Observation) -> Description:
+    decay = seen.numbers.get("decay", 0.0)
+    return Description(
+        message=(
+            f"Weight decay ({number(decay)}) makes the weights grow: "
+            "optax.add_decayed_weights stands behind the learning rate in optax.chain, "
+            f"so each step adds {number(decay)} times the weights to them, instead of "
+            "taking a share away."
+        ),
+        value=decay,
+        threshold=0.0,
+        advice=(
+            "Put optax.add_decayed_weights before the learning rate: "
+            "optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(...), "
+            "optax.scale_by_learning_rate(...)), or use optax.adamw."
+        ),
+    )
+
+
 _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.DECAYED_NORMALIZATION: _decayed,
     Fault.GRADIENTS_OF_ANOTHER_LOSS: _filled,
@@ -207,4 +228,5 @@ _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.OPTIMIZER_STATE_DROPPED: _begins_anew,
     Fault.OPTIMIZER_MADE_ANEW: _made_anew,
     Fault.FREEZING_NOT_COMPILED: _not_compiled,
+    Fault.DECAY_GROWS: _grows,
 }

@@ -59,7 +59,17 @@ def _of_unfed(observation: Observation) -> Description:
     momentum = observation.numbers.get("momentum")
     is_off = momentum == 0
 
+    how = observation.words.get("how")
+    if how in {"adapt", "running"}:
+        return _of_unfed_in_keras(observation, is_adapted=how == "adapt")
+    is_off = is_off or how == "momentum"
+
     def advice(words: Vocabulary) -> str:
+        if how == "momentum":
+            return (
+                "Set the layer's momentum to 0.99: with 1, it never updates its "
+                "running statistics."
+            )
         if is_off:
             return (
                 "Set the layer's momentum to 0.1: with 0, it never updates its running "
@@ -77,6 +87,33 @@ def _of_unfed(observation: Observation) -> Description:
         threshold=1.0,
         advice=advice,
     )
+
+
+def _of_unfed_in_keras(observation: Observation, *, is_adapted: bool) -> Description:
+    named = _named(observation)
+    if is_adapted:
+        message = (
+            f"{named} normalizes nothing: it was never adapted to data, so it has the "
+            "mean 0 and the variance 1 that it was made with, and hands its inputs on "
+            "as they are."
+        )
+        advice = (
+            "Call layer.adapt(x_train) before you train, or give the layer mean and "
+            "variance."
+        )
+    else:
+        message = (
+            f"{named} normalizes nothing: it is trained, but called in inference mode, "
+            "so it uses the mean 0 and the variance 1 that it was made with, in "
+            "training and in evaluation."
+        )
+        advice = (
+            "Hand the argument training of your call() on to the layers, call the "
+            "model with training=True in your train_step, and remove training=False "
+            "where you call the layer. To keep a layer in inference mode on purpose, "
+            "set its trainable to False."
+        )
+    return Description(message=message, value=0.0, threshold=1.0, advice=advice)
 
 
 def _of_dropped(observation: Observation) -> Description:

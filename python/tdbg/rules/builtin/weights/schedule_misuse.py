@@ -37,6 +37,8 @@ class ScheduleMisuse(ObservedRule):
             Fault.PLATEAU_WRONG_WAY,
             Fault.SCHEDULE_OF_ANOTHER,
             Fault.SCHEDULE_OVERWRITTEN,
+            Fault.WATCHES_WRONG_WAY,
+            Fault.WATCHES_NOTHING,
         }
     )
 
@@ -81,6 +83,16 @@ def _too_often(name: str, numbers: _Numbers, words: _Words) -> Description:
 
 def _in_epochs(name: str, numbers: _Numbers, words: _Words) -> Description:
     length, batches = int(numbers["length"]), int(numbers["batches"])
+    advice = (
+        "Call scheduler.step() once an epoch, behind the loop over the batches. "
+        "To step it after each batch, set its length "
+        f"({words['setting']}) to the number of epochs times len(loader)."
+    )
+    if words.get("counts") == "steps":
+        advice = (
+            f"Set its length ({words['setting']}) to the number of epochs times the "
+            f"batches in an epoch, {length * batches:,}: Keras counts it in batches."
+        )
     return Description(
         message=(
             f"The schedule of the learning rate ({name}) counts epochs, but the "
@@ -91,11 +103,7 @@ def _in_epochs(name: str, numbers: _Numbers, words: _Words) -> Description:
         value=float(length * batches),
         threshold=float(length),
         since=0,
-        advice=(
-            "Call scheduler.step() once an epoch, behind the loop over the batches. "
-            "To step it after each batch, set its length "
-            f"({words['setting']}) to the number of epochs times len(loader)."
-        ),
+        advice=advice,
     )
 
 
@@ -251,6 +259,45 @@ def _overwritten(name: str, numbers: _Numbers, words: _Words) -> Description:
     )
 
 
+def _watches_wrong_way(name: str, numbers: _Numbers, words: _Words) -> Description:
+    is_min = words["mode"] == "min"
+    other = "max" if is_min else "min"
+    fall, rises = ("fall", "rises") if is_min else ("rise", "falls")
+    effect = {
+        "EarlyStopping": "takes progress for a standstill and stops the training",
+        "ModelCheckpoint": "keeps the worst model for the best one",
+    }.get(words["class"], "lowers the learning rate while the model learns")
+    return Description(
+        message=(
+            f'{name} waits for {words["monitor"]} to {fall} (mode="{words["mode"]}"), '
+            f"but this metric {rises} as the model gets better: from "
+            f"{number(numbers['first'])} to {number(numbers['latest'])} in "
+            f"{int(numbers['epochs']):,} epochs. So it {effect}."
+        ),
+        value=numbers["latest"],
+        threshold=numbers["first"],
+        since=0,
+        advice=f'Set mode="{other}" in {name}, or leave mode out.',
+    )
+
+
+def _watches_nothing(name: str, numbers: _Numbers, words: _Words) -> Description:
+    del numbers
+    return Description(
+        message=(
+            f"{name} does nothing: it watches {words['monitor']}, which is no metric "
+            f"of this training. There are {words['metrics']}."
+        ),
+        value=0.0,
+        threshold=1.0,
+        since=0,
+        advice=(
+            "Set monitor to one of these names. Metrics that begin with val_ need "
+            "validation_data (or validation_split) in fit."
+        ),
+    )
+
+
 _DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = {
     Fault.SCHEDULE_TOO_OFTEN: _too_often,
     Fault.SCHEDULE_IN_EPOCHS: _in_epochs,
@@ -261,4 +308,6 @@ _DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = 
     Fault.PLATEAU_WRONG_WAY: _wrong_way,
     Fault.SCHEDULE_OF_ANOTHER: _of_another,
     Fault.SCHEDULE_OVERWRITTEN: _overwritten,
+    Fault.WATCHES_WRONG_WAY: _watches_wrong_way,
+    Fault.WATCHES_NOTHING: _watches_nothing,
 }

@@ -1,0 +1,66 @@
+"""JAX: chains of optax whose transformations are in the wrong order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import optax
+import pytest
+
+import tdbg
+import tdbg.jax as tj
+from jax_trainings import make_step, train
+from tdbg.run.findings import Finding, Severity
+
+RULES = ("ClippingMisuse", "OptimizerMisuse")
+
+
+def findings(run_dir: Path, tx: Any) -> list[Finding]:
+    hook = tj.Hook(run_dir, include_collections=["gradients"])
+    shown = tj.optax(tx)
+    train(hook.jit(make_step(shown)), shown, 4)
+    assert hook.counters()["internal_errors"] == 0
+    hook.close()
+    rules = [getattr(tdbg.rules, name)() for name in RULES]
+    return list(tdbg.rules.check(run_dir, rules, record=False).findings)
+
+
+@pytest.mark.parametrize("limit", [optax.clip(1.0), optax.clip_by_global_norm(0.5)])
+def test_steps_are_clipped_instead_of_gradients(run_dir: Path, limit: Any) -> None:
+    (finding,) = findings(run_dir, optax.chain(optax.adam(1e-3), limit))
+    assert (finding.rule, finding.severity) == ("ClippingMisuse", Severity.WARNING)
+    assert "clips no gradients" in finding.message
+    assert "first: optax.chain(optax.clip" in finding.advice
+
+
+def test_decay_behind_the_rate_makes_weights_grow(run_dir: Path) -> None:
+    decay = optax.add_decayed_weights(1e-4)
+    (finding,) = findings(run_dir, optax.chain(optax.adam(1e-3), decay))
+    assert (finding.rule, finding.severity) == ("OptimizerMisuse", Severity.WARNING)
+    assert "makes the weights grow" in finding.message
+    assert "optax.adamw" in finding.advice
+
+
+SOUND = {
+    "clipped first": optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)),
+    "steps bounded closely": optax.chain(optax.adam(1e-3), optax.clip(2e-3)),
+    "steps of SGD bounded": optax.chain(optax.sgd(0.1), optax.clip(1.0)),
+    "adafactor": optax.adafactor(1e-3),
+    "adamw": optax.adamw(1e-3, weight_decay=0.1),
+    "decayed before": optax.chain(
+        optax.scale_by_adam(), optax.add_decayed_weights(1e-4), optax.scale(-1e-3)
+    ),
+    "a penalty": optax.chain(optax.add_decayed_weights(1e-4), optax.adam(1e-3)),
+    "decayed by its own rate": optax.chain(
+        optax.adam(1e-3), optax.add_decayed_weights(-1e-4)
+    ),
+    "turned around behind": optax.chain(
+        optax.scale_by_adam(), optax.add_decayed_weights(1e-4), optax.scale(-1e-3)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_chains_in_order_are_not_accused(run_dir: Path, name: str) -> None:
+    assert findings(run_dir, SOUND[name]) == []
