@@ -80,6 +80,11 @@ class NotInOptimizer(ModelInfoRule):
         biases = Needs(collections=frozenset({"biases"}), first_steps=1)
         return *with_beginning(moving), biases
 
+    @property
+    def lookback(self) -> int:
+        """The last weights, which may be recorded more seldom than gradients."""
+        return 1
+
     def selects(self, tensor: TensorInfo) -> bool:
         """Select gradients, weights and biases."""
         return tensor.role in {"gradient", "weight", "bias"}

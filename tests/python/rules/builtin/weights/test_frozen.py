@@ -430,3 +430,26 @@ def test_what_randn_draws_is_new(scale: float, is_new: bool, tmp_path: Path):
     chosen = [p for p in model.parameters() if p is not model[0].weight]
     (finding,) = left_out(tmp_path, model, chosen, 0.0)
     assert finding.severity is (Severity.WARNING if is_new else Severity.INFO)
+
+
+def test_weights_may_be_recorded_more_seldom_than_gradients():
+    """Sabotaged: without the last row of a weight, a live verdict does not see it."""
+    run = FakeRun(every=10)
+    for step in range(40):
+        rows: dict[str, object] = {f"gradient/{name}": [1.0] for name in "ab"}
+        if step % 7 == 0:
+            rows |= {name: [1.0 + step] for name in "ab"}
+        run.step(step, rows)
+    parameters = {
+        name: ParameterFacts(
+            shape=(4, 4),
+            dtype="float32",
+            requires_grad=True,
+            module="Linear",
+            optimizer=0 if name == "b" else None,
+        )
+        for name in "ab"
+    }
+    run.known_facts = [ModelInfo(step=0, parameters=parameters, complete=True)]
+    rule = NotInOptimizer(patience=8)
+    assert judge(run, rule) == judge_in_parts(run, range(40), rule) == []
