@@ -53,7 +53,7 @@ def test_every_rule_is_listed_with_meaning_severity_needs_and_cost() -> None:
 
 def test_a_rule_by_name_tells_its_parameters() -> None:
     output = call("rules", "ExplodingTensor").output
-    assert "ExplodingTensor (error)" in output
+    assert "ExplodingTensor (info, error)" in output
     assert "only_nan" in output
     assert "one read of the tensor" in output
     result = call("rules", "ExplodingTenser")

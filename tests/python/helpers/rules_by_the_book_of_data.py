@@ -14,8 +14,10 @@ import numpy as np
 
 from rules_by_the_book import (
     ERROR,
+    INFO,
     TRAINING,
     WARNING,
+    Entry,
     Row,
     Verdicts,
     entries,
@@ -169,7 +171,8 @@ def exploding_tensor(rule: ExplodingTensor, run: FakeRun) -> Verdicts:
     result: Verdicts = {}
     order = sorted(run.tensors, key=lambda name: run.tensors[name].role not in STATES)
     for mode in ModeKeys:
-        was_bad: dict[str, bool] = {}
+        # Of each severity: tensors whose latest row is not finite, at a step of it.
+        was_bad: dict[int, dict[str, bool]] = {INFO: {}, ERROR: {}}
         had_minus: dict[str, bool] = {}
         for entry in entries(run, mode):
             if not entry.usable:
@@ -188,15 +191,30 @@ def exploding_tensor(rule: ExplodingTensor, run: FakeRun) -> Verdicts:
                     minus = entry.rows[name]["negative_infinity"] > 0
                     bad[name] |= minus and not had_minus.get(name) and harm
                     had_minus[name] = minus
-            begins = any(bad.values()) and not any(was_bad.values())
-            was_bad |= bad
+            is_handled = _is_handled(run, entry, mode)
+            severity = INFO if is_handled else ERROR
+            begins = any(bad.values()) and not any(was_bad[severity].values())
+            for each, was in was_bad.items():
+                was |= {n: is_bad and each == severity for n, is_bad in bad.items()}
             for name, is_bad in bad.items():
-                if not any(bad.values()):
+                if not any(bad.values()) or (is_handled and not is_bad):
                     result[mode, name, entry.step] = OK
                 elif is_bad and begins:
                     begins = False
-                    result[mode, name, entry.step] = ERROR
+                    result[mode, name, entry.step] = severity
     return result
+
+
+def _is_handled(run: FakeRun, entry: Entry, mode: ModeKeys) -> bool:
+    """Whether the loss, the gradients and the weights of a step are known as finite."""
+    there = Counter[str]()
+    for name, row in entry.rows.items():
+        role = run.tensors[name].role
+        there[role] += 1
+        by_design = role == "gradient" and entry.skipped
+        if role not in INPUTS | {"output"} and not_finite(row) and not by_design:
+            return False
+    return bool(there["loss"] and (there["gradient"] or mode not in TRAINING))
 
 
 def summaries(

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import conjoin, join_names
+from tdbg.modes import TRAINING
 from tdbg.rules.builtin.tensors.not_finite_causes import (
     GRADIENT_ROLES,
     PAST,
@@ -37,8 +38,8 @@ class ExplodingTensor(TensorRule):
 
     A tensor that is not finite soon spoils all that depend on it.  The rule reports
     only the first one, with its place and the number of others, and reports again
-    after all tensors have been finite.  Where a loss of the step is finite, and so is
-    all but inputs and outputs, the finding is an info: the model handles these values.
+    after all tensors have been finite.  At steps whose loss, gradients and weights are
+    known to be finite, the finding is an info: the model handles these values.
 
     Args:
         only_nan: Report NaN only.
@@ -85,7 +86,7 @@ class ExplodingTensor(TensorRule):
 
     def _judge(self, table: Table, window: Window) -> Evaluation:
         every = self._bad(table)
-        harmless = every & _have_done_no_harm(table, every)[np.newaxis, :]
+        harmless = every & _are_handled(table)[np.newaxis, :]
         bad = every & ~harmless
         severities = np.zeros(bad.shape, dtype=np.int8)
         for found, severity in (
@@ -115,11 +116,9 @@ class ExplodingTensor(TensorRule):
             state = np.array([role not in ACTIVATIONS for role in roles], dtype=bool)
             minus = np.where(state[:, np.newaxis], possible, 0.0)
             wrong = wrong + table["positive_infinity"] + minus
-        # In mixed precision, the loss scaler skips a step whose gradients are not
-        # finite, and lowers the scale.
-        gradients = np.array([role in GRADIENT_ROLES for role in roles], dtype=bool)
-        by_design = gradients[:, np.newaxis] & table.skipped[np.newaxis, :]
-        bad: NDArray[np.bool_] = np.asarray((wrong > 0) & table.known & ~by_design)
+        bad: NDArray[np.bool_] = np.asarray(
+            (wrong > 0) & table.known & ~_by_design(table)
+        )
         if not self.only_nan and bad.any():
             # Attention masks are -Inf on purpose.  In an output, -Inf counts only if
             # it is new and another tensor of the step shows harm.
@@ -176,12 +175,28 @@ class ExplodingTensor(TensorRule):
         return explained(window, table, i, j, found)
 
 
-def _have_done_no_harm(table: Table, bad: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Find the steps with a loss at which only inputs and outputs are not finite."""
-    losses = np.array([role == "loss" for role in table.roles], dtype=bool)
-    inner = np.array([role in ACTIVATIONS for role in table.roles], dtype=bool)
-    has_loss = (table.known[losses] & (table.not_finite[losses] == 0)).any(axis=0)
-    return np.asarray(has_loss & ~bad[~inner].any(axis=0))
+def _by_design(table: Table) -> NDArray[np.bool_]:
+    """Find the gradients, names x steps, that a loss scaler may make infinite.
+
+    It skips a step whose gradients are not finite, and lowers the scale.
+    """
+    gradients = np.array([role in GRADIENT_ROLES for role in table.roles], dtype=bool)
+    return np.asarray(gradients[:, np.newaxis] & table.skipped[np.newaxis, :])
+
+
+def _are_handled(table: Table) -> NDArray[np.bool_]:
+    """Find the steps at which all but inputs and outputs is known to be finite.
+
+    A step of training needs a gradient to show it, besides a loss: ``where`` hides NaN
+    from the loss and still passes NaN back.
+    """
+    roles, known = table.roles, table.known
+    harm = known & (table.not_finite > 0) & ~_by_design(table)
+    harm[[role in ACTIVATIONS for role in roles]] = False
+    handled = ~harm.any(axis=0) & known[[role == "loss" for role in roles]].any(axis=0)
+    if table.mode in TRAINING:
+        handled &= known[[role in GRADIENT_ROLES for role in roles]].any(axis=0)
+    return np.asarray(handled)
 
 
 def _first(table: Table, bad: NDArray[np.bool_]) -> tuple[NDArray[np.intp], ...]:

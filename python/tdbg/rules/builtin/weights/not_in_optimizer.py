@@ -21,7 +21,7 @@ from tdbg.rules.builtin.weights.model_info_rule import (
     evaluate_first,
     have_lasted,
 )
-from tdbg.rules.columns import GRADIENT
+from tdbg.rules.columns import GRADIENT, held_before
 from tdbg.rules.registry import register
 from tdbg.rules.window import Bools, Description, Evaluation, Table, TensorInfo
 from tdbg.run.findings import Severity, Stage
@@ -159,7 +159,8 @@ class NotInOptimizer(ModelInfoRule):
         is_out = all(parameters[name].optimizer is None for name in found)
         late = steps.start
         if not is_out:
-            soon = table.steps < table.steps[0] + SOON
+            first = table.steps[np.argmax(table.present.any(axis=0))]
+            soon = table.steps < first + SOON
             late = min(max(int(np.count_nonzero(soon)), steps.start), steps.stop)
         for part in (slice(steps.start, late), slice(late, steps.stop)):
             some = judged[part.start - steps.start : part.stop - steps.start]
@@ -273,7 +274,7 @@ def _only_last_layers(held: Sequence[bool]) -> bool:
 def _moved_by_program(
     table: Table, names: Sequence[str], left: Collection[str]
 ) -> Bools:
-    """Find, names x steps, parameters that differ from their first row by then.
+    """Find, names x steps, parameters whose last row by then differs from the first.
 
     No optimizer has those that are *left*, so the program itself updates them.  A bias
     has one row, and moves if a weight of its layer that is left does.
@@ -289,7 +290,10 @@ def _moved_by_program(
             for field in ("l2", "mean", "min", "max"):
                 row = table[field][i]
                 differs |= row != row[j]
-            result[k] = np.logical_or.accumulate(differs & table.known[i])
+            known = table.known[i]
+            result[k] = np.where(
+                known, differs, held_before(differs[None], known[None])
+            )
     owners = [owner_of(name) if name in left else None for name in names]
     for k, name in enumerate(names):
         is_bias = name in index and table.roles[index[name]] == "bias"

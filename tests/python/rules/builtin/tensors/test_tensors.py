@@ -150,6 +150,19 @@ def test_a_finite_loss_excuses_no_gradient_and_no_weight(harm: str):
     assert finding.severity is Severity.ERROR
 
 
+@pytest.mark.parametrize(
+    ("mode", "severity"),
+    [(ModeKeys.TRAIN, Severity.ERROR), (ModeKeys.EVAL, Severity.INFO)],
+)
+def test_in_training_a_finite_loss_excuses_nothing_without_a_gradient(
+    mode: ModeKeys, severity: Severity
+):
+    run = FakeRun()
+    run.step(0, {"M_input_0": [NAN, 1.0], "Loss_output_0": [1.0]}, mode=mode)
+    (finding,) = judge(run, ExplodingTensor())
+    assert finding.severity is severity
+
+
 def test_masks_of_minus_infinity_as_inputs_are_no_fault():
     run = one_step({"a_input_0": [-INF, 0.0], "b_input_0": [INF], "a_output_0": [-INF]})
     (finding,) = judge(run, ExplodingTensor())
