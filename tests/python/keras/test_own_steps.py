@@ -23,3 +23,12 @@ def test_what_a_step_calls_its_loss_is_a_loss(tmp_path: Path, backend: str) -> N
     np.testing.assert_allclose(parts["loss_output_0"], added, rtol=1e-5)
     assert len(added) == 8
     assert report["told of loops"] == []
+
+
+def test_layers_that_are_frozen_without_compiling_train_as_without_a_hook(
+    tmp_path: Path,
+) -> None:
+    """Keras goes on with the step that it has traced, and so does what is captured."""
+    for name, (expected, found, errors) in run_program("frozen", tmp_path).items():
+        assert found == pytest.approx(expected, rel=1e-6), name
+        assert errors == 0, name

@@ -79,6 +79,8 @@ class Backend(Protocol):
         as_async: Itself, if a call returns before the step is computed, so that
             reading a number waits for it; else None.
         shows_batches: Whether ``noting`` sees the batches.
+        keeps_traces: Whether a compiled step goes on as it was traced when the program
+            freezes layers.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Backend(Protocol):
     operations: Any
     as_async: AsyncBackend | None
     shows_batches: bool
+    keeps_traces: bool
 
     def is_tensor(self, value: Any) -> bool:
         """Return whether a value is a tensor of the backend, symbolic ones included."""

@@ -41,6 +41,7 @@ class _JaxBackend:
 
     name = "jax"
     shows_batches = True
+    keeps_traces = True
 
     def __init__(self, keras_version: str) -> None:
         self._jax: Any = import_module("jax")

@@ -38,6 +38,7 @@ class _TensorFlowBackend:
     name = "tensorflow"
     as_async = None
     shows_batches = False  # The graph takes them.
+    keeps_traces = True
 
     def __init__(self, keras_version: str) -> None:
         self._tf: Any = import_module("tensorflow")

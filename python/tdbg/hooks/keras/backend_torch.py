@@ -26,6 +26,7 @@ class _TorchBackend:
     name = "torch"
     as_async = None
     shows_batches = True
+    keeps_traces = False
 
     def __init__(self, keras_version: str) -> None:
         self._torch: Any = import_module("torch")

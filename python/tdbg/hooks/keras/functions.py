@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -21,11 +22,13 @@ from tdbg.capture.step_clock import STEP_OF
 from tdbg.hooks.compiled.step import CompiledStep
 from tdbg.hooks.keras.backend import Answer, Backend
 from tdbg.hooks.keras.mode import KerasMode
+from tdbg.hooks.keras.optimizers import trains_as_built
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.modes import EVAL, PREDICT, TRAIN, TRAINING, ModeKeys
 
 __all__ = ["FUNCTIONS", "StepFunction"]
 
+_log = logging.getLogger("tdbg")
 FUNCTIONS = {
     "train_function": ("make_train_function", "train_step", TRAIN),
     "test_function": ("make_test_function", "test_step", EVAL),
@@ -67,6 +70,8 @@ class StepFunction(CompiledStep[_Tapped]):
         self._attribute = attribute
         self._mode = mode
         self._plain: Callable[..., Any] | None = None
+        # Whether the plain function may have been traced.
+        self._has_run_plain = self._has_warned = False
         # The plain function that ``_run_plain`` calls.
         self._noted_of: Callable[..., Any] | None = None
 
@@ -94,6 +99,7 @@ class StepFunction(CompiledStep[_Tapped]):
         self._light = None
         if current is not self._plain:
             self._plain = current  # None: it was compiled anew.
+            self._has_run_plain = current is not None
             self._tapped.forget()
         vars(model)[self._attribute] = self
 
@@ -229,6 +235,7 @@ class StepFunction(CompiledStep[_Tapped]):
         n_steps: int = 1,
     ) -> Any:
         session, backend = self.session, self._backend
+        self._has_run_plain = True
         start_ns = time.perf_counter_ns()
         before = session.run(self._watched.before_plain, mode, args)
         clock, phase = session.clock, STEP_OF[mode]
@@ -272,14 +279,32 @@ class StepFunction(CompiledStep[_Tapped]):
         session.run(watched.end, context, mode, answer, state, ends_step)
         return answer.result
 
+    def _is_another_step(self) -> bool:
+        """Whether a variant that is traced now would not be the step that goes on."""
+        is_compiled = self._backend.keeps_traces and not self._watched.is_eager
+        goes_on = self._own_mode is TRAIN and is_compiled and self._has_run_plain
+        if not goes_on or trains_as_built(self._watched.model):
+            return False
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "%s: you froze or unfroze layers and did not compile the model again, "
+                "so the compiled step goes on as it was. tdbg captures no gradients "
+                "and no layer tensors until you call compile()",
+                self._watched.root,
+            )
+        return True
+
     def _answer(self, args: tuple[Any, ...], batch: Any) -> Answer:
         """Call the variant with taps; the plain one where it cannot be traced."""
         watched, backend = self._watched, self._backend
-        tapped = self._tapped.of(watched.revision, self._make_tapped)
 
         def without() -> Answer:
             return Answer(self._make_plain()(*backend.with_batch(args, batch)), {})
 
+        if self._session.run(self._is_another_step):
+            return without()
+        tapped = self._tapped.of(watched.revision, self._make_tapped)
         if tapped is None:
             return without()
 

@@ -32,6 +32,7 @@ __all__ = [
     "inner_of",
     "optimizers_of",
     "states_of",
+    "trains_as_built",
 ]
 
 # The key of the tap that says whether a scaled step is skipped.
@@ -63,6 +64,23 @@ def inner_of(optimizer: Any) -> Any:
 def _is_built(optimizer: Any) -> bool:
     """Whether it was given variables."""
     return bool(inner_of(optimizer).built)
+
+
+def trains_as_built(model: Any) -> bool:
+    """Whether a model trains the variables that its optimizer was built with.
+
+    Keras builds it as the step is first traced.  If the program then freezes or thaws
+    layers and does not compile again, whatever is traced later is another step than
+    the one that goes on.  Of a step that the program has written nothing is known.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    is_of_keras = type(model).train_step.__module__.split(".")[0] == "keras"
+    if optimizer is None or not is_of_keras or not _is_built(optimizer):
+        return True
+    known = getattr(inner_of(optimizer), "_trainable_variables", None)
+    return known is None or set(map(id, known)) == set(
+        map(id, model.trainable_variables)
+    )
 
 
 def accumulates_over(optimizer: Any) -> int:
