@@ -44,7 +44,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from tdbg.capture.process import at_exit
 from tdbg.errors import TrainingStopped
 from tdbg.hooks.pytorch.capture.registered_modules import registered_session
-from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
+from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.functions.direct_calls import (
@@ -375,8 +375,8 @@ class Discovery:
         self._n_unfollowed += 1
         if self._n_unfollowed & (self._n_unfollowed - 1) == 0:
             ours = set[int]().union(*(each.parameters() for each in self._trainings))
-            leaves = read_loss_graph(root).leaves
-            self._are_others = ours.isdisjoint(map(id, leaves))
+            leaves = Graph(root).leaves
+            self._are_others = ours.isdisjoint(id(leaf) for leaf, _ in leaves)
         return self._are_others
 
     def _returned(self, call: GradientCall) -> None:

@@ -132,7 +132,7 @@ def test_steps_that_lost_data_are_not_judged():
         ("Below(3, 0.5)", "Below.tensor is 3; give a tensor's"),
         ("Below('', 0.5)", "Below.tensor is ''"),
         ("Below('a(', 0.5)", "Below.tensor is 'a(', not a regular expression"),
-        ("Below(loss)", "'limit'"),
+        ("Below(loss)", "Below needs limit"),
         ("Below(loss, 0.5, 3)", "write NAME or"),
         ("Below(loss, 0.5, tensor='x')", "has tensor twice"),
         ("Below(loss, 0.5, statistic='men')", "Below.statistic is 'men'; give one of"),
