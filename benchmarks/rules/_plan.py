@@ -113,7 +113,7 @@ class Plan:
         later = max(100, 2 * a_tenth)
         return {
             ("AllZero", self.outputs[5]): Fault(at(0.3)),
-            ("ClassImbalance", f"{entropy}_input_1"): Fault(at(0.6), later),
+            ("ClassImbalance", f"{entropy}_input_1"): Fault(0, later),
             ("Confusion", f"{entropy}_input_1"): Fault(0, later),
             ("DeadEmbedding", f"gradient/{EMBEDDING}.weight"): Fault(at(0.4), later),
             ("DeadRelu", self.outputs[4]): Fault(at(0.25)),

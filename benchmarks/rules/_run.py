@@ -19,6 +19,7 @@ from benchmarks.rules._plan import (
     N_ELEMENTS,
     N_FEATURES,
     N_ROWS,
+    NOT_IN_OPTIMIZER,
     PASS_STEPS,
     SHAPE,
     Plan,
@@ -40,6 +41,8 @@ HISTOGRAMS_EVERY, TREES_EVERY = 100, 10
 DENSE_STEPS = 50
 # Classes that are mistaken for each other.
 CONFUSED = 3, 5
+# The class that has few samples, all of which are missed.
+RARE = 8
 # Steps for which batches that are not shuffled are of one class.
 CLASS_STEPS = 20
 # What is left of a learning rate at each step, and in the end.
@@ -169,6 +172,7 @@ class _Training:
         # All units of a layer have the same weights.
         alike = self._row[f"{plan.layers[2]}.weight"]
         self._held[alike] = np.tile(self._held[alike, :4], 4)
+        self._forgotten = self._row[f"{plan.layers[NOT_IN_OPTIMIZER]}.weight"]
         rectified = [
             self._row[name]
             for i, name in enumerate(plan.outputs)
@@ -185,7 +189,7 @@ class _Training:
             "NotNormalizedData", step
         )
         if step < DENSE_STEPS or step % LABELS_EVERY == 0:
-            labels, predictions = self._batch(step)
+            labels, predictions = self._batch()
             found["CrossEntropyLoss_input_1"] = labels
             found["CrossEntropyLoss_input_0"] = predictions
             found["NLLLoss_input_1"] = np.full(BATCH, step // CLASS_STEPS % N_CLASSES)
@@ -246,6 +250,7 @@ class _Training:
         values = self._noise(*self._held.shape)
         is_weight = self._is[Role.WEIGHT] | self._is[Role.BIAS]
         values[is_weight] = self._held[is_weight] + 1e-3 * values[is_weight]
+        values[self._forgotten] = self._held[self._forgotten]
         values[self._is[Role.GRADIENT]] *= 1e-2
         values[self._rectified] = np.maximum(values[self._rectified], 0)
         weights = np.flatnonzero(self._is[Role.WEIGHT])
@@ -299,12 +304,13 @@ class _Training:
             losses["MSELoss_output_0"] = 20.0
         return {name: np.full(1, loss, np.float32) for name, loss in losses.items()}
 
-    def _batch(self, step: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _batch(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Labels, and scores that are right but where classes are confused."""
         labels = self._random.integers(0, N_CLASSES, size=BATCH)
-        if self._is_due("ClassImbalance", step):
-            labels[:] = self._random.random(BATCH) < 0.05
+        rare = (labels == RARE) & (self._random.random(BATCH) < 0.95)
+        labels[rare] = 0
         said = labels.copy()
+        said[labels == RARE] = 0
         one, other = CONFUSED
         said[(labels == one) & (self._random.random(BATCH) < 0.6)] = other
         scores = self._noise(BATCH, N_CLASSES)

@@ -83,7 +83,7 @@ def claims(
         mixed == [n, 0, 0],
         _of(mixed, n),
     )
-    rare = [v.found("ClassImbalance", TRAIN, at_end=True) for v in variants]
+    rare = [v.found("ClassImbalance", TRAIN) for v in variants]
     yield Claim("balanced batches end the imbalance", rare == [n, n, 0], _of(rare, n))
     left = {f.rule for training in mended.trainings for f in training.findings}
     yield Claim(

@@ -25,4 +25,4 @@ def test_a_loss_is_accused_only_of_what_it_computes(
     assert "broadcast to (32, 1, 32)" in accused["three ranks"][0]
     assert "cannot fall below" in accused["scaled"][0]
     for name in ("scores", "a score"):
-        assert "needs probabilities, which lie between 0 and 1" in accused[name][0]
+        assert "takes probabilities, but the last layer has no" in accused[name][0]
