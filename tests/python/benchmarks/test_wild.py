@@ -52,7 +52,7 @@ def test_every_kind_of_mistake_is_made_somewhere() -> None:
         re.compile(kind.fix)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_programs_are_run_with_and_without_tdbg_and_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
