@@ -22,6 +22,7 @@ __all__ = [
     "axis_of",
     "factor_of",
     "leaf_of",
+    "leaves_below",
     "name_of",
     "operands_of",
     "saved_of",
@@ -32,6 +33,8 @@ __all__ = [
 
 # Nodes of a graph that are read, at most; that takes some 20 ms.
 MOST_NODES = 20_000
+# Operations below a part of a graph, at most.
+_MOST_BELOW = 5000
 # Operations between a result and what it was made of, at most.
 _MOST_BETWEEN = 200
 # Terms of a loss that are told apart, at most.
@@ -114,6 +117,21 @@ def leaf_of(node: Any) -> int:
         node = operands_of(node)[0]
     leaf = getattr(node, "variable", None)
     return 0 if leaf is None else id(leaf)
+
+
+def leaves_below(node: Any) -> set[int]:
+    """Return the ids of the leaves that an operation depends on."""
+    seen, waiting, found = {node}, [node], set[int]()
+    while waiting and len(seen) < _MOST_BELOW:
+        each = waiting.pop()
+        leaf = getattr(each, "variable", None)
+        if leaf is not None:
+            found.add(id(leaf))
+        for below in operands_of(each):
+            if below not in seen:
+                seen.add(below)
+                waiting.append(below)
+    return found
 
 
 def saved_of(node: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Read the graphs of the first losses: each is walked once, for all checks.
+"""Read the graphs of the first losses: each is walked once, for most checks.
 
 A backward pass is about to begin at a loss.  All who watch are given its graph, which
 is walked when the first of them asks for operations by name, or for the leaves.

@@ -22,6 +22,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     SHAPING,
     Graph,
     factor_of,
+    leaves_below,
     name_of,
     operands_of,
     saved_of,
@@ -35,7 +36,7 @@ __all__ = ["MisplacedGradients", "faults_of_gradients"]
 
 # Losses that are read, operations between a loss and what it compares, and those
 # between such a part and a layer, at most.
-_MOST_LOSSES, _MOST_OF_END, _MOST_OF_PART, _MOST_NODES = 6, 200, 30, 5000
+_MOST_LOSSES, _MOST_OF_END, _MOST_OF_PART = 6, 200, 30
 # Losses that show that a term without a gradient changes, and by how much of the loss.
 _ENOUGH, _LEAST_SHARE, _LEAST_CHANGE = 3, 1e-3, 1e-5
 # Samples of a policy gradient, at least.
@@ -165,7 +166,7 @@ def faults_of_gradients(graph: Graph) -> Iterator[Fault]:
             if any(
                 _is_target(target)
                 and not _is_target(told)
-                and not _leaves(target).isdisjoint(_leaves(told))
+                and not leaves_below(target).isdisjoint(leaves_below(told))
                 for target, told in (below, below[::-1])
             ):
                 yield Fault.TARGET_LEARNS
@@ -239,7 +240,7 @@ def _weighs_by_what_learns(node: Any) -> bool:
         numbers = given.detach()
         if numbers.numel() < _LEAST_SAMPLES or not float(numbers.min()) < 0.0:
             continue
-        if float(numbers.max()) > 0.0 and _leaves(weight) - _leaves(chance):
+        if float(numbers.max()) > 0.0 and leaves_below(weight) - leaves_below(chance):
             return True
     return False
 
@@ -342,18 +343,3 @@ def _constant(node: Any) -> torch.Tensor | None:
         if isinstance(found, torch.Tensor):
             return found.detach()
     return None
-
-
-def _leaves(node: Any) -> set[int]:
-    """Return the ids of the leaves that a part depends on."""
-    seen, waiting, found = {node}, [node], set[int]()
-    while waiting and len(seen) < _MOST_NODES:
-        each = waiting.pop()
-        leaf = getattr(each, "variable", None)
-        if leaf is not None:
-            found.add(id(leaf))
-        for below in operands_of(each):
-            if below not in seen:
-                seen.add(below)
-                waiting.append(below)
-    return found

@@ -21,7 +21,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.graph_nodes import name_of, operands_of
+from tdbg.hooks.pytorch.checks.graph_nodes import leaves_below, name_of, operands_of
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
@@ -34,8 +34,8 @@ __all__ = ["Teachers"]
 
 # Frozen models that are watched, calls of each, and steps that must have some.
 _MOST_MODELS, _MOST_CALLS, _LEAST_STEPS = 8, 60, 10
-# Operations from a loss to what it compares, and below that, at most.
-_MOST_OF_END, _MOST_NODES = 60, 5000
+# Operations from a loss to what it compares, at most.
+_MOST_OF_END = 60
 # What compares two models' answers, and what may lie between the loss and that.
 # The divergence of answers with gradients is a product of both.
 _COMPARES = {"MseLoss", "SmoothL1Loss", "HuberLoss", "KlDiv", "Mul", "Sub", "Rsub"}
@@ -84,7 +84,7 @@ class Teachers:
     def read(self, root: Any) -> None:
         """Find a teacher that learns in the graph of a loss."""
         for one, other in _compared(root):
-            ours, theirs = _leaves(one), _leaves(other)
+            ours, theirs = leaves_below(one), leaves_below(other)
             if not (ours and theirs) or not ours.isdisjoint(theirs):
                 continue
             held = set[int]().union(*map(held_ids, living(Optimizer)))
@@ -212,18 +212,3 @@ def _compared(root: Any) -> Iterator[tuple[Any, Any]]:
         if name in _COMPARES or name in _BETWEEN:
             waiting += [each for each in below if each not in seen]
             seen.update(below)
-
-
-def _leaves(node: Any) -> set[int]:
-    """Return the ids of the leaves that an operation depends on."""
-    seen, waiting, found = {node}, [node], set[int]()
-    while waiting and len(seen) < _MOST_NODES:
-        each = waiting.pop()
-        leaf = getattr(each, "variable", None)
-        if leaf is not None:
-            found.add(id(leaf))
-        for below in operands_of(each):
-            if below not in seen:
-                seen.add(below)
-                waiting.append(below)
-    return found
