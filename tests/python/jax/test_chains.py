@@ -55,8 +55,10 @@ SOUND = {
     "decayed by its own rate": optax.chain(
         optax.adam(1e-3), optax.add_decayed_weights(-1e-4)
     ),
-    "turned around behind": optax.chain(
-        optax.scale_by_adam(), optax.add_decayed_weights(1e-4), optax.scale(-1e-3)
+    "scaled by its rate behind": optax.chain(
+        optax.scale_by_adam(),
+        optax.add_decayed_weights(1e-4),
+        optax.scale_by_learning_rate(1e-3),
     ),
 }
 
