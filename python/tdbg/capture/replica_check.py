@@ -217,7 +217,7 @@ def _digest_of(made: Print) -> str:
     """Return a text that is equal for equal replicas that had the same steps."""
     digest = hashlib.blake2b(digest_size=16)
     facts = made.group, made.kind, made.standings, made.n_forwards
-    digest.update(repr((*facts, made.spots, made.inputs)).encode())
+    digest.update(repr((*facts, made.spots, made.inputs, made.averages)).encode())
     digest.update(made.weights.tobytes())
     digest.update(made.gradients.tobytes())
     return digest.hexdigest()

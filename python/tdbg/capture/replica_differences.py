@@ -201,7 +201,7 @@ def _same_inputs(prints: Mapping[int, Print]) -> list[Difference]:
     ranks, every = tuple(prints), [*prints.values()]
     first = every[0].inputs
     is_equal = all(each.inputs == first for each in every)
-    averages = all(Standing.REDUCED in each.standings for each in every)
+    averages = all(each.averages for each in every)
     # Batches that are always alike are no samples: a graph, say.
     if not (is_equal and averages) or len({*first.values()}) < _LEAST_EQUAL:
         return []

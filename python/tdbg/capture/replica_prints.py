@@ -68,6 +68,7 @@ class Print:
         spots: By ``n``, sums of the bits of the smallest tensor at steps before.
         inputs: By step of an optimizer, sums of the bits of what the model was given;
             in one of the prints.
+        averages: Whether a wrapper averages gradients over the group.
     """
 
     n: int
@@ -80,6 +81,7 @@ class Print:
     sizes: NDArray[Any]
     spots: Mapping[int, int]
     inputs: Mapping[int, int]
+    averages: bool
 
     def encode(self) -> bytes:
         """Return the print as bytes: a line of JSON, then the arrays."""
@@ -91,6 +93,7 @@ class Print:
             "standings": self.standings,
             "spots": {str(n): value for n, value in self.spots.items()},
             "inputs": {str(n): value for n, value in self.inputs.items()},
+            "averages": self.averages,
         }
         arrays = (
             self.weights.astype(BITS),
@@ -123,6 +126,7 @@ class Print:
             sizes=sizes,
             spots=_numbers_by_step(head["spots"]),
             inputs=_numbers_by_step(head["inputs"]),
+            averages=bool(head["averages"]),
         )
 
     def is_like(self, other: Print) -> bool:

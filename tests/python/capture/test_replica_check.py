@@ -38,6 +38,7 @@ def made(
         "kind": "kind",
         "spots": {},
         "inputs": {},
+        "averages": True,
         **changes,
     }
     found = np.array([[w, 2 * w, 3 * w + 1] for w in weights])
@@ -239,9 +240,9 @@ def test_a_wrapper_that_reduces_nothing_is_sure_after_some_steps(
     assert fault(prints) is expected
 
 
-def given(*sums: int, standings: tuple[int, ...] = REDUCED) -> Print:
+def given(*sums: int, **changes: Any) -> Print:
     """A print of a rank that was given batches with these sums."""
-    return made(16, standings=standings, inputs=dict(enumerate(sums)))
+    return made(16, inputs=dict(enumerate(sums)), **changes)
 
 
 def test_ranks_with_equal_batches_are_named_once_with_their_number() -> None:
@@ -260,7 +261,7 @@ def test_ranks_with_equal_batches_are_named_once_with_their_number() -> None:
         (given(*range(16)), given(*range(15), 99)),
         (given(*[7] * 16), given(*[7] * 16)),
         (given(*range(9)), given(*range(9))),
-        (given(*range(16), standings=ALONE), given(*range(16), standings=ALONE)),
+        (given(*range(16), averages=False), given(*range(16), averages=False)),
     ],
     ids=["one differs", "always the same", "too few", "nothing is averaged"],
 )

@@ -62,6 +62,7 @@ def made_print(**changes: object) -> Print:
         sizes=np.array([[0.5, 1.0, 2.0, 3.0], [4.0, np.nan, np.inf, 0.0]]),
         spots={1: -5, 2: 6},
         inputs={0: 2**40, 1: -7},
+        averages=True,
     )
     return dataclasses.replace(made, **changes)
 

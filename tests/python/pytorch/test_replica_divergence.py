@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -207,6 +208,14 @@ class SameBatchesOnAll(SameBatches):
     workers = "all"
 
 
+class SameBatchesSharded(SameBatches):
+    """The same, where ranks share out the model."""
+
+    def wrap(self) -> nn.Module:
+        fully_shard(self.model)
+        return self.model
+
+
 # ---- healthy ---------------------------------------------------------------------
 
 
@@ -329,6 +338,21 @@ class Sharded(Training):
         return self.model
 
 
+class ShardedByOneRank(Sharded):
+    """The same, where one rank writes."""
+
+    workers = "one"
+
+
+class OneShardEach(SameBatches):
+    """A mesh with a second dimension, whose ranks share batches on purpose."""
+
+    def wrap(self) -> nn.Module:
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+        fully_shard(self.model, mesh=mesh["data"])
+        return self.model
+
+
 class Gossip(Training):
     """A communication hook of the user's own reduces nothing, on purpose."""
 
@@ -370,9 +394,11 @@ HEALTHY: tuple[type[Training], ...] = (
     OwnHeads,
     Ignored,
     Sharded,
+    ShardedByOneRank,
+    OneShardEach,
     Gossip,
 )
-SAME_BATCHES = (SameBatches, SameBatchesOnAll)
+SAME_BATCHES = (SameBatches, SameBatchesOnAll, SameBatchesSharded)
 # With a majority, these name the rank that differs.
 OF_THREE = (FlippedBit, Skips, Clips)
 

@@ -4,7 +4,8 @@
 and knows what keeps them equal: ``DistributedDataParallel`` reduces the gradients of
 the parameters that it had when it was made.  Tensors that ranks share out (DTensors,
 flat parameters) are left out, as are statistics of normalizations, which differ between
-two broadcasts.  What the model is given in the first steps is compared, too.
+two broadcasts.  What the model is given in the first steps is compared, too, also if
+``fully_shard`` shares out all parameters.
 
 Thread safety: the training's thread.  Errors: none; what cannot be read is left out.
 """
@@ -13,9 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,14 +119,17 @@ class ReplicaTensors:
 
     def _look(self, n: int) -> None:
         self._steps[n] = self._session.latest_step(TRAIN)[0]
-        self._wrappers.look()
+        wrappers = self._wrappers
+        wrappers.look(each.module for each in self._module_captures)
         every = [each for each in self._tensors() if each.standing]
-        if not every:
+        chosen = list[_Tensor]()
+        if every:
+            device = every[0].tensor.device
+            every = [each for each in every if each.tensor.device == device]
+            chosen = self._choose(n, every)
+            self._choose_spot(n, every)
+        elif not (n == _INPUTS_LOOK and wrappers.averages):
             return
-        device = every[0].tensor.device
-        every = [each for each in every if each.tensor.device == device]
-        chosen = self._choose(n, every)
-        self._choose_spot(n, every)
         names = [each.name for each in chosen]
         self._check.add(n, names, self._print_of(n, chosen))
 
@@ -178,7 +183,8 @@ class ReplicaTensors:
                 torch.stack([*given.values()] or nothing),
             ]
         )
-        n_forwards, group = self._session.n_forwards, self._wrappers.group
+        n_forwards, wrappers = self._session.n_forwards, self._wrappers
+        group, averages = wrappers.group, wrappers.averages
         kind, steps = _kind(chosen), tuple(self._spots)
         standings = tuple(int(each.standing) for each in chosen)
 
@@ -195,6 +201,7 @@ class ReplicaTensors:
                 sizes=values.astype(SIZES),
                 spots=dict(zip(steps, spots.tolist(), strict=False)),
                 inputs=dict(zip(given, inputs.tolist(), strict=False)),
+                averages=averages,
             )
 
         return make
@@ -290,10 +297,11 @@ class _Arriving:
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self._event: Any = None
         self._tensors = [each.to("cpu", non_blocking=True) for each in tensors]
-        if tensors[0].is_cuda:
+        devices = {each.device for each in tensors if each.is_cuda}
+        for device in devices:  # One at most.
             cuda: Any = torch.cuda
             self._event = cuda.Event()
-            self._event.record(cuda.current_stream(tensors[0].device))
+            self._event.record(cuda.current_stream(device))
 
     def wait(self) -> list[np.ndarray[Any, Any]]:
         """Return the numbers, once they are there."""
@@ -303,13 +311,14 @@ class _Arriving:
 
 
 class _Wrappers:
-    """The ``DistributedDataParallel`` of this process.
+    """The ``DistributedDataParallel`` of this process; without one, ``fully_shard``.
 
     Args:
         n_ranks: The number of all ranks.
 
     Attributes:
-        group: The ranks that share a replica; empty: all.
+        group: The ranks that share a replica or its parts; empty: all.
+        averages: Whether they average the gradients of their batches.
     """
 
     def __init__(self, n_ranks: int) -> None:
@@ -322,9 +331,10 @@ class _Wrappers:
         self._n_looks = 0
         self._standings: dict[int, Standing] = {}
         self.group: tuple[int, ...] = ()
+        self.averages = False
 
-    def look(self) -> None:
-        """Find out what the wrappers do now."""
+    def look(self, models: Iterable[nn.Module | None]) -> None:
+        """Find out what the wrappers do now, which may share out *models*."""
         self._n_looks += 1
         if self._n_looks <= _SEARCHES and not self._found:
             # A pass over all objects takes long, and one was just made for the losses.
@@ -343,6 +353,11 @@ class _Wrappers:
                 self._standings |= dict.fromkeys(
                     map(id, _tensors_in(wrapper)), Standing.NONE
                 )
+        self.averages = Standing.REDUCED in self._standings.values()
+        for model in () if wrappers else models:
+            ranks = _ranks_that_shard(model, self._n_ranks)
+            if ranks is not None:
+                self.group, self.averages = ranks, True
 
     def of_parameter(self, parameter: torch.Tensor) -> Standing:
         """Return how a parameter is kept equal."""
@@ -408,6 +423,22 @@ def _standing_of(wrapper: Any) -> Standing:
 def _ranks_of(wrapper: DistributedDataParallel, n_ranks: int) -> tuple[int, ...]:
     """Return the ranks that a wrapper reduces over; empty: all."""
     ranks = distributed.get_process_group_ranks(wrapper.process_group)
+    return () if len(ranks) == n_ranks else tuple(ranks)
+
+
+def _ranks_that_shard(model: nn.Module | None, n_ranks: int) -> tuple[int, ...] | None:
+    """Return the ranks that ``fully_shard`` reduces over; empty: all; None: nothing.
+
+    Of a mesh that has more dimensions, as those of tensor parallelism, it is the part
+    that ``fully_shard`` was given: ranks in the other dimensions share batches.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None or not isinstance(model, fsdp.FSDPModule):
+        return None
+    info = model._get_fsdp_state()._fsdp_param_groups[0].mesh_info
+    if info.is_spmd_mesh:
+        return None
+    ranks = sorted(info.mesh.mesh.flatten().tolist())
     return () if len(ranks) == n_ranks else tuple(ranks)
 
 

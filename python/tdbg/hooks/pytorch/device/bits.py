@@ -41,10 +41,14 @@ def has_bits(tensor: Any) -> bool:
 def sums_of(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sums of tensors that lie on one device, as tensors there.
 
+    The sums of no tensors are on the CPU.
+
     Returns:
         Of each tensor the three sums of its bits, as int64; and the sum of its squares
         and that with signs by place, as float64, which are zero for integers.
     """
+    if not tensors:
+        return torch.zeros(0, 3, dtype=torch.int64), torch.zeros(0, 2).double()
     flat = [_flat(each) for each in tensors]
     if flat[0].device.type == "cpu":
         bits = torch.stack([_sums_by_numpy(_words(each).numpy()) for each in flat])
