@@ -11,7 +11,7 @@ import pytest
 
 from dashboard import Dashboard, dashboard
 from run_builder import simple_run
-from tdbg.ui.connections import MAX_WAITING
+from tdbg.ui.server import MAX_WAITING
 
 HEAD = b"GET / HTTP/1.1\r\nHost: local"
 # A request whose body does not come.

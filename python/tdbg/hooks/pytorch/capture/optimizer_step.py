@@ -11,22 +11,30 @@ Errors: none of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Hashable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from tdbg.capture.naming import optimizer_state_name, update_name
 from tdbg.capture.recorder import StepContext
 from tdbg.capture.scalars import GroupScalars
+from tdbg.capture.schedule import StepPlan
 from tdbg.capture.session import Session
+from tdbg.capture.tensor_entry import TensorEntry
+from tdbg.capture.updates import DerivedEntries, Updates
 from tdbg.config.collections import Role
-from tdbg.hooks.pytorch.capture.optimizer_state import OptimizerStates
-from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
+from tdbg.hooks.pytorch.capture.parameters_and_gradients import (
+    ParameterPlace,
+    ParameterTable,
+)
 from tdbg.hooks.pytorch.capture.unclipped_gradients import UnclippedGradients
-from tdbg.hooks.pytorch.capture.updates import OptimizerUpdates
 from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of
+from tdbg.hooks.pytorch.device.tensors import TYPES, gradient_of
+from tdbg.hooks.pytorch.model.process_objects import held_ids
 from tdbg.modes import ModeKeys
 
 __all__ = ["OptimizerStep"]
@@ -186,3 +194,154 @@ class OptimizerStep:
         )
         self._n_optimizers += 1
         return scalars
+
+
+# ---- after the step ------------------------------------------------------------------
+
+
+class OptimizerStates:
+    """Capture the tensors that an optimizer keeps for parameters, in one call.
+
+    These are the tensors directly in ``optimizer.state[parameter]``, apart from single
+    numbers like the count of steps.
+
+    Args:
+        session: Where they go.
+        tables: The parameters of the registered modules; grows.
+    """
+
+    def __init__(self, session: Session, tables: Sequence[ParameterTable]) -> None:
+        self._session = session
+        self._tables = tables
+        # By kind and parameter; None: it is not captured.
+        self._entries: dict[tuple[str, TensorEntry], TensorEntry | None] = {}
+        # The number of parameters with a state when a step of this plan had found
+        # nothing to capture.
+        self._found_nothing: weakref.WeakKeyDictionary[
+            Optimizer, dict[StepPlan, int]
+        ] = weakref.WeakKeyDictionary()
+
+    def refresh(self) -> None:
+        """Decide anew what is captured: collections have changed."""
+        self._entries.clear()
+        self._found_nothing.clear()
+
+    def take(self, context: StepContext, optimizer: Optimizer) -> None:
+        """Capture the state as it is now, as far as the step needs it."""
+        states = optimizer.state
+        found_nothing = self._found_nothing.setdefault(optimizer, {})
+        if found_nothing.get(context.step_plan) == len(states):
+            return
+        entries: list[TensorEntry] = []
+        tensors: list[torch.Tensor] = []
+        requested: list[int] = []
+        finds_nothing, done, of_entry = True, context.done, context.step_plan.of_entry
+        for table in self._tables:
+            for tracked in table.tracked_parameters():
+                parameter = tracked.parameter()
+                state = None if parameter is None else states.get(parameter)
+                if not isinstance(state, dict):
+                    continue
+                for kind, value in state.items():
+                    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+                        continue
+                    entry = self._entry(str(kind), tracked.weight)
+                    flags = 0 if entry is None else of_entry(entry)
+                    if entry is None or not flags:
+                        continue
+                    finds_nothing = False
+                    if entry not in done:
+                        entries.append(entry)
+                        tensors.append(value)
+                        requested.append(flags)
+        if finds_nothing:
+            found_nothing[context.step_plan] = len(states)
+        elif entries:
+            done.update(entries)
+            self._session.take(context, entries, tensors, requested)
+
+    def _entry(self, kind: str, weight: TensorEntry) -> TensorEntry | None:
+        key = (kind, weight)
+        if key not in self._entries:
+            name, role = optimizer_state_name(kind, weight.name), Role.OPTIMIZER_STATE
+            entry = None
+            if self._session.captures(name, role):
+                aliases = [optimizer_state_name(kind, each) for each in weight.aliases]
+                entry = self._session.entry(name, role, tuple(aliases))
+            self._entries[key] = entry
+        return self._entries[key]
+
+
+class OptimizerUpdates(Updates):
+    """Capture the updates of optimizers that step.
+
+    Args:
+        session: Where they go.
+        tables: The parameters of the registered modules; grows.
+    """
+
+    def __init__(self, session: Session, tables: Sequence[ParameterTable]) -> None:
+        super().__init__(session, _copy, _difference)
+        self._tables = tables
+        self._entries: DerivedEntries[ParameterPlace] = DerivedEntries(
+            session, Role.UPDATE, update_name
+        )
+
+    def refresh(self) -> None:
+        """Decide anew what is captured: collections have changed."""
+        self._entries.refresh()
+
+    def optimizer_will_begin(
+        self,
+        key: Hashable,
+        context: StepContext,
+        optimizer: Optimizer,
+        *,
+        has_closure: bool,
+    ) -> None:
+        """Note the parameters whose updates the step captures, to be copied.
+
+        Args:
+            key: The key of the optimizer.
+            context: The step.
+            optimizer: The optimizer that is about to step.
+            has_closure: Whether the gradients arise only within its step.
+        """
+        chosen = [
+            each
+            for table in self._tables
+            for each in self._entries.requested(table, context.step_plan)
+        ]
+        if not chosen:
+            self.forget(key)
+            return
+        held = held_ids(optimizer)
+        found = []
+        for tracked, entry, requested in chosen:
+            parameter = tracked.parameter()
+            if parameter is None or id(parameter) not in held:
+                continue
+            # Optimizers leave a parameter without a gradient alone.
+            if has_closure or gradient_of(parameter) is not None:
+                found.append((entry, parameter, requested))
+        self.prepare(key, context, found)
+
+
+def _copy(parameter: torch.Tensor) -> torch.Tensor | None:
+    try:
+        return parameter.detach().clone()
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _difference(after: torch.Tensor, before: torch.Tensor) -> torch.Tensor | None:
+    """Subtract, in the memory of *before* if possible."""
+    after = after.detach()
+    if after.shape != before.shape or after.device != before.device:
+        return None
+    try:
+        if type(before) in TYPES:
+            return torch.sub(after, before, out=before)
+        return after - before
+    except (RuntimeError, NotImplementedError):
+        return None
