@@ -39,8 +39,9 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
     keywords_of,
     registered_session,
 )
-from tdbg.hooks.pytorch.capture.replicas import FirstInputs, ReplicaTensors
+from tdbg.hooks.pytorch.capture.replicas import ReplicaTensors
 from tdbg.hooks.pytorch.checks.copies import Copies
+from tdbg.hooks.pytorch.checks.first_inputs import FirstInputs
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.function_probes import FunctionProbes

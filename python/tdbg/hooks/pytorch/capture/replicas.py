@@ -25,7 +25,6 @@ import torch
 from torch import distributed, nn
 from torch.compiler import is_compiling
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils import _pytree as pytree
 
 from tdbg.capture.naming import buffer_name
 from tdbg.capture.replica_check import EVERY, RankGroup, ReplicaCheck, is_look
@@ -33,15 +32,15 @@ from tdbg.capture.replica_differences import Difference
 from tdbg.capture.replica_prints import BITS, SIZES, Print, Standing
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.checks.first_inputs import INPUTS_LOOK, FirstInputs
 from tdbg.hooks.pytorch.device.bits import first_sum, has_bits, sums_of
 from tdbg.hooks.pytorch.device.tensors import gradient_of, is_recording
-from tdbg.hooks.pytorch.model.call_context import is_in_transform, is_traced
-from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA, places_of
+from tdbg.hooks.pytorch.model.module_tree import places_of
 from tdbg.hooks.pytorch.model.process_objects import living, met
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Observation
 
-__all__ = ["FirstInputs", "ReplicaTensors"]
+__all__ = ["ReplicaTensors"]
 
 # Elements and tensors that a look reads, at most; the next look continues.  The first
 # looks are close together, so each of them reads less.
@@ -56,8 +55,6 @@ _SEARCHES = 2
 _STATISTICS = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 # Where the functions lie that PyTorch has for reducing gradients.
 _KNOWN_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
-# The look that has the inputs of the steps before, and the elements that are read.
-_INPUTS_LOOK, _MOST_OF_INPUT = 16, 1 << 18
 # Names of tensors that an observation has, at most.
 _MOST_NAMES = 20
 
@@ -128,7 +125,7 @@ class ReplicaTensors:
             every = [each for each in every if each.tensor.device == device]
             chosen = self._choose(n, every)
             self._choose_spot(n, every)
-        elif not (n == _INPUTS_LOOK and wrappers.averages):
+        elif not (n == INPUTS_LOOK and wrappers.averages):
             return
         names = [each.name for each in chosen]
         self._check.add(n, names, self._print_of(n, chosen))
@@ -172,7 +169,7 @@ class ReplicaTensors:
         weights, sizes = sums_of([each.tensor for each in chosen])
         gradients = [_gradient_beside(each.tensor) for each in chosen]
         bits_of_gradients, sizes_of_gradients = sums_of(gradients)
-        given = self._inputs.take() if n == _INPUTS_LOOK else {}
+        given = self._inputs.take() if n == INPUTS_LOOK else {}
         nothing = [torch.zeros((), dtype=torch.int64)]
         made = _Arriving(
             [
@@ -242,53 +239,6 @@ class ReplicaTensors:
         step = max(0, session.latest_step(TRAIN)[0])
         names = found.names[:_MOST_NAMES]
         session.observe(Observation(found.fault, step, names, numbers, words))
-
-
-class FirstInputs:
-    """Sums of the bits of what a model is given in the first steps: a few numbers.
-
-    One of the checks of ``FirstBatches``.
-
-    Attributes:
-        is_open: Whether it must still hear of calls and steps.
-    """
-
-    def __init__(self, *, is_open: bool) -> None:
-        self.is_open = is_open
-        self._n = 0
-        self._sums: dict[int, torch.Tensor] = {}
-
-    def note_call(self, model: nn.Module, _: str, args: Any, kwargs: Any) -> None:
-        """Note the first call of a registered module in a step of training."""
-        is_training = model.training and torch.is_grad_enabled()
-        if not is_training or self._n in self._sums or IS_REPLICA in vars(model):
-            return
-        if is_in_transform() or is_traced() or is_recording():
-            return
-        with contextlib.suppress(Exception), torch.no_grad():
-            for each in pytree.tree_leaves((args, dict(kwargs or {}))):
-                if has_bits(each) and each.dim() > 0:
-                    self._sums[self._n] = first_sum(each.flatten()[:_MOST_OF_INPUT])
-                    break
-
-    def note_loss(self, _: Any) -> None:
-        """Ignore what a loss is given."""
-
-    def step_ends(self) -> None:
-        """Note that an optimizer has stepped."""
-        self._n += 1
-        self.is_open &= self._n < _INPUTS_LOOK
-
-    def take(self) -> dict[int, torch.Tensor]:
-        """Return the sums by step, which are on one device; look at no more inputs."""
-        self.remove()
-        sums, self._sums = self._sums, {}
-        devices = {each.device for each in sums.values()}
-        return sums if len(devices) == 1 else {}
-
-    def remove(self) -> None:
-        """Look at no more inputs."""
-        self.is_open = False
 
 
 class _Arriving:

@@ -10,12 +10,10 @@ Thread safety: reads only.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     SHAPING,
@@ -26,12 +24,11 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     saved_of,
     shape_of,
 )
-from tdbg.hooks.pytorch.checks.graph_reader import Found, Note, StepCheck
+from tdbg.hooks.pytorch.checks.graph_reader import Found
 from tdbg.hooks.pytorch.checks.loss_graph import is_surrogate
-from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.run.observations import Fault
 
-__all__ = ["ClassWeights", "PolicyRatio", "faults_of_terms"]
+__all__ = ["faults_of_terms"]
 
 # Terms of a loss that are read, at most.
 _MOST_TERMS = 300
@@ -52,111 +49,8 @@ _MOST_OF_FOCAL = 8
 # Noise has about the mean and deviation of a standard normal distribution.
 _LEAST_NOISE = 16
 
-# Losses without a ratio, losses with one, and operations of a loss, at most.
-_MOST_IN_VAIN, _MOST_LOSSES, _MOST_OF_RATIO = 8, 200, 2000
-_MOST_NEAR = 60
-# Repetitions that prove it.
-_ENOUGH = 2
-# Rows of a batch that are compared, at most, and how many there must be.
-_MOST_SAMPLES, _LEAST_SAMPLES = 256, 8
-# Batches of few different samples are compared as a whole, if no sample is most of it.
-_VARIED, _LARGEST_SHARE = 0.5, 0.75
-# First layers, and where their operations keep the inputs.
-_INPUTS = {
-    "Addmm": "mat1",
-    "Mm": "self",
-    "Convolution": "input",
-    "Embedding": "indices",
-}
-_BETWEEN = SHAPING | {"Clamp", "Sum", "Mul"}
-
 # A result of an operation.
 _Result = tuple[Any, int]
-
-# Losses without weights, losses with some, and labels of one that are counted, at most.
-_MOST_UNWEIGHED, _MOST_WEIGHED, _MOST_LABELS = 2, 16, 1 << 16
-# Labels of all classes, and of the rarest one, at least; and how much more the most
-# frequent one must have.
-_ENOUGH_LABELS, _LEAST_LABELS, _UNEVEN = 256, 8, 3.0
-# The power of the labels that weights are, and how exactly.
-_LEAST_SLOPE, _ALIKE = 0.5, 0.9
-
-
-class ClassWeights(StepCheck):
-    """Compares weights of classes with the numbers of their labels.
-
-    Weights make up for rare labels.  Those that grow as the labels do, and about as
-    much, are shares of the labels, where the inverse was meant.
-
-    Args:
-        note: Called with what is found out.
-    """
-
-    def __init__(self, note: Note) -> None:
-        self._note = note
-        self._n_losses = 0
-        self._weights: torch.Tensor | None = None
-        self._counts: torch.Tensor | None = None
-
-    def loss_begins(self, graph: Graph) -> None:
-        """Count the labels of a loss with weights."""
-        self._n_losses += 1
-        for weights, counts in _weighed(graph):
-            if self._weights is None or self._counts is None:
-                self._weights, self._counts = weights, counts
-            elif torch.equal(self._weights, weights):
-                self._counts = self._counts + counts
-        if self._weights is None or self._counts is None:
-            self.is_over = self._n_losses >= _MOST_UNWEIGHED
-            return
-        is_enough = int(self._counts.sum()) >= _ENOUGH_LABELS
-        self.is_over = is_enough or self._n_losses >= _MOST_WEIGHED
-        if is_enough and _follow(self._weights, self._counts):
-            often, rare = int(self._counts.argmax()), int(self._counts.argmin())
-            self._note(
-                Fault.WEIGHTS_UPSIDE_DOWN,
-                {
-                    "often": float(often),
-                    "rare": float(rare),
-                    "labels": float(self._counts.sum()),
-                    "often_labels": float(self._counts[often]),
-                    "rare_labels": float(self._counts[rare]),
-                    "often_weight": float(self._weights[often]),
-                    "rare_weight": float(self._weights[rare]),
-                },
-                {},
-            )
-
-
-def _weighed(graph: Graph) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield the weights of classes in a loss, and how many labels each has."""
-    for node in graph.named({"NllLoss", "NllLoss2D"}):
-        weights, labels = saved_of(node, "weight"), saved_of(node, "target")
-        if weights is not None and labels is not None:
-            some = labels.flatten()[:_MOST_LABELS]
-            known = some[(some >= 0) & (some < len(weights))]
-            counts = torch.bincount(known, minlength=len(weights))
-            yield weights.detach().double().cpu(), counts.cpu()
-    for node in graph.named({"BinaryCrossEntropyWithLogits"}):
-        weight, labels = saved_of(node, "pos_weight"), saved_of(node, "target")
-        if weight is not None and labels is not None and weight.numel() == 1:
-            some = labels.detach().flatten()[:_MOST_LABELS]
-            counts = torch.stack([(some == 0).sum(), (some == 1).sum()])
-            weights = torch.stack([torch.ones(()), weight.detach().flatten()[0].cpu()])
-            yield weights.double(), counts.cpu()
-
-
-def _follow(weights: torch.Tensor, counts: torch.Tensor) -> bool:
-    """Return whether weights grow as numbers of labels do, and nearly as much."""
-    if float(weights.min()) <= 0 or int(counts.min()) < _LEAST_LABELS:
-        return False
-    if float(counts.max()) < _UNEVEN * float(counts.min()):
-        return False
-    x, y = counts.double().log(), weights.log()
-    x, y = x - x.mean(), y - y.mean()
-    slope = float((x * y).sum() / (x * x).sum())
-    likeness = float((x * y).sum() / ((x * x).sum() * (y * y).sum()).sqrt())
-    return _LEAST_SLOPE <= slope <= 1 / _LEAST_SLOPE and likeness >= _ALIKE
 
 
 class _Term(NamedTuple):
@@ -429,128 +323,3 @@ def _is_by_noise(node: Any) -> bool:
     some = noise.flatten()[:4096].float()
     near = 4.0 / math.sqrt(some.numel())
     return abs(float(some.mean())) < near and abs(float(some.std()) - 1.0) < near
-
-
-# ---- the ratio of a policy to an older one ------------------------------------------
-
-
-class PolicyRatio(StepCheck):
-    """Find ratios of probabilities that are one although the policy has changed.
-
-    Proximal policy optimization (PPO) divides a probability by the one that the action
-    had when it was chosen.  The first update of new samples finds a ratio of exactly
-    one.  If the same samples come again after an update, the ratio must differ from
-    one, or the program computes the old probabilities anew.
-
-    Args:
-        note: Called with what is found out.
-    """
-
-    def __init__(self, note: Note) -> None:
-        self._note = note
-        self._n_losses = self._n_in_vain = self._n_steps = self._n_repeated = 0
-        # The step at which a sample, or a batch, was met first.
-        self._met: dict[int, int] = {}
-        # Some weights at the latest loss.
-        self._weights: torch.Tensor | None = None
-
-    def loss_begins(self, graph: Graph) -> None:
-        """Look at the ratio in the loss at which a backward pass begins."""
-        ratio = _ratio(graph.root) if graph.named(["Exp"]) else None
-        if ratio is None:
-            self._n_in_vain += 1
-            if self._n_in_vain >= _MOST_IN_VAIN:
-                self.remove()
-            return
-        self._n_losses += 1
-        if self._n_losses > _MOST_LOSSES or not bool((ratio == 1.0).all()):
-            self.remove()  # Some samples were chosen by an older policy.
-            return
-        self._look_at_samples(graph.root)
-
-    def step_ends(self, optimizer: Optimizer) -> None:  # noqa: ARG002
-        """Note that the policy has changed."""
-        self._n_steps += 1
-
-    def remove(self) -> None:
-        """Look at no more."""
-        super().remove()
-        self._met.clear()
-        self._weights = None
-
-    def _look_at_samples(self, root: Any) -> None:
-        """Note a ratio of one of samples that an earlier step has used."""
-        parts, weights = _samples_of(root)
-        keys = _keys(parts)
-        has_changed = self._weights is not None and not (
-            weights is not None and torch.equal(weights, self._weights)
-        )
-        self._weights = weights
-        steps = [self._met.setdefault(key, self._n_steps) for key in keys]
-        if keys and has_changed and max(steps) < self._n_steps:
-            self._n_repeated += 1
-        if self._n_repeated >= _ENOUGH:
-            self.remove()
-            self._note(Fault.RATIO_ALWAYS_ONE, {}, {})
-
-
-def _ratio(root: Any) -> torch.Tensor | None:
-    """Return the exponential of a difference near the end of a loss; None: no such."""
-    for node in _below(root, _MOST_NEAR):
-        result = saved_of(node, "result") if name_of(node) == "Exp" else None
-        if result is None or result.numel() < _LEAST_SAMPLES:
-            continue
-        below = operands_of(node)
-        while len(below) == 1 and name_of(below[0]) in _BETWEEN:
-            below = operands_of(below[0])
-        if len(below) == 1 and name_of(below[0]) == "Sub":
-            return result.detach()  # type: ignore[no-any-return]
-    return None
-
-
-def _samples_of(root: Any) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-    """Return the inputs of the first layer, the chosen actions, and some weights."""
-    parts: dict[str, torch.Tensor] = {}
-    weights = None
-    for node in _below(root, _MOST_OF_RATIO):
-        name = name_of(node)
-        leaf = getattr(node, "variable", None)
-        if weights is None and leaf is not None:
-            weights = sample_of(leaf)
-        kept = saved_of(node, _INPUTS.get(name, ""))
-        if isinstance(kept, torch.Tensor) and not kept.requires_grad:
-            parts.setdefault("input", kept.detach())
-        if name == "Gather":
-            parts.setdefault("choice", saved_of(node, "index").detach())
-    return (list(parts.values()) if "input" in parts else []), weights
-
-
-def _keys(parts: list[torch.Tensor]) -> list[int]:
-    """Return what tells samples apart, or batches; nothing if these are too alike."""
-    n = min((len(each) for each in parts if each.ndim), default=0)
-    if n < _LEAST_SAMPLES or any(len(each) != n for each in parts):
-        return []
-    arrays = [
-        each[:_MOST_SAMPLES].reshape(min(n, _MOST_SAMPLES), -1).cpu() for each in parts
-    ]
-    rows = [
-        b"".join(each.contiguous().numpy().tobytes() for each in row)
-        for row in zip(*arrays, strict=True)
-    ]
-    counted = Counter(rows)
-    if len(counted) >= _VARIED * len(rows):
-        return [hash(row) for row in counted]
-    if max(counted.values()) <= _LARGEST_SHARE * len(rows):
-        return [hash(tuple(rows))]
-    return []
-
-
-def _below(root: Any, most: int) -> Iterator[Any]:
-    """Yield the operations of a loss, the last ones first."""
-    seen, waiting = {root}, [root]
-    for node in waiting:
-        yield node
-        for each in operands_of(node):
-            if each not in seen and len(seen) < most:
-                seen.add(each)
-                waiting.append(each)

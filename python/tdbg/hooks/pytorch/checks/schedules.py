@@ -36,12 +36,12 @@ from torch.optim.lr_scheduler import (
 )
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.optimizer_setup import (
-    RivalSchedules,
-    counting,
+from tdbg.hooks.pytorch.checks.rival_schedules import RivalSchedules
+from tdbg.hooks.pytorch.model.process_objects import (
+    counting_schedules,
     has_schedule,
+    longest_loader,
 )
-from tdbg.hooks.pytorch.model.process_objects import longest_loader
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 from tdbg.run.schedules import BATCH_SETTINGS, RateSchedule
@@ -208,7 +208,7 @@ class Schedules:
             self._optimizer = weakref.ref(optimizer)
             self._found = {
                 weakref.ref(each): _Followed(each, now(int(each.last_epoch)))
-                for each in counting(optimizer)
+                for each in counting_schedules(optimizer)
             }
         for reference, followed in self._found.items():
             found = reference()
@@ -271,7 +271,7 @@ class Schedules:
         self._has_begun = True
         if not has_schedule(optimizer):
             return
-        found = counting(optimizer)
+        found = counting_schedules(optimizer)
         if not optimizer.state:
             # Steps that a scaler has skipped are steps of the schedule.
             least = self._session.n_forwards + _RESUMED

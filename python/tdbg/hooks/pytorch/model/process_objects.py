@@ -22,8 +22,10 @@ from torch.utils.data import DataLoader, IterableDataset
 _Kind = TypeVar("_Kind")
 
 __all__ = [
+    "counting_schedules",
     "custom_optimizers",
     "empty_loader",
+    "has_schedule",
     "held_ids",
     "living",
     "longest_loader",
@@ -85,6 +87,16 @@ def schedules_of(optimizer: Any) -> list[LRScheduler]:
     make optimizers and schedules together.
     """
     return _of(optimizer, met(LRScheduler)) or _of(optimizer, living(LRScheduler))
+
+
+def counting_schedules(optimizer: Any) -> list[LRScheduler]:
+    """Return the schedules of an optimizer that count steps; chains do not."""
+    return [each for each in schedules_of(optimizer) if hasattr(each, "last_epoch")]
+
+
+def has_schedule(optimizer: Any) -> bool:
+    """Return whether an optimizer was given to a schedule."""
+    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
 
 
 def _of(optimizer: Any, schedules: list[LRScheduler]) -> list[LRScheduler]:
