@@ -108,6 +108,11 @@ class Fault(enum.StrEnum):
     # Of a training that goes on, the optimizer has no state, or the schedule none.
     OPTIMIZER_BEGINS_ANEW = "optimizer_begins_anew"
     SCHEDULE_BEGINS_ANEW = "schedule_begins_anew"
+    # A load that restored nothing, because no name matched or because the state was
+    # the model's own; and one that an initialization has wiped.
+    LOAD_RESTORED_NOTHING = "load_restored_nothing"
+    LOAD_OF_OWN = "load_of_own"
+    LOAD_WIPED = "load_wiped"
     # Probes of the function: the same input twice gives other outputs in evaluation.
     RANDOM_IN_EVALUATION = "random_in_evaluation"
     # What a sample gets depends on the samples beside it, or on its place among them.

@@ -287,16 +287,16 @@ class Hook(FrameworkHook):
             self._module_captures, step, observe, self._schedules.step_begins
         )
         reader = GraphReader()
+        self._loaded = LoadedWeights(session, self._tables)
         losses = self._model.first_losses = FirstLosses(
             self._tables,
             step,
             session.spend_once,
             reader,
-            Copies(session),
+            Copies(session, self._loaded),
             Teachers(session),
             setup.loss_begins,
         )
-        self._loaded = LoadedWeights(self._session, self._tables)
         self._shared = SharedWeights(step, observe)
         watch = self._watch = OptimizerWatch(
             self._session,

@@ -12,6 +12,7 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import weakref
@@ -26,6 +27,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statistics_of
 from tdbg.hooks.pytorch.checks.target_networks import copies_in
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
@@ -155,13 +157,15 @@ class Copies:
 
     Args:
         session: Counts the steps of training, and writes what is seen.
+        loaded: Watches what the program loads.
 
     Attributes:
         born: When it was made, for the compiler.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, loaded: LoadedWeights) -> None:
         self._session = session
+        self._loaded = loaded
         self._copies: list[_Copy] = []
         self._handles: list[Any] = []
         self.born = now()
@@ -170,6 +174,8 @@ class Copies:
         self, roots: Sequence[nn.Module], every: Sequence[nn.Module | Optimizer]
     ) -> None:
         """Find the copies among all modules of the process, before the first update."""
+        with contextlib.suppress(Exception):
+            self._loaded.review()
         averages = {
             id(each.module): each
             for each in every

@@ -3,7 +3,8 @@
 ``state_dict()`` returns references.  A program that keeps them as its best weights, and
 loads them later, loads what the model has by then: nothing is restored.
 
-``load_state_dict`` and ``state_dict`` of all modules are wrapped while anybody watches.
+``state_dict`` of all modules is wrapped while anybody watches.  ``load_state_dict`` is
+wrapped as soon as this module is imported, because programs load first and watch then.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
@@ -21,6 +22,7 @@ import torch
 from torch import nn
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.loaded_states import Load, is_own, loads, remember
 from tdbg.hooks.pytorch.model.module_tree import class_name
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
@@ -54,12 +56,7 @@ class LoadedWeights:
         self._taken: list[tuple[weakref.ref[Any], int]] = []
         self._latest = self._n_loads = self._n_restored = 0
         _watchers.add(self)
-        for name, wrap in _WRAPS.items():
-            original = getattr(nn.Module, name)
-            if not hasattr(original, _ORIGINAL):
-                wrapped = wrap(original)
-                setattr(wrapped, _ORIGINAL, original)
-                setattr(nn.Module, name, wrapped)
+        _wrap("state_dict", _wrap_state_dict)
         # Of a hook that nobody closes nothing stays, either.
         weakref.finalize(self, _unwrap).atexit = False
 
@@ -91,11 +88,42 @@ class LoadedWeights:
                 )
             )
 
+    def review(self) -> None:
+        """Look at what was loaded before the first update of a trained module."""
+        for each in loads():
+            module = each.module
+            if module is None or not self._is_ours(module):
+                continue
+            if each.restored_nothing():
+                self._tell(Fault.LOAD_RESTORED_NOTHING, module, each)
+            elif each.is_own:
+                self._tell(Fault.LOAD_OF_OWN, module, each)
+            elif each.was_wiped():
+                self._tell(Fault.LOAD_WIPED, module, each)
+
     def remove(self) -> None:
         """Watch no longer."""
         _watchers.discard(self)
         self._taken.clear()
         _unwrap()
+
+    def _tell(self, fault: Fault, module: nn.Module, load: Load) -> None:
+        remedy = load.remedy
+        numbers = {
+            "given": float(load.n_given),
+            "names": float(load.n_names),
+            "matched": float(load.n_matched),
+            "remedied": float(remedy.matched),
+        }
+        words = {
+            "stripped": remedy.stripped,
+            "added": remedy.added,
+            "inside": remedy.inside,
+        }
+        step = max(0, self._session.latest_step(TRAIN)[0])
+        self._session.observe(
+            Observation(fault, step, (class_name(module),), numbers, words)
+        )
 
     def _is_ours(self, module: nn.Module) -> bool:
         first = next(module.parameters(), None)
@@ -154,20 +182,33 @@ def _wrap_state_dict(original: Callable[..., Any]) -> Callable[..., Any]:
 def _wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        _tell("loads", module, args[0] if args else kwargs.get("state_dict"))
-        return original(module, *args, **kwargs)
+        state = args[0] if args else kwargs.get("state_dict")
+        _tell("loads", module, state)
+        was_own = False
+        with contextlib.suppress(Exception):
+            was_own = is_own(module, state)
+        result = original(module, *args, **kwargs)
+        with contextlib.suppress(Exception):
+            remember(module, state, is_own=was_own)
+        return result
 
     return load_state_dict
 
 
+def _wrap(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wrap a method of all modules, unless it is."""
+    original = getattr(nn.Module, name)
+    if not hasattr(original, _ORIGINAL):
+        wrapped = wrap(original)
+        setattr(wrapped, _ORIGINAL, original)
+        setattr(nn.Module, name, wrapped)
+
+
 def _unwrap() -> None:
-    """Put the methods back if nobody watches."""
-    if _watchers:
-        return
-    for name in _WRAPS:
-        original = getattr(getattr(nn.Module, name), _ORIGINAL, None)
-        if original is not None:
-            setattr(nn.Module, name, original)
+    """Put ``state_dict`` back if nobody watches."""
+    original = getattr(nn.Module.state_dict, _ORIGINAL, None)
+    if original is not None and not _watchers:
+        nn.Module.state_dict = original  # type: ignore[method-assign]
 
 
 def _tell(method: str, module: nn.Module, state: Any) -> None:
@@ -177,4 +218,4 @@ def _tell(method: str, module: nn.Module, state: Any) -> None:
             each._session.run(getattr(each, method), module, state)
 
 
-_WRAPS = {"state_dict": _wrap_state_dict, "load_state_dict": _wrap_load}
+_wrap("load_state_dict", _wrap_load)
