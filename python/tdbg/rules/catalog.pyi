@@ -21,6 +21,9 @@ from tdbg.rules.builtin.data.not_normalized import (
 )
 from tdbg.rules.builtin.data.repeated import RepeatedData as RepeatedData
 from tdbg.rules.builtin.data.repeated_order import RepeatedOrder as RepeatedOrder
+from tdbg.rules.builtin.data.repeated_randomness import (
+    RepeatedRandomness as RepeatedRandomness,
+)
 from tdbg.rules.builtin.data.sample_coverage import SampleCoverage as SampleCoverage
 from tdbg.rules.builtin.data.sample_pairing import SamplePairing as SamplePairing
 from tdbg.rules.builtin.data.unshuffled import UnshuffledData as UnshuffledData

@@ -150,6 +150,8 @@ class Fault(enum.StrEnum):
     # call is given the old ones.
     STATISTICS_DROPPED = "statistics_dropped"
     OPTIMIZER_STATE_DROPPED = "optimizer_state_dropped"
+    # Random numbers, such as masks of dropout, are the same in each step.
+    RANDOM_NUMBERS_REPEAT = "random_numbers_repeat"
     # Flags that say what is trained were set, and the compiled step knows others.
     FREEZING_NOT_COMPILED = "freezing_not_compiled"
 

@@ -30,6 +30,7 @@ from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
 from tdbg.hooks.jax.batches import find_batch
 from tdbg.hooks.jax.primitive import when_done
+from tdbg.hooks.jax.repeated_keys import RepeatedKeys
 from tdbg.hooks.jax.returned import ReturnedTrees
 from tdbg.hooks.jax.step_capture import OF_STEP, Execution, StepCapture
 from tdbg.modes import TRAIN, TRAINING, ModeKeys
@@ -92,6 +93,7 @@ class JitStep(CompiledFunction[_Tapped]):
         # the program shows.
         self._shows_all: tuple[StepPlan, int] | None = None
         self._returned = ReturnedTrees(capture.session, reader, capture.evaluations)
+        self._keys = RepeatedKeys(capture.session, reader)
         # How often nothing has told yet where the batch is.
         self._n_unfound = 0
 
@@ -127,17 +129,30 @@ class JitStep(CompiledFunction[_Tapped]):
             clock.leave(phase)
             if capture.waits is not None:
                 capture.waits.phase = phase
-        looks = mode is TRAIN and self._returned.is_on
-        if looks:
-            session.run(self._returned.look, self.plain, args, kwargs, outputs)
-        elif mode is not TRAIN:
-            session.run(
-                capture.evaluations.look, self._reader, self.plain, args, kwargs
-            )
+        looks = self._look(mode, args, kwargs, outputs)
         session.run(self._end, context, mode, outputs)
         if mode is TRAIN and execution is None and not looks:
             self._light = session.run(self._begin_light, outputs)
         return outputs
+
+    def _look(
+        self,
+        mode: ModeKeys,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        outputs: Any,
+    ) -> bool:
+        """Look at a call that has returned; return whether it was one of the first."""
+        session, evaluations = self._session, self._capture.evaluations
+        if mode is not TRAIN:
+            session.run(evaluations.look, self._reader, self.plain, args, kwargs)
+            return False
+        looks = self._returned.is_on or self._keys.is_on
+        if self._returned.is_on:
+            session.run(self._returned.look, self.plain, args, kwargs, outputs)
+        if self._keys.is_on:
+            session.run(self._keys.look, self.plain, args, kwargs)
+        return looks
 
     def _find_batch(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any

@@ -233,6 +233,8 @@ BY_THEMSELVES |= {"BatchDependence", "LabelShift", "MaskLeak"}
 BY_THEMSELVES |= {"NondeterministicEvaluation"}
 # On labels of their own: test_label_misuse.py.
 BY_THEMSELVES |= {"LabelMisuse"}
+# In JAX: tests/python/jax/test_repeated_keys.py.
+BY_THEMSELVES |= {"RepeatedRandomness"}
 # On losses of their own: test_term_misuse.py and test_accumulation.py.
 BY_THEMSELVES |= {"LossTermMisuse", "AccumulationMisuse"}
 # On models of their own: test_wrong_dimension.py and test_weight_sharing.py.
