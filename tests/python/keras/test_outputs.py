@@ -23,6 +23,7 @@ FAULTY = {
     "stops_wrong_way": ("ScheduleMisuse", "waits for val_loss to rise", 'mode="min"'),
     "lowers_wrong_way": ("ScheduleMisuse", "val_accuracy to fall", 'mode="max"'),
     "stops_by_nothing": ("ScheduleMisuse", "watches val_loss, which is no", "fit"),
+    "subclass_stops_by_nothing": ("ScheduleMisuse", "Stops does nothing", "fit"),
     "in_epochs": ("ScheduleMisuse", "counts epochs", "batches in an epoch, 40"),
 }
 HEALTHY = (
@@ -44,6 +45,7 @@ HEALTHY = (
     "stops",
     "stops_by_accuracy",
     "stops_by_its_own",
+    "stops_by_its_own_number",
     "validates_later",
     "in_steps",
     "longer",

@@ -5,23 +5,18 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Hashable
+from typing import Any
 
 from tdbg.capture.model_info import ModelMarks
 from tdbg.config.kinds import Kind
 from tdbg.hooks.jax.arguments import Arguments
+from tdbg.hooks.jax.chains import faults_of_chain
 from tdbg.hooks.jax.kinds import kind_of_name
 from tdbg.run.model_info import ModelInfo, ParameterFacts
-from tdbg.run.observations import Fault, Observation
+from tdbg.run.observations import Observation
 
-__all__ = ["ModelFacts", "faults_of_chain"]
-
-_CHAIN, _SUPPORTING = "chain", "with_extra_args_support"
-# A limit of gradients that is this many times the rate does not act on single updates.
-_FAR = 10.0
-_LIMITS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
-_MOST_DEPTH = 8
+__all__ = ["ModelFacts"]
 
 
 class ModelFacts:
@@ -147,92 +142,3 @@ class ModelFacts:
             module=self.modules.get(path, ""),
             optimizer=0 if name in self._trained else None,
         )
-
-
-class _Part(NamedTuple):
-    """A transformation: the function that has made it, and its variables."""
-
-    name: str
-    given: Mapping[str, Any]
-
-
-def faults_of_chain(transformation: Any, step: int = 0) -> Iterator[Observation]:
-    """Yield what stands in the wrong place of a chain.
-
-    Args:
-        transformation: A ``GradientTransformation``.
-        step: As of which it is known.
-
-    Example:
-        >>> import optax
-        >>> wrong = optax.chain(optax.adam(1e-3), optax.clip_by_global_norm(1.0))
-        >>> [each.fault.value for each in faults_of_chain(wrong)]
-        ['clipped_updates']
-        >>> right = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
-        >>> list(faults_of_chain(right))
-        []
-    """
-    parts = list(_parts_of(getattr(transformation, "update", None)))
-    rates = [(i, rate) for i, each in enumerate(parts) if (rate := _rate_of(each))]
-    if not rates or any(not each.name for each in parts):
-        return
-    last, rate = rates[-1]
-    of_adam = any(each.name.startswith("scale_by_") for each in parts[:last])
-    for each in parts[last + 1 :]:
-        limit = _number(each.given.get(_LIMITS.get(each.name, "")))
-        if limit is not None and of_adam and limit >= _FAR * rate:
-            numbers = {"limit": limit, "rate": rate}
-            words = {"function": f"optax.{each.name}"}
-            yield Observation(
-                Fault.CLIPPED_UPDATES, step, ("optimizer",), numbers, words
-            )
-        decay = _number(each.given.get("weight_decay"))
-        if each.name == "add_decayed_weights" and decay is not None and decay > 0:
-            numbers = {"decay": decay, "rate": rate}
-            yield Observation(Fault.DECAY_GROWS, step, ("optimizer",), numbers)
-
-
-def _parts_of(function: Any, depth: int = 0) -> Iterator[_Part]:
-    """Yield the transformations of a chain in order; one without name: unknown."""
-    name = getattr(function, "__qualname__", "").partition(".<locals>")[0]
-    given = _variables_of(function)
-    is_of_optax = getattr(function, "__module__", "").startswith("optax.")
-    if not is_of_optax or depth > _MOST_DEPTH:
-        yield _Part("", {})
-    elif name == _CHAIN:
-        functions = given.get("update_fns")
-        if not isinstance(functions, Sequence):
-            yield _Part("", {})
-            return
-        for each in functions:
-            yield from _parts_of(each, depth + 1)
-    elif name == _SUPPORTING:
-        inner = getattr(given.get("tx"), "update", None)
-        yield from _parts_of(inner, depth + 1)
-    else:
-        yield _Part(name, given)
-
-
-def _variables_of(function: Any) -> Mapping[str, Any]:
-    code = getattr(function, "__code__", None)
-    cells = getattr(function, "__closure__", None) or ()
-    if code is None:
-        return {}
-    found = {}
-    for name, cell in zip(code.co_freevars, cells, strict=False):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # It is empty.
-            continue
-    return found
-
-
-def _rate_of(part: _Part) -> float | None:
-    """Return the size of a learning rate that turns gradients into steps downhill."""
-    step = _number(part.given.get("step_size")) if part.name == "scale" else None
-    return -step if step is not None and step < 0 else None
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else None

@@ -7,11 +7,8 @@ Keras's backend.
 from __future__ import annotations
 
 import logging
-import math
-import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tdbg.capture.adapter import FrameworkAdapter
@@ -24,25 +21,18 @@ from tdbg.config.options import is_disabled
 from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.keras.adapter import KerasAdapter
 from tdbg.hooks.keras.backend import Backend, backend_of_keras
+from tdbg.hooks.keras.callbacks import CallbackWatch
 from tdbg.hooks.keras.functions import FUNCTIONS, StepFunction
 from tdbg.hooks.keras.mode import KerasMode
 from tdbg.hooks.keras.model_info import KerasModel
-from tdbg.hooks.keras.optimizers import inner_of
+from tdbg.hooks.keras.optimizers import look_at_schedule
 from tdbg.hooks.keras.replicas import strategy_problem
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.modes import EVAL, TRAIN
-from tdbg.run.observations import Fault, Observation
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
 
 _log = logging.getLogger("tdbg")
-_WATCHED = frozenset({"EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint"})
-# Schedules that end after a number of steps, which is meant for all of the training.
-_ENDING = frozenset({"CosineDecay", "PolynomialDecay"})
-# Epochs that show whether a metric is there, and where it goes.
-_ENOUGH_EPOCHS = 3
-_MOST_FRAMES = 12
-_VALIDATION = "val_"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -231,178 +221,6 @@ def _refreshing(watched: list[WatchedModel]) -> Callable[[], None]:
             each.refresh()
 
     return refresh
-
-
-class CallbackWatch:
-    """Follows the metrics that callbacks of one ``fit`` watch.
-
-    The metrics of an epoch are read as the next one begins: another callback may have
-    added some by then.
-
-    Args:
-        session: Receives what is seen.
-        hook: The hook, which is one of the callbacks.
-    """
-
-    def __init__(self, session: Session, hook: Any) -> None:
-        self._session = session
-        self._callbacks = list(_watching(_beside(hook)))
-        self._logs: Mapping[str, Any] | None = None
-        self._n_epochs = 0
-        self._first: dict[str, float] = {}
-        self._seen: set[int] = set()
-
-    def epoch_ended(self, logs: Mapping[str, Any]) -> None:
-        """Keep the metrics of an epoch."""
-        self._logs = logs if self._callbacks else None
-
-    def epoch_begins(self, model: Any) -> None:
-        """Look at the metrics of the last epoch, if there was one."""
-        logs, self._logs = self._logs, None
-        if logs is None:
-            return
-        self._n_epochs += 1
-        for callback in self._callbacks:
-            value = _number(logs.get(callback.monitor))
-            if value is None:
-                self._look_for(callback, logs)
-            else:
-                self._seen.add(id(callback))
-                self._look_at(callback, value, model)
-
-    def _look_for(self, callback: Any, logs: Mapping[str, Any]) -> None:
-        if callback.monitor in logs or id(callback) in self._seen:
-            return
-        if self._n_epochs == _ENOUGH_EPOCHS and not _is_validated_later(callback):
-            names = ", ".join(sorted(map(str, logs)))
-            self._observe(Fault.WATCHES_NOTHING, callback, {}, {"metrics": names})
-
-    def _look_at(self, callback: Any, value: float, model: Any) -> None:
-        mode, name = str(getattr(callback, "mode", "")), str(callback.monitor)
-        rises = _rises(name.removeprefix(_VALIDATION), model)
-        if rises is None or mode != ("min" if rises else "max"):
-            return
-        first = self._first.setdefault(name, value)
-        has_moved = value > first if rises else value < first
-        if has_moved and self._n_epochs >= _ENOUGH_EPOCHS:
-            numbers = {
-                "first": first,
-                "latest": value,
-                "epochs": float(self._n_epochs),
-            }
-            self._observe(Fault.WATCHES_WRONG_WAY, callback, numbers, {"mode": mode})
-            self._callbacks = [each for each in self._callbacks if each is not callback]
-
-    def _observe(
-        self,
-        fault: Fault,
-        callback: Any,
-        numbers: dict[str, float],
-        words: dict[str, str],
-    ) -> None:
-        name = type(callback).__name__
-        self._session.observe(
-            Observation(
-                fault,
-                max(0, self._session.latest_step(TRAIN)[0]),
-                (name,),
-                numbers,
-                {**words, "class": name, "monitor": str(callback.monitor)},
-            )
-        )
-
-
-def look_at_schedule(
-    session: Session, optimizers: Sequence[Any], params: Mapping[str, Any]
-) -> None:
-    """Report a schedule whose length is the number of epochs: Keras counts steps.
-
-    Args:
-        session: Receives what is seen.
-        optimizers: Of the model.
-        params: What Keras tells callbacks of ``fit``.
-    """
-    epochs, steps = params.get("epochs"), params.get("steps")
-    if not isinstance(epochs, int) or not isinstance(steps, int) or steps < 2:
-        return
-    for optimizer in map(inner_of, optimizers):
-        schedule = getattr(optimizer, "_learning_rate", None)
-        name, length = type(schedule).__name__, getattr(schedule, "decay_steps", None)
-        if name not in _ENDING or getattr(schedule, "cycle", False):
-            continue
-        warm_up = getattr(schedule, "warmup_steps", 0)
-        if length == epochs > 1 and not warm_up:
-            session.observe(
-                Observation(
-                    Fault.SCHEDULE_IN_EPOCHS,
-                    max(0, session.latest_step(TRAIN)[0]),
-                    (name,),
-                    {"length": float(length), "batches": float(steps)},
-                    {"setting": "decay_steps", "counts": "steps"},
-                )
-            )
-
-
-def _beside(hook: Any) -> Sequence[Any]:
-    """Return the callbacks of the ``fit`` that calls this, the hook among them."""
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        found = getattr(frame.f_locals.get("self"), "callbacks", None)
-        if isinstance(found, list) and any(each is hook for each in found):
-            return found
-        frame = frame.f_back
-    return ()
-
-
-def _watching(callbacks: Sequence[Any]) -> Iterator[Any]:
-    for each in callbacks:
-        is_known = type(each).__name__ in _WATCHED
-        saves_all = not getattr(each, "save_best_only", True)
-        if is_known and not saves_all and isinstance(each.monitor, str):
-            yield each
-
-
-def _is_validated_later(callback: Any) -> bool:
-    """Return whether ``fit`` validates, if not after each epoch."""
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        if "validation_freq" in frame.f_locals and "validation_data" in frame.f_locals:
-            frequency = frame.f_locals["validation_freq"]
-            is_each = frequency == 1 or frame.f_locals["validation_data"] is None
-            return callback.monitor.startswith(_VALIDATION) and not is_each
-        frame = frame.f_back
-    return False
-
-
-def _rises(name: str, model: Any) -> bool | None:
-    """Return whether a metric rises as a model gets better; None: unknown."""
-    if name == "loss" or name.endswith("_loss"):
-        return False
-    for metric in _metrics_of(model):
-        if metric.name == name:
-            direction = getattr(metric, "_direction", None)
-            return {"up": True, "down": False}.get(direction or "")
-    return None
-
-
-def _metrics_of(model: Any) -> Iterator[Any]:
-    for metric in getattr(model, "metrics", ()):
-        inner = getattr(metric, "metrics", None)
-        if isinstance(inner, list):
-            yield from inner
-        yield metric
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
 
 
 _process_hook = Hook.of_process()

@@ -9,7 +9,7 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -20,7 +20,8 @@ from tdbg.config.collections import Role
 from tdbg.hooks.keras.backend import Backend, State, number_in
 from tdbg.hooks.keras.names import state_of
 from tdbg.hooks.keras.tracing import Patches, Taps
-from tdbg.modes import TRAINING, ModeKeys
+from tdbg.modes import TRAIN, TRAINING, ModeKeys
+from tdbg.run.observations import Fault, Observation
 
 __all__ = [
     "SKIPPED",
@@ -30,6 +31,7 @@ __all__ = [
     "TrainingOptimizers",
     "accumulates_over",
     "inner_of",
+    "look_at_schedule",
     "optimizers_of",
     "states_of",
     "trains_as_built",
@@ -37,6 +39,8 @@ __all__ = [
 
 # The key of the tap that says whether a scaled step is skipped.
 SKIPPED = "\0skipped"
+# Schedules that end after a number of steps, which is meant for all of the training.
+_ENDING = frozenset({"CosineDecay", "PolynomialDecay"})
 _Key = Callable[[Any, Role], str | None]
 
 
@@ -328,3 +332,34 @@ class LearningRates:
         else:
             value = rate()
         return number_in(self._backend, value)
+
+
+def look_at_schedule(
+    session: Session, optimizers: Sequence[Any], params: Mapping[str, Any]
+) -> None:
+    """Report a schedule whose length is the number of epochs: Keras counts steps.
+
+    Args:
+        session: Receives what is seen.
+        optimizers: Of the model.
+        params: What Keras tells callbacks of ``fit``.
+    """
+    epochs, steps = params.get("epochs"), params.get("steps")
+    if not isinstance(epochs, int) or not isinstance(steps, int) or steps < 2:
+        return
+    for optimizer in map(inner_of, optimizers):
+        schedule = getattr(optimizer, "_learning_rate", None)
+        name, length = type(schedule).__name__, getattr(schedule, "decay_steps", None)
+        if name not in _ENDING or getattr(schedule, "cycle", False):
+            continue
+        warm_up = getattr(schedule, "warmup_steps", 0)
+        if length == epochs > 1 and not warm_up:
+            session.observe(
+                Observation(
+                    Fault.SCHEDULE_IN_EPOCHS,
+                    max(0, session.latest_step(TRAIN)[0]),
+                    (name,),
+                    {"length": float(length), "batches": float(steps)},
+                    {"setting": "decay_steps", "counts": "steps"},
+                )
+            )

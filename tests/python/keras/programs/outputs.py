@@ -51,6 +51,41 @@ class Adds(C.Callback):  # type: ignore[misc]
         logs["val_mine"] = 1.0 / (epoch + 1)
 
 
+class Stops(C.EarlyStopping):  # type: ignore[misc]
+    """Stops as its base class does, and prints more."""
+
+    def on_train_end(self, logs: Any = None) -> None:
+        super().on_train_end(logs)
+
+
+class StopsByItsOwn(C.EarlyStopping):  # type: ignore[misc]
+    """Watches a number that Keras does not know."""
+
+    def get_monitor_value(self, logs: Any) -> Any:
+        return logs["loss"] + 1.0
+
+
+class Hands(C.Callback):  # type: ignore[misc]
+    """Calls the hook itself, and has a property that nobody else may read."""
+
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self.made = made
+        self.n_reads = 0
+
+    @property
+    def callbacks(self) -> list[Any]:
+        self.n_reads += 1
+        return [self.made]
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        self.made.set_model(model)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.made.on_train_begin(logs)
+
+
 def adapted(is_adapted: bool) -> Any:
     layer = L.Normalization(name="norm")
     if is_adapted:
@@ -170,6 +205,22 @@ trained(
     C.EarlyStopping("val_loss", patience=9),
     validates=False,
 )
+trained(
+    "subclass_stops_by_nothing",
+    softmax,
+    CLASSES,
+    CROSS,
+    Stops("val_loss", patience=9),
+    validates=False,
+)
+trained(
+    "stops_by_its_own_number",
+    softmax,
+    CLASSES,
+    CROSS,
+    StopsByItsOwn("val_loss", patience=9, mode="max"),
+    validates=False,
+)
 trained("stops", softmax, CLASSES, CROSS, C.EarlyStopping("val_loss", patience=9))
 trained(
     "stops_by_accuracy",
@@ -199,4 +250,10 @@ trained("in_epochs", softmax, CLASSES, CROSS, optimizer=cosine(N_EPOCHS))
 trained("in_steps", softmax, CLASSES, CROSS, optimizer=cosine(8 * N_EPOCHS))
 trained("longer", softmax, CLASSES, CROSS, optimizer=cosine(1000))
 trained("constant", softmax, CLASSES, CROSS, optimizer="sgd")
+made = hook("handed", save_all=False, save_config=None, rules=["default"])
+hands, model = Hands(made), softmax()
+model.compile("adam", CROSS)
+model.fit(WIDE, CLASSES, 16, 1, verbose=0, callbacks=[hands])
+made.close()
+report["reads of a property"] = hands.n_reads
 finish()
