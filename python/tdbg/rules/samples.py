@@ -94,10 +94,11 @@ class Draws:
         drawn: How many it drew.
         distinct: How many of them are different, each with its label.
         expected: How many would be, if all in the dataset are.
-        dataset: Length of the dataset.
+        dataset: Length of the dataset; 0: unknown, and only copies are.
         copies: Batches, one after the other, that are equal; as many as the loader
             has workers.  0: they are not.
         step: The first step.
+        is_stream: Whether the workers read a stream, which has no indices.
     """
 
     drawn: int
@@ -106,6 +107,7 @@ class Draws:
     dataset: int
     copies: int
     step: int
+    is_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

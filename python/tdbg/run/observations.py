@@ -73,6 +73,10 @@ class Fault(enum.StrEnum):
     SOFTMAX_OF_BATCH = "softmax_of_batch"
     NORM_OF_BATCH = "norm_of_batch"
     RECURRENT_OVER_BATCH = "recurrent_over_batch"
+    # A loss takes scores of several places for those of one, or labels in another order
+    # than the outputs.
+    SCORES_MIXED = "scores_mixed"
+    LABELS_IN_ANOTHER_ORDER = "labels_in_another_order"
     # Weights that are shared: a tie that the model declares and does not have, one
     # that it has lost, parameters that are two and have one memory, and networks that
     # are several by name and one by their weights.

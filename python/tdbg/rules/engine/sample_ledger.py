@@ -47,8 +47,8 @@ _EVALUATED = frozenset(mode.value for mode in EVALUATION)
 LATE_NS = 10**9
 # Ranks that are compared, at how many steps, and how many samples of each.
 MOST_RANKS, MOST_STEPS, MOST_SHARED = 8, 512, 4096
-# Batches that are remembered.
-MOST_BATCHES = 1 << 17
+# Batches, and loaders of one order, that are remembered.
+MOST_BATCHES, MOST_LOADERS = 1 << 17, 64
 # A round has so many batches at the least, and repeats so often: a few fixed batches
 # that take turns are no data set.
 MIN_PERIOD, MIN_ROUNDS = 4, 2
@@ -85,7 +85,8 @@ class _OrderOfRank:
         self._at: dict[int, int] = {}
         self._n = self._period = self._repeated = 0
         self._step = 0
-        self._loader = -1
+        # The loaders that the batches come from: a program may make one each epoch.
+        self._loaders: set[int] = set()
 
     def add(self, batch: SampleBatch) -> None:
         digest = hash(batch.keys.tobytes())
@@ -95,21 +96,28 @@ class _OrderOfRank:
         period = 0 if before is None else self._n - before
         if not period or period != self._period:
             self._period, self._repeated = period, 0
-            self._step, self._loader = batch.step, batch.loader
-        if batch.loader != self._loader:
-            self._loader = -1
+            self._step, self._loaders = batch.step, set()
+        if len(self._loaders) < MOST_LOADERS:
+            self._loaders.add(batch.loader)
         self._repeated += 1 if period else 0
         self._n += 1
 
     def found(self, loaders: Loaders, worker: int) -> Order | None:
         if self._period < MIN_PERIOD or self._repeated < MIN_ROUNDS * self._period:
             return None
+        first, *others = (loaders.get((worker, each), {}) for each in self._loaders)
+        are_alike = all(_settings(each) == _settings(first) for each in others)
         return Order(
             period=self._period,
             rounds=1 + self._repeated / self._period,
             step=self._step,
-            loader=loaders.get((worker, self._loader), {}),
+            loader=first if are_alike else {},
         )
+
+
+def _settings(loader: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of a loader but its number."""
+    return {key: each for key, each in loader.items() if key != "loader"}
 
 
 class _Pass:
@@ -328,19 +336,25 @@ class _Sources:
         ((number, n_own),) = self._n_own.most_common(1)
         known = loaders.get((0, number), {})
         length, in_epoch = known.get("samples"), known.get("draws")
-        if n_own < NEARLY_ALL * self._n or not isinstance(length, int) or length < 2:
+        copies = self._copies(known.get("workers"))
+        if copies and known.get("is_iterable"):
+            length = 0
+        if n_own < NEARLY_ALL * self._n or not isinstance(length, int):
+            return None
+        if length < 2 and not copies:
             return None
         drawn = labelled.n_draws
         most = min(length, in_epoch) if isinstance(in_epoch, int) else length
         expected = float(min(drawn, most))
-        if known.get("replaces"):
+        if known.get("replaces") and length:
             expected = length * -math.expm1(drawn * math.log1p(-1 / length))
         return Draws(
             drawn=drawn,
             distinct=labelled.n_distinct,
             expected=expected,
             dataset=length,
-            copies=self._copies(known.get("workers")),
+            copies=copies,
+            is_stream=bool(known.get("is_iterable")),
             step=self._begins[number],
         )
 

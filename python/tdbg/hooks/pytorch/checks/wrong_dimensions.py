@@ -1,9 +1,10 @@
 """Find operations over the wrong dimension, in the graphs of the first losses.
 
-Two facts need no probe.  A product of matrices adds up over one dimension, and weights
-of an attention must add up to one over the same.  And a loss has one row for each
+Three facts need no probe.  A product of matrices adds up over one dimension; weights of
+an attention must add up to one over the same.  And a loss has one row for each
 sample: followed down to the layers, the dimension of the samples must not be the one
-over which a softmax, a norm or a recurrent layer goes.
+over which a softmax, a norm or a recurrent layer goes.  And a layer makes the scores of
+one place together: changes of shape between it and the loss must not mix places.
 
 Thread safety: reads only.
 """
@@ -14,11 +15,15 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     SHAPING,
     Graph,
     name_of,
     operands_of,
+    saved_of,
     shape_of,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Found
@@ -72,6 +77,16 @@ _OF_SCORES = SHAPING | {
 _DISTANCES = frozenset(
     {"BinaryCrossEntropyWithLogits", "HuberLoss", "MseLoss", "SmoothL1Loss"}
 )
+# Losses of classes; and layers whose second dimension counts the classes.
+_LIKELIHOODS = frozenset({"NllLoss", "NllLoss2D"})
+_OF_MAPS = frozenset(
+    {
+        "Convolution", "CudnnConvolution", "MkldnnConvolution", "NativeBatchNorm",
+        "UpsampleBilinear2D", "UpsampleNearest2D",
+    }
+)  # fmt: skip
+# Changes of shape below a loss, and predictions and classes that are traced, at most.
+_MOST_SHAPED, _MOST_TRACED = 20, 64
 _RECURRENT = frozenset({"CudnnRnn", "MkldnnRnnLayer"})
 
 # An operation, and which of its results.
@@ -130,7 +145,7 @@ def key_of_dimensions(graph: Graph) -> Hashable:
 
     They have the same operations, and their products and losses are of one shape.
     """
-    shaped = graph.named((*_PRODUCTS_OF_TWO, "NllLoss", *_DISTANCES))
+    shaped = graph.named((*_PRODUCTS_OF_TWO, *_LIKELIHOODS, *_DISTANCES))
     below = [node for each in shaped for node in operands_of(each)[:1]]
     return graph.counts(), tuple(shape_of(each) for each in (*shaped, *below))
 
@@ -139,6 +154,8 @@ def _seen_in(graph: Graph) -> Iterator[_Seen]:
     if graph.named(_SOFTMAXES):
         for node in graph.named(_PRODUCTS_OF_TWO)[:_MOST_PRODUCTS]:
             yield from _of_attention(node)
+    for node in graph.named(_LIKELIHOODS):
+        yield from _of_scores(node)
     classes = [start for each in graph.named(["NllLoss"]) for start in _rows_of(each)]
     yield from _over_samples(classes)
     # Rows of several numbers may be something else than samples.
@@ -319,6 +336,136 @@ def _reaches(node: Any, goal: Any) -> bool:
                 seen.add(below)
                 waiting.append(below)
     return False
+
+
+# ---- scores ------------------------------------------------------------------------
+
+
+class _Scores(NamedTuple):
+    """Where the scores of a loss come from.
+
+    Attributes:
+        places: Of each prediction and class, the place whose scores a layer made.
+        classes: Of the same, which of its scores.
+        layout: The dimensions of the places.
+    """
+
+    places: NDArray[np.int64]
+    classes: NDArray[np.int64]
+    layout: tuple[int, ...]
+
+
+def _of_scores(loss: Any) -> Iterator[_Seen]:
+    """Yield that scores are taken for those of other places than they are."""
+    result = loss.next_functions[0]
+    while result[0] is not None and name_of(result[0]) in _VIEWS:
+        result = result[0].next_functions[0]
+    if result[0] is None or name_of(result[0]) not in _SOFTMAXES:
+        return
+    shape, axis = _shape(result), _softmax_axis(result[0])
+    found = _scores_of(result[0], shape, axis)
+    if found is None:
+        return
+    n_places = _n_different(found.places)
+    # Places that compete have one score each, and are all of a dimension.
+    compete = np.all(_n_different(found.classes) == 1) and shape[axis] in found.layout
+    if np.mean(n_places > 1) > 0.5 and not compete:
+        yield _Seen(Fault.SCORES_MIXED, shape, axis)
+    elif np.all(n_places == 1):
+        order = _order_of_labels(loss, found.layout)
+        if order is not None and np.any(order != found.places[:, 0]):
+            yield _Seen(Fault.LABELS_IN_ANOTHER_ORDER, found.layout, 0)
+
+
+def _scores_of(softmax: Any, shape: tuple[int, ...], axis: int) -> _Scores | None:
+    """Trace some scores of a softmax down to the layer that made them.
+
+    None: something else than changes of shape lies between, or the layer has another
+    number of classes, which no change of shape must keep together.
+    """
+    if len(shape) < 2 or shape[axis] < 2 or math.prod(shape) == 0:
+        return None
+    size = math.prod(shape) // shape[axis]
+    chosen = _spread(size)
+    others = np.unravel_index(chosen, shape[:axis] + shape[axis + 1 :])
+    places = [each[:, None] for each in others]
+    places.insert(axis, _spread(shape[axis])[None, :])
+    flat = np.ravel_multi_index(np.broadcast_arrays(*places), shape)
+    layout: tuple[int, ...] = ()
+    node = softmax.next_functions[0][0]
+    for _ in range(_MOST_SHAPED):
+        if node is None:
+            return None
+        name, its = name_of(node), shape_of(node)
+        if name in _TURNING:
+            at = np.unravel_index(flat, its)
+            back = np.argsort([_turned(node, name, its, i) for i in range(len(its))])
+            flat = np.ravel_multi_index([at[i] for i in back], [its[i] for i in back])
+        elif name not in _VIEWS | {"Alias", "Clone", "ToCopy"} and not (
+            name == "Add" and _adds_bias(node, its)
+        ):
+            break
+        layout = its[:-1] if name in _VIEWS else layout
+        node = node.next_functions[0][0]
+    return None if node is None else _places_of(node, flat, layout, shape[axis])
+
+
+def _adds_bias(node: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether a layer adds its bias here, which has the last dimension only."""
+    added = [_shape(each) for each in node.next_functions if each[0] is not None]
+    return added == [shape, shape[-1:]]
+
+
+def _places_of(
+    node: Any, flat: NDArray[np.int64], layout: tuple[int, ...], n_classes: int
+) -> _Scores | None:
+    its = shape_of(node)
+    if name_of(node) in _PRODUCTS and len(its) == 2 and its[1] == n_classes:
+        layout = layout if math.prod(layout) == its[0] else its[:1]
+        return _Scores(flat // n_classes, flat % n_classes, layout)
+    if name_of(node) in _OF_MAPS and len(its) > 2 and its[1] == n_classes:
+        at = np.unravel_index(flat, its)
+        sizes = its[:1] + its[2:]
+        places = np.ravel_multi_index((at[0], *at[2:]), sizes)
+        return _Scores(places, at[1], sizes)
+    return None
+
+
+def _order_of_labels(loss: Any, layout: tuple[int, ...]) -> NDArray[np.int64] | None:
+    """Return the places that the traced labels belong to; None: nobody knows.
+
+    Flat labels are known if they are a view of all labels by two dimensions, which the
+    places have, too, be it the other way round.
+    """
+    labels = saved_of(loss, "target")
+    every = getattr(labels, "_base", None)
+    if every is None or labels.dim() != 1 or every.dim() != 2 or len(layout) != 2:
+        return None
+    sizes = tuple(every.shape)
+    is_whole = every.is_contiguous() and labels.numel() == every.numel()
+    if not is_whole or sizes[0] == sizes[1] or 1 in sizes:
+        return None
+    chosen = _spread(labels.numel())
+    if sizes == layout:
+        return chosen
+    if sizes[::-1] == layout:
+        across: NDArray[np.int64] = chosen % sizes[1] * sizes[0] + chosen // sizes[1]
+        return across
+    return None
+
+
+def _spread(n: int) -> NDArray[np.int64]:
+    """Return some numbers below *n*, evenly spread; all if there are few."""
+    return np.unique(np.linspace(0, n - 1, min(n, _MOST_TRACED)).astype(np.int64))
+
+
+def _n_different(each: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many different numbers each row has."""
+    rows = np.sort(each, axis=1)
+    counts: NDArray[np.int64] = 1 + np.count_nonzero(
+        rows[:, 1:] != rows[:, :-1], axis=1
+    )
+    return counts
 
 
 # ---- from a result to its operands ---------------------------------------------------

@@ -28,6 +28,16 @@ MIN_STEPS = 10
 # that pads shares some.
 MIN_SHARED, SHARED = 256, 0.2
 RANKS = "ranks"
+_OF_WORKERS = (
+    "Seed each worker by its own number: in worker_init_fn, make a new random "
+    "generator with the seed of the worker. A generator that you make before the "
+    "workers start is copied into each."
+)
+_OF_STREAM = (
+    "Let each worker read its own part: in __iter__ of your IterableDataset, ask "
+    "get_worker_info(), and yield only every num_workers-th sample, from the number of "
+    "the worker on. Each worker has a copy of the whole dataset."
+)
 
 
 @register
@@ -113,11 +123,7 @@ class SampleCoverage(SampleRule):
                 value=float(coverage.distinct),
                 threshold=float(coverage.drawn),
                 since=coverage.step,
-                advice=(
-                    "Seed each worker by its own number: in worker_init_fn, make a new "
-                    "random generator with the seed of the worker. A generator that "
-                    "you make before the workers start is copied into each."
-                ),
+                advice=_OF_STREAM if coverage.is_stream else _OF_WORKERS,
             )
         return Description(
             message=(

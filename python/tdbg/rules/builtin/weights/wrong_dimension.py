@@ -23,7 +23,8 @@ class WrongDimension(ObservedRule):
 
     - an attention whose weights do not add up to one for a query;
     - a recurrent layer that takes the samples for the steps of one sequence;
-    - a softmax or a norm over the samples of a batch.
+    - a softmax or a norm over the samples of a batch;
+    - outputs that a view has mixed, or that are flattened in another order than labels.
     """
 
     severities = (Severity.WARNING,)
@@ -34,6 +35,8 @@ class WrongDimension(ObservedRule):
             Fault.RECURRENT_OVER_BATCH,
             Fault.SOFTMAX_OF_BATCH,
             Fault.NORM_OF_BATCH,
+            Fault.SCORES_MIXED,
+            Fault.LABELS_IN_ANOTHER_ORDER,
         }
     )
 
@@ -41,9 +44,10 @@ class WrongDimension(ObservedRule):
         """Say over which dimension the operation goes, and which is right."""
         message, advice = _TEXTS[observation.fault]
         axis = round(observation.numbers.get("axis", 0))
-        where = f"dim={axis} of {observation.words.get('shape', 'its input')}"
+        shape = observation.words.get("shape", "its input")
+        where = f"dim={axis} of {shape}"
         return Description(
-            message=message.format(where=where),
+            message=message.format(where=where, shape=shape),
             value=float(axis),
             threshold=0.0,
             advice=advice,
@@ -95,6 +99,31 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
         (
             "Normalize each sample by itself: functional.normalize(x, dim=-1), or "
             "x / x.norm(dim=-1, keepdim=True)."
+        ),
+    ),
+    Fault.SCORES_MIXED: (
+        (
+            "The loss takes its classes from the wrong dimension ({where}): the scores "
+            "that it compares for one label belong to several places and to several "
+            "classes. A view or a reshape has mixed them."
+        ),
+        (
+            "Move the classes instead: logits.transpose(1, 2), or permute(0, 3, 1, 2). "
+            "Before logits.reshape(-1, classes), the classes must be the last "
+            "dimension: logits.permute(0, 2, 3, 1). view and reshape move nothing."
+        ),
+    ),
+    Fault.LABELS_IN_ANOTHER_ORDER: (
+        (
+            "Outputs and labels are flattened in different orders: the outputs belong "
+            "to {shape} places, and flat, one of the two counts along the other "
+            "dimension first. Most outputs are compared with the label of another "
+            "place."
+        ),
+        (
+            "Flatten both in one order: transpose the outputs or the labels first, so "
+            "that their first two dimensions agree, then logits.reshape(-1, classes) "
+            "and labels.reshape(-1)."
         ),
     ),
 }

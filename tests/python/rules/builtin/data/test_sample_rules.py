@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +340,16 @@ def test_workers_that_draw_the_same_numbers_are_a_warning() -> None:
     assert "4 equal ones in a row" in message
 
 
+def test_workers_that_read_the_same_stream_are_a_warning() -> None:
+    made = Samples({**SHUFFLED, "workers": 2, "samples": None, "is_iterable": True})
+    for i in range(12):
+        for _ in range(2):
+            made.train(20 * i + np.arange(20), [0] * 20)
+    (verdict,) = SampleCoverage().verdicts(made.facts())
+    assert verdict.severity is WARNING
+    assert "get_worker_info()" in str(verdict.describe().advice)
+
+
 def test_a_dataset_that_is_repeated_is_no_news() -> None:
     made = Samples({**SHUFFLED, "samples": 1200, "draws": 1200, "batches": 60})
     for _ in range(3):
@@ -540,22 +550,51 @@ def test_a_training_that_leaks_is_told(tmp_path: Path) -> None:
     assert trained(tmp_path / "twin", leaks=False) == []
 
 
+def judged(
+    out: Path, epochs: Iterator[Iterable[Any]], rule: SampleRule
+) -> list[tuple[Severity, str]]:
+    torch.manual_seed(0)
+    model, criterion = nn.Sequential(nn.Linear(12, 3)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hook = td.watch(model, criterion, out=out)
+    for loader in epochs:
+        for batch, labels in loader:
+            optimizer.zero_grad()
+            criterion(model(batch), labels).backward()
+            optimizer.step()
+    hook.close()
+    found = check(out, [rule], record=False).findings
+    return [(each.severity, f"{each.message} {each.advice}") for each in found]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("keeps", [False, True])
+def test_loaders_that_are_made_anew_shuffle_alike(tmp_path: Path, keeps: bool) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(160, 12), torch.arange(160) % 3
+    kept: list[Any] = []
+
+    def epochs(seed: Callable[[int], int]) -> Iterator[Iterable[Any]]:
+        for epoch in range(4):
+            generator = torch.Generator().manual_seed(seed(epoch))
+            data = TensorDataset(x, y)
+            loader = DataLoader(data, 16, shuffle=True, generator=generator)
+            kept.extend([loader] if keeps else [])
+            yield loader
+
+    found = judged(tmp_path / "sick", epochs(lambda _: 7), RepeatedOrder())
+    assert [severity for severity, _ in found] == [WARNING]
+    assert "Seed once, before the first epoch" in found[0][1]
+    assert judged(tmp_path / "twin", epochs(lambda epoch: epoch), RepeatedOrder()) == []
+
+
 @pytest.mark.torch
 def test_the_sampler_of_a_loader_is_known(tmp_path: Path) -> None:
     torch.manual_seed(0)
     x, y = torch.randn(160, 12), torch.arange(160) % 3
     data = TensorDataset(x, y)
     loader = DataLoader(data, 16, sampler=DistributedSampler(data, 1, 0))
-    model, criterion = nn.Sequential(nn.Linear(12, 3)), nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    hook = td.watch(model, criterion, out=tmp_path / "run")
-    for _ in range(4):
-        for batch, labels in loader:
-            optimizer.zero_grad()
-            criterion(model(batch), labels).backward()
-            optimizer.step()
-    hook.close()
-    (found,) = check(tmp_path / "run", [RepeatedOrder()], record=False).findings
-    assert found.severity is WARNING
-    assert "DistributedSampler" in found.message
-    assert "set_epoch" in found.advice
+    (found,) = judged(tmp_path / "run", iter([loader] * 4), RepeatedOrder())
+    assert found[0] is WARNING
+    assert "DistributedSampler" in found[1]
+    assert "set_epoch" in found[1]

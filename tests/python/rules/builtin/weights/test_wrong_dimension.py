@@ -275,3 +275,136 @@ def test_an_operation_over_a_dimension_that_is_meant(
     run_dir: Path, forward: Forward
 ) -> None:
     assert judged(run_dir, forward) == []
+
+
+# ---- scores and labels ---------------------------------------------------------------
+
+VOCABULARY = 7
+# The loss of a model's scores (samples, places, classes), and of labels.
+OfScores = Callable[[Tensor, Tensor], Tensor]
+
+
+def judged_by(run_dir: Path, model: nn.Module, loss: OfScores, x: Tensor) -> list[str]:
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    rules = [WrongDimension()]
+    with td.Hook(run_dir, rules=rules, min_free_bytes=0) as hook:
+        hook.register_module(model)
+        for _ in range(6):
+            optimizer.zero_grad()
+            told = model(x)
+            labels = torch.randint(VOCABULARY, (told.numel() // VOCABULARY,))
+            value = loss(told, labels)
+            value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            hook.save_scalar("loss", float(value.detach()))
+        assert hook.counters()["internal_errors"] == 0
+    found = tdbg.rules.check(run_dir, rules=rules).findings
+    return [each.message for each in found]
+
+
+def places(*, is_batch_first: bool = True) -> nn.Module:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(WIDTH, VOCABULARY)
+
+        def forward(self, x: Tensor) -> Tensor:
+            told: Tensor = self.last(x if is_batch_first else x.transpose(0, 1))
+            return told
+
+    return Tagger()
+
+
+def entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(scores, labels)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda told, y: entropy(told.view(N, VOCABULARY, PLACES), y.view(N, PLACES)),
+        lambda told, y: nn.CrossEntropyLoss()(
+            told.reshape(N, VOCABULARY, -1), y.view(N, PLACES)
+        ),
+        lambda told, y: functional.nll_loss(
+            told.transpose(1, 2).reshape(-1, VOCABULARY).log_softmax(-1), y
+        ),
+    ],
+    ids=["view", "reshape", "flat"],
+)
+def test_scores_that_a_view_mixes(run_dir: Path, loss: OfScores) -> None:
+    (message,) = judged_by(run_dir, places(), loss, torch.randn(N, PLACES, WIDTH))
+    assert "takes its classes from the wrong dimension" in message
+
+
+def test_maps_that_a_view_flattens(run_dir: Path) -> None:
+    (message,) = judged_by(
+        run_dir,
+        nn.Conv2d(3, VOCABULARY, 1),
+        lambda told, y: entropy(told.view(-1, VOCABULARY), y),
+        torch.randn(4, 3, 5, 5),
+    )
+    assert "dim=1 of (100, 7)" in message
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda told, y: entropy(told.transpose(1, 2), y.view(N, PLACES)),
+        lambda told, y: entropy(
+            told.reshape(-1, VOCABULARY), y.view(N, PLACES).flatten()
+        ),
+        lambda told, y: entropy(told.flatten(0, 1), y),
+        lambda told, y: entropy(told[:, -1], y.view(N, PLACES)[:, -1]),
+        # Places compete: the start and the end of an answer.
+        lambda told, y: entropy(
+            told.transpose(1, 2).flatten(0, 1), y.new_zeros(N * VOCABULARY)
+        ),
+        lambda told, y: entropy(
+            told.transpose(0, 1).reshape(-1, VOCABULARY),
+            y.view(N, PLACES).t().flatten(),
+        ),
+    ],
+    ids=["transposed", "flat", "flat views", "last", "of places", "both turned"],
+)
+def test_scores_of_one_place_each(run_dir: Path, loss: OfScores) -> None:
+    x = torch.randn(N, PLACES, WIDTH)
+    assert judged_by(run_dir, places(), loss, x) == []
+
+
+def test_maps_that_are_permuted(run_dir: Path) -> None:
+    def flat(told: Tensor, labels: Tensor) -> Tensor:
+        return entropy(told.permute(0, 2, 3, 1).reshape(-1, VOCABULARY), labels)
+
+    images = torch.randn(4, 3, 5, 5)
+    assert judged_by(run_dir, nn.Conv2d(3, VOCABULARY, 1), flat, images) == []
+
+
+def flat_labels(_: Tensor) -> Tensor:
+    return torch.randint(VOCABULARY, (N, PLACES)).flatten()
+
+
+def test_outputs_and_labels_in_other_orders(run_dir: Path) -> None:
+    def turned(told: Tensor, y: Tensor) -> Tensor:
+        return entropy(told.transpose(0, 1).reshape(-1, VOCABULARY), flat_labels(y))
+
+    x = torch.randn(N, PLACES, WIDTH)
+    (message,) = judged_by(run_dir, places(), turned, x)
+    assert "flattened in different orders: the outputs belong to (16, 5)" in message
+
+
+def test_outputs_by_place_and_labels_by_sample(run_dir: Path) -> None:
+    def flat(told: Tensor, y: Tensor) -> Tensor:
+        return entropy(told.flatten(0, 1), flat_labels(y))
+
+    model = places(is_batch_first=False)
+    (message,) = judged_by(run_dir, model, flat, torch.randn(N, PLACES, WIDTH))
+    assert "flattened in different orders: the outputs belong to (5, 16)" in message
+
+
+def test_outputs_and_labels_in_one_order(run_dir: Path) -> None:
+    def flat(told: Tensor, y: Tensor) -> Tensor:
+        return entropy(told.transpose(0, 1).flatten(0, 1), flat_labels(y))
+
+    model = places(is_batch_first=False)
+    assert judged_by(run_dir, model, flat, torch.randn(N, PLACES, WIDTH)) == []
