@@ -29,6 +29,7 @@ __all__ = [
     "shape_of",
     "source_of",
     "terms_of",
+    "walk",
 ]
 
 # Nodes of a graph that are read, at most; that takes some 20 ms.
@@ -119,19 +120,29 @@ def leaf_of(node: Any) -> int:
     return 0 if leaf is None else id(leaf)
 
 
+def walk(root: Any, most: int, through: Container[str] | None = None) -> Iterator[Any]:
+    """Yield an operation and those below it, the nearest first, each once.
+
+    Args:
+        root: The operation.
+        most: How many are yielded, at most.
+        through: The names of operations below which the walk goes on; None: all.
+    """
+    seen, waiting = {root}, [root]
+    for node in waiting:
+        yield node
+        if through is not None and name_of(node) not in through:
+            continue
+        for each in operands_of(node):
+            if each not in seen and len(seen) < most:
+                seen.add(each)
+                waiting.append(each)
+
+
 def leaves_below(node: Any) -> set[int]:
     """Return the ids of the leaves that an operation depends on."""
-    seen, waiting, found = {node}, [node], set[int]()
-    while waiting and len(seen) < _MOST_BELOW:
-        each = waiting.pop()
-        leaf = getattr(each, "variable", None)
-        if leaf is not None:
-            found.add(id(leaf))
-        for below in operands_of(each):
-            if below not in seen:
-                seen.add(below)
-                waiting.append(below)
-    return found
+    leaves = (getattr(each, "variable", None) for each in walk(node, _MOST_BELOW))
+    return {id(leaf) for leaf in leaves if leaf is not None}
 
 
 def saved_of(node: Any, name: str) -> Any:

@@ -23,6 +23,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     operands_of,
     saved_of,
     shape_of,
+    walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Found
 from tdbg.hooks.pytorch.checks.loss_graph import is_surrogate
@@ -203,18 +204,12 @@ def _gathers(node: Any) -> bool:
 
 def _made_of(node: Any) -> set[Any]:
     """Return the operations that made the scores or scales that a chance is of."""
-    seen, waiting, found = {node}, [node], set[Any]()
-    while waiting and len(seen) < _MOST_OF_CHANCE:
-        each = waiting.pop()
+    found = set[Any]()
+    for each in walk(node, _MOST_OF_CHANCE, _OF_CHANCE):
         if name_of(each) not in _OF_CHANCE:
             found.add(each)
-            continue
-        if name_of(each) == "Log":
+        elif name_of(each) == "Log":
             found.update(operands_of(each))
-        for below in operands_of(each):
-            if below not in seen:
-                seen.add(below)
-                waiting.append(below)
     return found
 
 

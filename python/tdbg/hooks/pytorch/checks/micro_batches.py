@@ -22,6 +22,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     name_of,
     operands_of,
     saved_of,
+    walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
 from tdbg.hooks.pytorch.device.tensors import gradient_of
@@ -213,13 +214,5 @@ def _count(node: Any, name: str) -> float:
 
 def _leaf(node: Any) -> torch.Tensor | None:
     """Return the first parameter below an operation."""
-    seen, waiting = {node}, [node]
-    for each in waiting:
-        leaf: torch.Tensor | None = getattr(each, "variable", None)
-        if leaf is not None:
-            return leaf
-        for below in operands_of(each):
-            if below not in seen and len(seen) < _DEEPEST:
-                seen.add(below)
-                waiting.append(below)
-    return None
+    leaves = (getattr(each, "variable", None) for each in walk(node, _DEEPEST))
+    return next((leaf for leaf in leaves if leaf is not None), None)

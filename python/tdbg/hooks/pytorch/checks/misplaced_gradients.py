@@ -27,6 +27,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     operands_of,
     saved_of,
     shape_of,
+    walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
 from tdbg.hooks.pytorch.functions.gradient_calls import GradientCall, GradientCalls
@@ -158,7 +159,7 @@ def faults_of_gradients(graph: Graph) -> Iterator[Fault]:
     """
     if graph.root is None:
         return
-    for node in _end_of(graph.root):
+    for node in walk(graph.root, _MOST_OF_END, _OF_END):
         name, below = name_of(node), operands_of(node)
         if len(below) != 2:
             continue
@@ -172,19 +173,6 @@ def faults_of_gradients(graph: Graph) -> Iterator[Fault]:
                 yield Fault.TARGET_LEARNS
         elif name == "Mul" and _weighs_by_what_learns(node):
             yield Fault.ADVANTAGE_LEARNS
-
-
-def _end_of(root: Any) -> Iterator[Any]:
-    """Yield the operations from the loss down to what it compares and weighs."""
-    seen, waiting = {root}, [root]
-    while waiting and len(seen) < _MOST_OF_END:
-        node = waiting.pop()
-        yield node
-        if name_of(node) in _OF_END:
-            for each in operands_of(node):
-                if each not in seen:
-                    seen.add(each)
-                    waiting.append(each)
 
 
 # ---- targets -------------------------------------------------------------------------

@@ -6,7 +6,6 @@ Thread safety: reads only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     name_of,
     operands_of,
     saved_of,
+    walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
 from tdbg.hooks.pytorch.device.tensors import sample_of
@@ -106,7 +106,7 @@ class PolicyRatio(StepCheck):
 
 def _ratio(root: Any) -> torch.Tensor | None:
     """Return the exponential of a difference near the end of a loss; None: no such."""
-    for node in _below(root, _MOST_NEAR):
+    for node in walk(root, _MOST_NEAR):
         result = saved_of(node, "result") if name_of(node) == "Exp" else None
         if result is None or result.numel() < _LEAST_SAMPLES:
             continue
@@ -122,7 +122,7 @@ def _samples_of(root: Any) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """Return the inputs of the first layer, the chosen actions, and some weights."""
     parts: dict[str, torch.Tensor] = {}
     weights = None
-    for node in _below(root, _MOST_OF_RATIO):
+    for node in walk(root, _MOST_OF_RATIO):
         name = name_of(node)
         leaf = getattr(node, "variable", None)
         if weights is None and leaf is not None:
@@ -153,14 +153,3 @@ def _keys(parts: list[torch.Tensor]) -> list[int]:
     if max(counted.values()) <= _LARGEST_SHARE * len(rows):
         return [hash(tuple(rows))]
     return []
-
-
-def _below(root: Any, most: int) -> Iterator[Any]:
-    """Yield the operations of a loss, the last ones first."""
-    seen, waiting = {root}, [root]
-    for node in waiting:
-        yield node
-        for each in operands_of(node):
-            if each not in seen and len(seen) < most:
-                seen.add(each)
-                waiting.append(each)

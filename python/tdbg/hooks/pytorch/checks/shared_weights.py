@@ -30,6 +30,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     name_of,
     operands_of,
     saved_of,
+    walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import StepCheck
 from tdbg.hooks.pytorch.device.tensors import TYPES, sample_of
@@ -336,12 +337,7 @@ class _Keys:
 
     def read(self, root: Any) -> list[Any]:
         """Return the operations of a graph, after numbering them from the leaves."""
-        every, waiting = dict.fromkeys([root]), [root]
-        for node in waiting:
-            for each in operands_of(node):
-                if each not in every and len(every) < _MOST_NODES:
-                    every[each] = None
-                    waiting.append(each)
+        every = list(walk(root, _MOST_NODES))
         left = Counter({node: len(set(operands_of(node))) for node in every})
         above: dict[Any, list[Any]] = {}
         for node in every:

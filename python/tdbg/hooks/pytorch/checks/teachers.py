@@ -21,7 +21,12 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.graph_nodes import leaves_below, name_of, operands_of
+from tdbg.hooks.pytorch.checks.graph_nodes import (
+    leaves_below,
+    name_of,
+    operands_of,
+    walk,
+)
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
@@ -201,14 +206,9 @@ def _modes_of(roots: Sequence[nn.Module]) -> dict[int, bool]:
 
 def _compared(root: Any) -> Iterator[tuple[Any, Any]]:
     """Yield pairs of operations whose results the loss compares."""
-    seen, waiting = {root}, [root]
-    while waiting and len(seen) < _MOST_OF_END:
-        node = waiting.pop()
-        if node is None:
-            continue
-        name, below = name_of(node), operands_of(node)
-        if name in _COMPARES and len(below) == 2:
+    if root is None:
+        return
+    for node in walk(root, _MOST_OF_END, _COMPARES | _BETWEEN):
+        below = operands_of(node)
+        if name_of(node) in _COMPARES and len(below) == 2:
             yield below[0], below[1]
-        if name in _COMPARES or name in _BETWEEN:
-            waiting += [each for each in below if each not in seen]
-            seen.update(below)

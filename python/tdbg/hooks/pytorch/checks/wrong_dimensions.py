@@ -25,6 +25,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     operands_of,
     saved_of,
     shape_of,
+    walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Found
 from tdbg.run.observations import Fault
@@ -327,15 +328,7 @@ def _recurs(stack: Any) -> bool:
 
 
 def _reaches(node: Any, goal: Any) -> bool:
-    seen, waiting = {node}, [node]
-    for each in waiting:
-        for below, _ in each.next_functions:
-            if below is goal:
-                return True
-            if below is not None and below not in seen and len(seen) < _MOST_OF_CELL:
-                seen.add(below)
-                waiting.append(below)
-    return False
+    return any(each is goal for each in walk(node, _MOST_OF_CELL))
 
 
 # ---- scores ------------------------------------------------------------------------
