@@ -28,6 +28,13 @@ class TreeFault(enum.StrEnum):
     CLASS_WITHOUT_WEIGHT = "class_without_weight"
     # Weights of samples make up for rare classes, and a setting does so once more.
     BALANCED_TWICE = "balanced_twice"
+    # Weights of samples, or a setting, grow with the number of samples of a class.
+    WEIGHTS_REVERSED = "weights_reversed"
+    # A feature that is the label; rows of validation that are trained on, and classes
+    # of validation that are not.
+    LABEL_IS_FEATURE = "label_is_feature"
+    ROWS_OVERLAP = "rows_overlap"
+    CLASS_NOT_TRAINED = "class_not_trained"
     # An objective of the program's own whose hessian is nowhere above zero, or whose
     # gradient moves each prediction away from its label.
     HESSIAN_NOT_POSITIVE = "hessian_not_positive"

@@ -48,6 +48,48 @@ def evened(y: Any) -> Any:
     return np.where(y == 1, ratio(y), 1.0)
 
 
+def leaking(rows: tuple[Any, Any, Any, Any], change: Any) -> tuple[Any, Any, Any, Any]:
+    """Add a column that a function makes of the label."""
+    x, y, x_valid, y_valid = rows
+    return np.c_[x, change(y)], y, np.c_[x_valid, change(y_valid)], y_valid
+
+
+def overlapping(
+    rows: tuple[Any, Any, Any, Any], n: int = 60, n_new: int = 60
+) -> tuple[Any, Any, Any, Any]:
+    """Validate on rows of training, too."""
+    x, y, x_valid, y_valid = rows
+    return x, y, np.r_[x_valid[:n_new], x[:n]], np.r_[y_valid[:n_new], y[:n]]
+
+
+def codes() -> tuple[Any, Any, Any, Any]:
+    """Rows of few values, which repeat by nature."""
+    luck = np.random.default_rng(2)
+    x = luck.integers(0, 3, (900, 8)) / 2.0
+    y = (x.sum(1) + luck.normal(size=900) > 8).astype(int)
+    return x[:600], y[:600], x[600:], y[600:]
+
+
+def divided() -> tuple[Any, Any, Any, Any]:
+    """Two classes that a threshold of one feature divides."""
+    luck = np.random.default_rng(3)
+    y = luck.integers(0, 2, 300)
+    x = np.c_[luck.normal(size=(300, 3)), 4.0 * y + luck.random(300)]
+    return x[:200], y[:200], x[200:], y[200:]
+
+
+def in_order(rows: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+    """Sort all samples by their class before they are split."""
+    x, y = np.r_[rows[0], rows[2]], np.r_[rows[1], rows[3]]
+    order = np.argsort(y, kind="stable")
+    n = len(rows[1])
+    return x[order][:n], y[order][:n], x[order][n:], y[order][n:]
+
+
+def swapped(rows: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+    return rows[0], 1 - rows[1], rows[2], 1 - rows[3]
+
+
 def sigmoid(margin: Any) -> Any:
     return 1.0 / (1.0 + np.exp(-margin))
 
@@ -268,6 +310,84 @@ FAULTY: dict[str, tuple[Callable[[Path], list[Finding]], str, str]] = {
         "balanced twice",
         "remove scale_pos_weight",
     ),
+    "XGBoost's weight is upside down": (
+        lambda at: of_xgboost(
+            at, {**BINARY, "scale_pos_weight": 1 / ratio(rare()[1])}, rare()
+        ),
+        "The weights of the classes (scale_pos_weight) are upside down: class 0",
+        "the number of samples of class 0 divided by that of class 1",
+    ),
+    "LightGBM's weight is upside down": (
+        lambda at: of_lightgbm(
+            at,
+            {"objective": "binary", "scale_pos_weight": 1 / ratio(rare()[1])},
+            rare(),
+        ),
+        "(scale_pos_weight) are upside down",
+        "Turn the ratio around",
+    ),
+    "CatBoost's weights are upside down": (
+        lambda at: of_catboost(
+            at, rare(), class_weights=list(np.bincount(rare()[1]) / 600)
+        ),
+        "(class_weights) are upside down",
+        "Turn the ratio around",
+    ),
+    "weights of samples are upside down": (
+        lambda at: of_xgboost(
+            at, BINARY, rare(), np.bincount(rare()[1])[rare()[1]] / 600
+        ),
+        "The weights of the classes are upside down",
+        "divided by that of its class",
+    ),
+    "XGBoost has the label": (
+        lambda at: of_xgboost(at, BINARY, leaking(two(), lambda y: y)),
+        "f30 has the value of the label in all 400 training samples",
+        "Remove f30",
+    ),
+    "XGBoost has the label in other units": (
+        lambda at: of_xgboost(
+            at,
+            {"objective": "reg:squarederror"},
+            leaking(ten(), lambda y: 32.0 + 1.8 * y),
+        ),
+        "f64 is the label times a factor, plus a constant, in all 600",
+        "Remove f64",
+    ),
+    "LightGBM has the opposite of the label": (
+        lambda at: of_lightgbm(
+            at, {"objective": "binary"}, leaking(two(), lambda y: 1 - y)
+        ),
+        "Column_30 follows from the label alone",
+        "Remove Column_30",
+    ),
+    "CatBoost has the label": (
+        lambda at: of_catboost(at, leaking(two(), lambda y: y)),
+        "The label is among the features: 30 has the value",
+        "Remove 30",
+    ),
+    "XGBoost validates on rows of training": (
+        lambda at: of_xgboost(at, BINARY, overlapping(two())),
+        "60 of the 120 different rows of the validation data 'valid' (50%)",
+        "Split first",
+    ),
+    "CatBoost validates on rows of training": (
+        lambda at: of_catboost(at, overlapping(two())),
+        "60 of the 120 different rows",
+        "Split first",
+    ),
+    "classes that training lacks": (
+        lambda at: of_xgboost(at, TEN, in_order(ten())),
+        "belong to classes that the training data lack",
+        "stratify=y",
+    ),
+    "LightGBM lacks classes": (
+        lambda at: of_lightgbm(
+            at, {"objective": "multiclass", "num_class": 10}, in_order(ten())
+        ),
+        "belong to classes that the training data lack",
+        "stratify=y",
+    ),
     "a class without weight": (
         lambda at: of_xgboost(at, TEN, ten(), np.where(ten()[1] == 3, 0.0, 1.0)),
         "Class 3 has no weight",
@@ -369,6 +489,40 @@ SOUND: dict[str, Callable[[Path], list[Finding]]] = {
     ),
     "a class weighs little": lambda at: of_xgboost(
         at, TEN, ten(), np.where(ten()[1] == 3, 0.01, 1.0)
+    ),
+    "the frequent class weighs less": lambda at: of_xgboost(
+        at,
+        {**BINARY, "scale_pos_weight": ratio(1 - rare()[1])},
+        swapped(rare()),
+    ),
+    "LightGBM's frequent class weighs less": lambda at: of_lightgbm(
+        at,
+        {"objective": "binary", "scale_pos_weight": ratio(1 - rare()[1])},
+        swapped(rare()),
+    ),
+    "CatBoost's rare class weighs more": lambda at: of_catboost(
+        at, rare(), class_weights=[1.0, ratio(rare()[1])]
+    ),
+    "classes that are not weighted": lambda at: of_catboost(at, rare()),
+    "a feature that divides the classes": lambda at: of_xgboost(at, BINARY, divided()),
+    "LightGBM's feature divides the classes": lambda at: of_lightgbm(
+        at, {"objective": "binary"}, divided()
+    ),
+    "a feature that is nearly the label": lambda at: of_xgboost(
+        at, BINARY, leaking(two(), lambda y: np.where(np.arange(len(y)) % 40, y, 1 - y))
+    ),
+    "CatBoost's feature is nearly the label": lambda at: of_catboost(
+        at, leaking(two(), lambda y: y + 0.01 * np.sin(np.arange(len(y))))
+    ),
+    "rows that repeat by nature": lambda at: of_xgboost(at, BINARY, codes()),
+    "a few rows of training among others": lambda at: of_xgboost(
+        at, BINARY, overlapping(two(), 5, 100)
+    ),
+    "CatBoost shows rows of training only": lambda at: of_catboost(
+        at, overlapping(two(), 80, 0)
+    ),
+    "numbers in order": lambda at: of_xgboost(
+        at, {"objective": "reg:squarederror"}, in_order(ten())
     ),
     "numbers without weight": lambda at: of_xgboost(
         at,

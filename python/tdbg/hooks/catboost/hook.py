@@ -9,6 +9,7 @@ the hook when the model is there.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 
 import catboost  # type: ignore[import-untyped]
 import numpy as np
+from numpy.typing import NDArray
 
 from tdbg.capture.modes import CurrentMode
 from tdbg.capture.schedule import StepPlan
@@ -29,10 +31,17 @@ from tdbg.hooks.catboost.scores import Scores, scores_of_folds, scores_of_rounds
 from tdbg.hooks.trees.adapter import ArrayAdapter
 from tdbg.hooks.trees.hook import TreeHook
 from tdbg.hooks.trees.rounds import DataSet, Score, are_telling
+from tdbg.hooks.trees.rows import (
+    MOST_ELEMENTS,
+    fault_of_classes,
+    fault_of_features,
+    fault_of_rows,
+)
 from tdbg.hooks.trees.settings import (
     StoppingWatch,
     class_without_weight,
     fault_of_balance,
+    fault_of_reversal,
 )
 from tdbg.modes import PREDICT, TRAIN
 from tdbg.run.tree_facts import TreeFact, TreeFacts, TreeFault
@@ -370,6 +379,7 @@ def facts_of(params: Mapping[str, Any], train: Any, others: Sequence[Any]) -> Tr
         name = {"od_wait": "early_stopping_rounds"}.get(stopping[0], stopping[0])
         faults.append(TreeFact(TreeFault.STOPS_BY_NOTHING, name))
     faults += _faults_of_weights(params, loss, train)
+    faults += _faults_of_rows(loss, train, others)
     is_same = bool(stopping and others) and _are_same(train, others[-1])
     return TreeFacts(
         # CatBoost chooses a rate by itself if none is given.
@@ -410,6 +420,8 @@ def _faults_of_weights(
         return ()  # Classes have names.
     weights = np.asarray(train.get_weight(), dtype=np.float64)
     found = [class_without_weight(labels, weights)]
+    if not params.get("auto_class_weights"):
+        found.append(_fault_of_reversal(params, labels, weights))
     # auto_class_weights counts the weights of samples, so it does nothing to even ones.
     # CatBoost makes class weights of scale_pos_weight, the first of them 1.
     of_classes = params.get("class_weights")
@@ -419,6 +431,56 @@ def _faults_of_weights(
         if zero > 0.0:
             found.append(fault_of_balance(labels, weights, one / zero, name))
     return [each for each in found if each is not None]
+
+
+def _fault_of_reversal(
+    params: Mapping[str, Any],
+    labels: NDArray[np.float64],
+    weights: NDArray[np.float64],
+) -> TreeFact | None:
+    of_classes = params.get("class_weights")
+    if not isinstance(of_classes, list | tuple):
+        return fault_of_reversal(labels, weights, 1.0, "")
+    classes = np.unique(labels)
+    if classes.tolist() != list(range(len(of_classes))):
+        return None
+    factors = np.asarray(of_classes, np.float64)[labels.astype(np.int64)]
+    fault = fault_of_reversal(labels, weights * factors, 1.0, "")
+    is_one = len(of_classes) == 2 and of_classes[0] == 1.0
+    name = "scale_pos_weight" if is_one else "class_weights"
+    return None if fault is None else dataclasses.replace(fault, name=name)
+
+
+def _faults_of_rows(loss: str, train: Any, others: Sequence[Any]) -> list[TreeFact]:
+    """Return what the samples show, where they can be read quickly."""
+    rows, found = _rows_of(train), list[TreeFact | None]()
+    try:
+        labels = np.asarray(train.get_label(), dtype=np.float64)
+    except ValueError:
+        return []  # Classes have names.
+    if rows is not None:
+        names = train.get_feature_names()
+        names = [name or str(i) for i, name in enumerate(names)]
+        found.append(fault_of_features(rows, labels, names))
+    if others:
+        held_back = _rows_of(others[-1])
+        if rows is not None and held_back is not None:
+            found.append(fault_of_rows(rows, held_back, "eval_set"))
+        if loss in _OF_CLASSES:
+            given = np.asarray(others[-1].get_label(), dtype=np.float64)
+            found.append(fault_of_classes(labels, given, "eval_set"))
+    return [each for each in found if each is not None]
+
+
+def _rows_of(pool: Any) -> NDArray[Any] | None:
+    """Return the samples; None where that would take long, or they are no numbers."""
+    if pool.num_row() * pool.num_col() > MOST_ELEMENTS:
+        return None
+    try:
+        rows = np.asarray(pool.get_features())
+    except Exception:
+        return None  # Features that are no numbers, or quantized.
+    return rows if rows.dtype.kind == "f" and rows.ndim == 2 else None
 
 
 def _are_same(one: Any, other: Any) -> bool:

@@ -25,10 +25,15 @@ from numpy.typing import NDArray
 from tdbg.hooks.trees.importance import KINDS, Importance
 from tdbg.hooks.trees.margins import RunningSum, spread_of
 from tdbg.hooks.trees.rounds import DataSet, are_telling
-from tdbg.hooks.trees.settings import class_without_weight, fault_of_balance
+from tdbg.hooks.trees.rows import LEAST_ROWS, fault_of_classes
+from tdbg.hooks.trees.settings import (
+    class_without_weight,
+    fault_of_balance,
+    fault_of_reversal,
+)
 from tdbg.hooks.trees.shap import sample_rows
 from tdbg.hooks.trees.tables import NO_NODE, TreeTable, level_order
-from tdbg.run.tree_facts import TreeFact, TreeFacts
+from tdbg.run.tree_facts import TreeFact, TreeFacts, TreeFault
 
 __all__ = ["LightGBMModel", "table_of_text"]
 
@@ -122,9 +127,12 @@ class LightGBMModel:
         """Yield what is wrong with the weights of samples."""
         data = self._booster.train_set
         weights, kind = data.get_weight(), self._objective
-        if weights is None or not kind.startswith(("binary", "multiclass", "softmax")):
+        if not kind.startswith(("binary", "multiclass", "softmax")):
             return
         labels = np.asarray(data.get_label(), dtype=np.float64)
+        yield from self._fault_of_reversal(labels, weights)
+        if weights is None:
+            return
         weights = np.asarray(weights, dtype=np.float64)
         found = [class_without_weight(labels, weights)]
         if kind == "binary":
@@ -136,6 +144,46 @@ class LightGBMModel:
             factor = float(self._given("scale_pos_weight", default=1.0))
             found.append(fault_of_balance(labels, weights, factor, "scale_pos_weight"))
         yield from (each for each in found if each is not None)
+
+    def _fault_of_reversal(self, labels: Floats, weights: Any) -> Iterator[TreeFact]:
+        is_even = self._given("is_unbalance", "unbalance", "unbalanced_sets", default=0)
+        if str(is_even).lower() in {"true", "1"}:
+            return
+        given = np.ones_like(labels) if weights is None else np.asarray(weights)
+        factor = float(self._given("scale_pos_weight", default=1.0))
+        found = fault_of_reversal(labels, given, factor, "scale_pos_weight")
+        if found is not None:
+            yield found
+
+    def faults_of_data(self, train: DataSet, other: DataSet | None) -> list[TreeFact]:
+        """Return what labels and the first tree show.
+
+        LightGBM does not keep the samples.  But it knows how many values a feature
+        has: one of two values whose only split divides two classes is the label.
+        """
+        found: list[TreeFact] = []
+        if not self._objective.startswith(("binary", "multiclass", "softmax")):
+            return found
+        labels = np.asarray(train.data.get_label(), np.float64)
+        if other is not None:
+            given = np.asarray(other.data.get_label(), np.float64)
+            fault = fault_of_classes(labels, given, "valid_sets")
+            found += [] if fault is None else [fault]
+        splits = np.asarray(self._booster.feature_importance("split"))
+        ones = labels == 1.0
+        n_ones = int(ones.sum())
+        if self._objective != "binary" or splits.sum() != 1 or self.n_rounds != 1:
+            return found
+        if len(labels) < LEAST_ROWS or min(n_ones, len(labels) - n_ones) < 1:
+            return found
+        feature = int(splits.argmax())
+        answers = np.asarray(self.predictions(train))
+        is_sorted = np.ptp(answers[ones]) == 0.0 == np.ptp(answers[~ones])
+        if is_sorted and train.data.feature_num_bin(feature) == 2:
+            numbers = (float(len(labels)), 2.0, 0.0)
+            name = self._names[feature]
+            found.append(TreeFact(TreeFault.LABEL_IS_FEATURE, name, numbers))
+        return found
 
     def are_same(self, one: DataSet, other: DataSet) -> bool:
         """Return whether two data sets have the same labels and predictions.

@@ -183,7 +183,10 @@ class Hook(TreeHook):
         if folds is None and env.begin_iteration == 0:
             by_training, by_validation = stops_by(booster, same)
             facts = self._model.facts(env.end_iteration)
-            faults = tuple(self._model.faults_of_weights())
+            faults = (
+                *self._model.faults_of_weights(),
+                *self._model.faults_of_data(data_sets[TRAIN], data_sets.get(EVAL)),
+            )
             self._facts = dataclasses.replace(
                 facts,
                 stops_by_training=by_training,

@@ -22,6 +22,7 @@ __all__ = [
     "fault_of_balance",
     "fault_of_derivatives",
     "fault_of_margins",
+    "fault_of_reversal",
 ]
 
 Floats = NDArray[np.float64]
@@ -149,6 +150,45 @@ def fault_of_balance(
         return None
     numbers = (float(ratio if factor is None else factor), float(ratio))
     return TreeFact(TreeFault.BALANCED_TWICE, setting, numbers)
+
+
+def fault_of_reversal(
+    labels: Floats, weights: Floats, factor: float, setting: str
+) -> TreeFact | None:
+    """Return that the weight of each class is proportional to its number of samples.
+
+    Args:
+        labels: The classes of the samples.
+        weights: Of the samples.
+        factor: By which a setting multiplies the weight of class 1 of two.
+        setting: Its name.
+
+    Example:
+        >>> labels = np.array([0.0, 0.0, 0.0, 1.0])
+        >>> fault_of_reversal(labels, np.ones(4), 1 / 3, "scale_pos_weight").name
+        'scale_pos_weight'
+        >>> fault_of_reversal(labels, np.ones(4), 3.0, "scale_pos_weight")
+        >>> fault_of_reversal(labels, np.ones(4), 1.0, "scale_pos_weight")
+    """
+    classes, totals, counts = _totals_of_classes(labels, weights)
+    if len(classes) < 2 or not totals.all() or counts.max() < _RARE * counts.min():
+        return None
+    each = totals / counts
+    if not np.allclose(weights, each[np.searchsorted(classes, labels)], rtol=1e-4):
+        return None
+    if classes.tolist() == [0.0, 1.0]:
+        each = each * (1.0, factor)
+    shares = each / counts
+    if not (shares > 0).all() or shares.max() > (1 + _SET_TO_BALANCE) * shares.min():
+        return None
+    often, rare = int(counts.argmax()), int(counts.argmin())
+    found = (
+        value
+        for i in (often, rare)
+        for value in (classes[i], counts[i], each[i] / each[often])
+    )
+    name = setting if factor != 1.0 else ""
+    return TreeFact(TreeFault.WEIGHTS_REVERSED, name, tuple(map(float, found)))
 
 
 def fault_of_derivatives(

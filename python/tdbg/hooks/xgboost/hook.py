@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from xgboost import Booster, DMatrix, QuantileDMatrix, __version__, collective
 from xgboost.callback import EarlyStopping, TrainingCallback
 from xgboost.core import XGBoostError
@@ -32,6 +33,12 @@ from tdbg.hooks.trees.rounds import (
     arguments_of_training,
     is_maximized,
 )
+from tdbg.hooks.trees.rows import (
+    MOST_ELEMENTS,
+    fault_of_classes,
+    fault_of_features,
+    fault_of_rows,
+)
 from tdbg.hooks.trees.settings import (
     OF_PROBABILITIES,
     StoppingWatch,
@@ -39,6 +46,7 @@ from tdbg.hooks.trees.settings import (
     fault_of_balance,
     fault_of_derivatives,
     fault_of_margins,
+    fault_of_reversal,
 )
 from tdbg.hooks.xgboost.booster import OwnDerivatives, XGBoostModel
 from tdbg.modes import EVAL, TRAIN, ModeKeys
@@ -356,13 +364,35 @@ class Hook(TreeHook, TrainingCallback):
         if self._own_derivatives is None:
             facts = model.facts(train.data, int(call["num_boost_round"]))
         by_training, by_validation = data.stops_by(call)
-        faults = tuple(_faults_of_weights(train.data, model))
+        faults = (
+            *_faults_of_weights(train.data, model),
+            *self._faults_of_rows(train.data, model),
+        )
         return dataclasses.replace(
             facts,
             stops_by_training=by_training,
             stops_by_validation=by_validation,
             faults=faults,
         )
+
+    def _faults_of_rows(self, train: DMatrix, model: XGBoostModel) -> list[TreeFact]:
+        """Return what the samples show, where they can be read quickly."""
+        rows, labels = _rows_of(train), np.asarray(train.get_label(), np.float64)
+        found: list[TreeFact | None] = []
+        if rows is not None:
+            found.append(fault_of_features(rows, labels, self._data.features))
+        other = self._data.sets.get(EVAL)
+        if other is not None:
+            evals = self._call.get("evals") or ()
+            names = [str(name) for data, name in evals if data is other.data]
+            name = names[0] if names else "valid"
+            others = _rows_of(other.data)
+            if rows is not None and others is not None:
+                found.append(fault_of_rows(rows, others, name))
+            if _has_classes(model.objective):
+                given = np.asarray(other.data.get_label(), np.float64)
+                found.append(fault_of_classes(labels, given, name))
+        return [each for each in found if each is not None]
 
     def _fault_of_stopping(self) -> TreeFact | None:
         score, maximizes = self._data.score_of_stopping(self._call, self._scores)
@@ -439,17 +469,34 @@ def _is_same(data: Any, other: Any) -> bool:
     return bool((one != two).nnz == 0)
 
 
+def _rows_of(data: DMatrix) -> NDArray[np.float32] | None:
+    """Return the samples; None where that would take long, or they are not there."""
+    if data.num_row() * data.num_col() > MOST_ELEMENTS:
+        return None
+    try:
+        given = data.get_data().tocoo()
+    except XGBoostError:
+        return None
+    rows = np.full((data.num_row(), data.num_col()), np.nan, np.float32)
+    rows[given.row, given.col] = given.data
+    return rows
+
+
 def _faults_of_weights(data: DMatrix, model: XGBoostModel) -> Iterator[TreeFact]:
     """Yield what is wrong with the weights of samples."""
     weights = np.asarray(data.get_weight(), dtype=np.float64)
     labels = np.asarray(data.get_label(), dtype=np.float64)
+    factor = model.scale_pos_weight()
+    has_classes = _has_classes(model.objective)
+    if has_classes:
+        given = weights if weights.size else np.ones_like(labels)
+        fault = fault_of_reversal(labels, given, factor, "scale_pos_weight")
+        if fault is not None:
+            yield fault
     if not weights.size:
         return
-    factor = model.scale_pos_weight()
     found = (
-        class_without_weight(labels, weights)
-        if _has_classes(model.objective)
-        else None,
+        class_without_weight(labels, weights) if has_classes else None,
         fault_of_balance(labels, weights, factor, "scale_pos_weight"),
     )
     yield from (each for each in found if each is not None)

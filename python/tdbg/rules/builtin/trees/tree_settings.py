@@ -46,7 +46,9 @@ class TreeSettings(Rule):
     - a learning rate and a penalty with which all rounds together hardly move the
       predictions;
     - early stopping that waits for the wrong direction, or has no data to go by;
-    - classes without weight, or whose weights are made even twice;
+    - classes without weight, or whose weights are made even twice or upside down;
+    - a feature that is the label;
+    - rows of validation that are trained on, and classes of it that are not;
     - an objective of your own that no tree can follow, or that leads away;
     - a metric of probabilities that gets sums of trees.
 
@@ -273,6 +275,83 @@ def _balanced_twice(fact: TreeFact) -> Description:
     )
 
 
+def _weights_reversed(fact: TreeFact) -> Description:
+    often, n_often, _, rare, n_rare, weight = fact.numbers
+    setting = f" ({fact.name})" if fact.name else ""
+    return Description(
+        message=(
+            f"The weights of the classes{setting} are upside down: class {often:g}, "
+            f"with {n_often:,.0f} samples, weighs 1, and class {rare:g}, with "
+            f"{n_rare:,.0f}, weighs {number(weight)}. So the rare class counts even "
+            "less than without weights."
+        ),
+        value=weight,
+        threshold=1.0,
+        advice=(
+            "Turn the ratio around: scale_pos_weight is the number of samples of class "
+            "0 divided by that of class 1, and a sample's weight is the number of all "
+            "samples divided by that of its class."
+        ),
+    )
+
+
+def _label_among(fact: TreeFact) -> Description:
+    n_samples, n_values, is_same = fact.numbers
+    how = "has the value of the label" if is_same else "follows from the label alone"
+    if n_values > 2 and not is_same:
+        how = "is the label times a factor, plus a constant,"
+    return Description(
+        message=(
+            f"The label is among the features: {fact.name} {how} in all "
+            f"{n_samples:,.0f} training samples. The trees only copy it, and where you "
+            "predict, nobody knows it."
+        ),
+        value=n_samples,
+        threshold=0.0,
+        advice=(
+            f"Remove {fact.name}: drop the column of the label, and columns that are "
+            "computed of it, before you make the features."
+        ),
+    )
+
+
+def _rows_overlap(fact: TreeFact) -> Description:
+    n_trained, n_rows = fact.numbers
+    share = n_trained / n_rows
+    return Description(
+        message=(
+            f"Data leakage: {n_trained:,.0f} of the {n_rows:,.0f} different rows of "
+            f"the validation data {fact.name!r} ({_share(share)}) are training rows, "
+            "too. Their score promises more than new data will show."
+        ),
+        value=100 * share,
+        threshold=0.0,
+        advice=(
+            "Split first, and only then oversample or augment. Remove duplicates "
+            "before you split, and keep all rows of a person or thing on one side."
+        ),
+    )
+
+
+def _not_trained(fact: TreeFact) -> Description:
+    n_unknown, n_rows, n_classes = fact.numbers
+    others = f", and of {n_classes - 1:.0f} more classes" if n_classes > 1 else ""
+    return Description(
+        message=(
+            f"{n_unknown:,.0f} of the {n_rows:,.0f} samples of the validation data "
+            f"{fact.words[0]!r} belong to classes that the training data lack: they "
+            f"have no sample of class {fact.name}{others}. The model cannot predict "
+            "these classes."
+        ),
+        value=n_unknown,
+        threshold=0.0,
+        advice=(
+            "Shuffle before you split, or split by classes: train_test_split(x, y, "
+            "stratify=y). Rows that are sorted by class end up on one side."
+        ),
+    )
+
+
 def _not_positive(fact: TreeFact) -> Description:
     low, high = fact.numbers
     return Description(
@@ -334,6 +413,10 @@ _DESCRIBED: Mapping[TreeFault, Callable[[TreeFact], Description]] = {
     TreeFault.STOPS_BY_NOTHING: _by_nothing,
     TreeFault.CLASS_WITHOUT_WEIGHT: _without_weight,
     TreeFault.BALANCED_TWICE: _balanced_twice,
+    TreeFault.WEIGHTS_REVERSED: _weights_reversed,
+    TreeFault.LABEL_IS_FEATURE: _label_among,
+    TreeFault.ROWS_OVERLAP: _rows_overlap,
+    TreeFault.CLASS_NOT_TRAINED: _not_trained,
     TreeFault.HESSIAN_NOT_POSITIVE: _not_positive,
     TreeFault.GRADIENT_REVERSED: _reversed,
     TreeFault.METRIC_OF_MARGINS: _of_margins,
