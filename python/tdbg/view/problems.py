@@ -148,8 +148,9 @@ class Diagnosis:
     """What the rules said about a run.
 
     Attributes:
-        problems: Problems, causes before what follows from them, the worst first; those
-            that are over come last.
+        problems: Problems, causes before what follows from them, the worst first; of
+            equally grave ones facts first, and lost time last.  Those that are over
+            come last.
         statuses: The last status of each rule, by name.
     """
 
@@ -314,7 +315,11 @@ def _in_order(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
     def own_place(problem: Problem) -> tuple[Any, ...]:
         grave = graveness[problem.rule, problem.is_over]
-        return (-grave, problem.worst.first_step, problem.rule)
+        is_of_time = problem.episodes[0].is_of_time
+        stage = problem.worst.stage
+        is_fact = stage is not None and stage.is_fact
+        first_step = problem.worst.first_step
+        return (-grave, is_of_time, not is_fact, first_step, problem.rule)
 
     first = {
         (each.rule, each.is_over): own_place(each)

@@ -12,7 +12,7 @@ from planted import add_findings, finding
 from run_builder import RunBuilder
 from tdbg.config import Role
 from tdbg.modes import ModeKeys
-from tdbg.run.findings import Cause, Finding, Severity
+from tdbg.run.findings import Cause, Finding, Severity, Stage
 from tdbg.trial import LostRecords, RunOverhead, WriterLostRecords, create_trial
 from tdbg.view import (
     Coverage,
@@ -160,6 +160,23 @@ def test_the_cause_comes_first_and_what_follows_is_no_fault_of_its_own() -> None
     early = finding("LossSpike", "l", 1, Severity.ERROR)
     first = diagnosis_of([cause, grave, gone, early], QUIET).problems[0]
     assert first.rule == "LossSpike"
+
+
+def test_of_equally_grave_ones_facts_come_first_and_lost_time_last() -> None:
+    def told(rule: str, step: int, stage: Stage, severity: Severity) -> Finding:
+        return replace(finding(rule, "w", step, severity), stage=stage)
+
+    found = diagnosis_of(
+        [
+            told("Slow", 0, Stage.CONTENTION, Severity.WARNING),
+            told("Symptom", 3, Stage.LEARNING, Severity.WARNING),
+            told("Fact", 900, Stage.SETUP, Severity.WARNING),
+            told("Grave", 950, Stage.LEARNING, Severity.ERROR),
+        ],
+        QUIET,
+    )
+    rules = [each.rule for each in found.problems]
+    assert rules == ["Grave", "Fact", "Symptom", "Slow"]
 
 
 def test_what_is_over_is_wrong_no_more() -> None:
