@@ -22,7 +22,7 @@ __all__ = ["UNKNOWN", "Fetch", "FetchMemory", "WorkerFetches"]
 # A part begins with the worker's process number; then a ring of slots follows.
 _HEAD = struct.Struct("<q")
 _HEAD_BYTES = 64
-# Which batch, and ns: wall time, processor time.
+# Which batch, and ns: wall time, processor time; and what it drew.
 _SLOT = struct.Struct("<qqqq")
 _LEAST_SLOTS = 64
 _EPOCH_SHIFT = 40
@@ -93,6 +93,13 @@ class FetchMemory:
         key, wall, cpu, _ = _SLOT.unpack_from(self._memory, offset)
         return Fetch(wall, cpu) if key == _key(epoch, number) else UNKNOWN
 
+    def drawn(self, worker: int, epoch: int, number: int) -> int:
+        """Return what a worker's fetch drew (``drawn_since``); 0: nothing is known."""
+        slot = number % self.n_slots
+        offset = worker * self._part_bytes + _HEAD_BYTES + slot * _SLOT.size
+        key, _, _, drawn = _SLOT.unpack_from(self._memory, offset)
+        return int(drawn) if key == _key(epoch, number) else 0
+
     def unlink(self) -> None:
         """Take the name of the file away; who has the memory keeps it."""
         with contextlib.suppress(OSError):
@@ -131,8 +138,13 @@ class WorkerFetches:
         self._epoch += 1
         self._number = 0
 
-    def write(self, wall_ns: int, cpu_ns: int) -> None:
-        """Note what the next batch of the epoch cost."""
+    @property
+    def number(self) -> int:
+        """The number of the next batch in its epoch."""
+        return self._number
+
+    def write(self, wall_ns: int, cpu_ns: int, drawn: int = 0) -> None:
+        """Note what the next batch of the epoch cost, and drew."""
         slot = self._number % self._n_slots
         _SLOT.pack_into(
             self._memory,
@@ -140,6 +152,6 @@ class WorkerFetches:
             _key(self._epoch, self._number),
             wall_ns,
             cpu_ns,
-            0,
+            drawn,
         )
         self._number += 1

@@ -27,12 +27,14 @@ class NumberedLoader:
         number: The number.
         epoch: Number of the newest epoch; -1: none has begun.
         ending_ns: How long it took to end the latest epoch, its workers included.
+        draws: What is known of what it draws, for who notes it.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.epoch = -1
         self.ending_ns = 0
+        self.draws: Any = None
         self._loader: weakref.ref[Any] | None = None
         self._data: weakref.ref[Any] | None = None
         self._iterators: dict[int, weakref.ref[Any]] = {}

@@ -13,6 +13,7 @@ from multiprocessing import util
 from typing import Any
 
 from tdbg.profiler.fetches import WorkerFetches
+from tdbg.profiler.random_states import FETCHES, RandomStates, drawn_since
 from tdbg.profiler.stacks import StackAnswers, StackSite
 
 __all__ = ["MODULE", "MeasuredWorker"]
@@ -75,16 +76,18 @@ class MeasuredWorker:
             if sys._getframe(1).f_code.co_name == "_worker_loop":
                 with contextlib.suppress(Exception):
                     fetches.begin_epoch()
-                    fetcher.fetch = _measured(fetcher.fetch, fetches)
+                    states = RandomStates(getattr(fetcher, "dataset", None))
+                    fetcher.fetch = _measured(fetcher.fetch, fetches, states)
             return fetcher
 
         kind.create_fetcher = staticmethod(create_fetcher)
 
 
-def _measured(fetch: _Fetch, fetches: WorkerFetches) -> _Fetch:
+def _measured(fetch: _Fetch, fetches: WorkerFetches, states: RandomStates) -> _Fetch:
     wall, cpu, write = time.monotonic_ns, time.thread_time_ns, fetches.write
 
     def measured(index: Any) -> Any:
+        before = _read(states) if fetches.number < FETCHES else None
         began, began_cpu = wall(), cpu()
         try:
             data = fetch(index)
@@ -93,7 +96,16 @@ def _measured(fetch: _Fetch, fetches: WorkerFetches) -> _Fetch:
         except BaseException:
             write(wall() - began, cpu() - began_cpu)
             raise
-        write(wall() - began, cpu() - began_cpu)
+        wall_ns, cpu_ns = wall() - began, cpu() - began_cpu
+        after = None if before is None else _read(states)
+        drawn = drawn_since(before, after) if before and after else 0
+        write(wall_ns, cpu_ns, drawn)
         return data
 
     return measured
+
+
+def _read(states: RandomStates) -> tuple[int, ...] | None:
+    with contextlib.suppress(Exception):
+        return states.read()
+    return None

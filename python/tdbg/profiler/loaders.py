@@ -32,6 +32,7 @@ from tdbg.capture.session import Session
 from tdbg.config.profiler import ProfilerConfig
 from tdbg.profiler.fetches import UNKNOWN, Fetch, FetchMemory
 from tdbg.profiler.later_run import LaterRun
+from tdbg.profiler.loader_draws import LoaderDraws
 from tdbg.profiler.loader_numbers import LoaderNumbers, NumberedLoader
 from tdbg.profiler.loader_rows import (
     LoaderRows,
@@ -57,7 +58,7 @@ __all__ = [
     "worker_processes",
 ]
 
-_STATE = "_tdbg_iteration"
+_STATE, _DRAWS = "_tdbg_iteration", "_tdbg_draws"
 # Sessions that measure; replaced as a whole, so that reading needs no lock.
 _active: tuple[LoaderRows, ...] = ()
 # The run that workers belong to which start before any session; None: nobody waits
@@ -205,6 +206,17 @@ class _Iteration:
         self.n_taken = [0] * self.n_workers
         self.pids: list[int] = [each.pid for each in getattr(iterator, "_workers", ())]
         self.queue = getattr(iterator, "_data_queue", None)
+        self.draws: LoaderDraws | None = iterator.__dict__.get(_DRAWS)
+        if self.draws is not None:
+            self.draws.watch(iterator)
+
+    def place(self) -> tuple[int, int, int]:
+        """Return the newest batch's worker, its number there, and what it drew."""
+        worker, drawn = self.worker, 0
+        number = self.n_taken[worker] - 1 if worker >= 0 else -1
+        if self.memory is not None and worker >= 0:
+            drawn = self.memory.drawn(worker, self.epoch - self.first_epoch, number)
+        return worker, number, drawn
 
     def begin_epoch(self, iterator: Any) -> None:
         self.epoch = self.numbered.begins(iterator)
@@ -333,6 +345,8 @@ def _install() -> None:
         msg = "_MultiProcessingDataLoaderIter._process_data takes other arguments"
         raise ValueError(msg)
     _patches.put(base, "__next__", _measured_next)
+    if [*inspect.signature(base._next_index).parameters] == ["self"]:
+        _patches.put(base, "_next_index", _noted_index)
     _patches.put(single, "__init__", _measured_init)
     _patches.put(several, "__init__", _measured_init)
     _patches.put(several, "_reset", _measured_reset)
@@ -361,6 +375,8 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
         if state.known_to is not observers:
             state.introduce(observers)
         depth = state.ready(self)
+        if state.draws is not None:
+            state.draws.note_use(observers)
         enter_loader()
         for rows in observers:
             rows.enter()
@@ -371,6 +387,8 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
         except StopIteration:
             state.numbered.ends(self)
             state.numbered.ending_ns = now() - began
+            if state.draws is not None:
+                state.draws.ends(observers)
             raise
         finally:
             ended = now()
@@ -382,9 +400,22 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
         row = state.row(began, ended, cpu_ns, depth, batch)
         for rows in observers:
             rows.add(row)
+        if state.draws is not None:
+            state.draws.note_batch(*state.place(), observers)
         return batch
 
     return __next__
+
+
+def _noted_index(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _next_index(self: Any) -> Any:
+        indices = original(self)
+        draws = self.__dict__.get(_DRAWS)
+        if draws is not None:
+            draws.note_indices(indices)
+        return indices
+
+    return _next_index
 
 
 def _is_expected() -> bool:
@@ -405,6 +436,9 @@ def _measured_init(original: Callable[..., Any]) -> Callable[..., Any]:
         began = time.monotonic_ns()
         facts = _facts(loader)
         numbered = _number_of(loader, facts)
+        draws = numbered.draws = numbered.draws or LoaderDraws(facts)
+        setattr(self, _DRAWS, draws)
+        draws.begins(self, loader, numbered.epoch + 1)
         with _waiting(observers), _workers_of(loader, numbered.number) as memory:
             original(self, loader)
         state = _Iteration(self, numbered, facts, memory)
@@ -467,6 +501,8 @@ def _measured_reset(original: Callable[..., Any]) -> Callable[..., Any]:
         observers = _active
         began = time.monotonic_ns()
         state.begin_epoch(self)
+        if state.draws is not None:
+            state.draws.begins(self, loader, state.epoch)
         with _waiting(observers):
             original(self, loader, first_iter)
         state.started(began, observers)

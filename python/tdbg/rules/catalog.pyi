@@ -13,6 +13,7 @@ from tdbg.rules.builtin.data.data_leakage import DataLeakage as DataLeakage
 from tdbg.rules.builtin.data.input_skew import InputSkew as InputSkew
 from tdbg.rules.builtin.data.label_misuse import LabelMisuse as LabelMisuse
 from tdbg.rules.builtin.data.label_shift import LabelShift as LabelShift
+from tdbg.rules.builtin.data.loader_misuse import LoaderMisuse as LoaderMisuse
 from tdbg.rules.builtin.data.nlp_sequence_ratio import (
     NLPSequenceRatio as NLPSequenceRatio,
 )

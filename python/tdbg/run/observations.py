@@ -144,6 +144,14 @@ class Fault(enum.StrEnum):
     # asked, by the question (``PROBE_QUESTIONS``).
     PROBED = "probed"
 
+    # What a loader draws: the same random numbers in its workers, or in its epochs; its
+    # first batches only; by fewer weights than samples.  Samples that it changes.
+    WORKERS_DRAW_ALIKE = "workers_draw_alike"
+    EPOCHS_DRAW_ALIKE = "epochs_draw_alike"
+    ONLY_FIRST_BATCHES = "only_first_batches"
+    WEIGHTS_OF_CLASSES = "weights_of_classes"
+    SAMPLES_OVERWRITTEN = "samples_overwritten"
+
     # Running statistics of a normalization: evaluation uses those that it was made
     # with; the batch has the weight that is the past's in another framework; they
     # move, though the layer and the one before it are frozen.

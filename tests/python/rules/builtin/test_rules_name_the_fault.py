@@ -231,8 +231,8 @@ BY_THEMSELVES |= {"OptimizerMisuse", "ReplicaDivergence"}
 # On models that are probed: test_probed_rules.py.
 BY_THEMSELVES |= {"BatchDependence", "LabelShift", "MaskLeak"}
 BY_THEMSELVES |= {"NondeterministicEvaluation"}
-# On labels of their own: test_label_misuse.py.
-BY_THEMSELVES |= {"LabelMisuse"}
+# On labels of their own, and on loaders: test_label_misuse.py, test_loader_misuse.py.
+BY_THEMSELVES |= {"LabelMisuse", "LoaderMisuse"}
 # In JAX: tests/python/jax/test_repeated_keys.py.
 BY_THEMSELVES |= {"RepeatedRandomness"}
 # On losses of their own: test_term_misuse.py and test_accumulation.py.

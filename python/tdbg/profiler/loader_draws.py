@@ -1,0 +1,371 @@
+"""What the loaders of a training draw: random numbers, indices, and batches.
+
+Facts that no statistic shows, of the samples of one loader: its workers, or its epochs,
+draw the same random numbers; it never goes beyond its first batches; its weights are
+those of something else than samples; ``__getitem__`` changes the dataset.
+
+Thread safety: the thread that iterates over the loader.
+
+Errors: none reach the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from tdbg.capture.session import Session
+from tdbg.modes import EVAL, TRAIN
+from tdbg.profiler.random_states import (
+    FETCHES,
+    SOURCES,
+    RandomStates,
+    drawn_since,
+    equal_in_all,
+)
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["LoaderDraws"]
+
+# Epochs whose draws are remembered.
+_EPOCHS = 16
+# Arrays of a dataset that are looked at.
+_MOST_HELD = 16
+# Fetches with equal random states, and epochs, that are no accident.
+_LEAST_EQUAL, _LEAST_EPOCHS = 3, 3
+# How often a loader is begun anew, and left after the same first batches.
+_LEAST_BEGUN = 20
+# Stored samples that change while they are fetched again; bytes of one that are read.
+_LEAST_CHANGED, _MOST_BYTES, _MOST_INDICES = 3, 4096, 1 << 17
+
+
+_Fault = tuple[Fault, dict[str, float], dict[str, str]]
+
+
+class _Observer(Protocol):
+    @property
+    def session(self) -> Session | None: ...
+
+
+class _Begun(NamedTuple):
+    """An iteration over the loader.
+
+    Attributes:
+        indices: A hash of the indices of its first batch.
+        n_given: How many batches it gave.
+        is_dropped: Whether nobody had the iterator any more before the batch was used.
+    """
+
+    indices: int
+    n_given: int
+    is_dropped: bool
+
+
+class LoaderDraws:
+    """What is known of the draws of one loader, or of those that follow each other.
+
+    Args:
+        facts: Of the loader.
+    """
+
+    def __init__(self, facts: Mapping[str, Any]) -> None:
+        self._facts = facts
+        self._name = str(facts.get("dataset", "")).rpartition(".")[2] or "the dataset"
+        self._workers = max(1, int(facts.get("workers") or 0))
+        self.is_map = not facts.get("is_iterable")
+        # By epoch, worker and fetch: the random states that were drawn from.
+        self._drawn: dict[tuple[int, int, int], int] = {}
+        # By epoch: the hashes of the indices of its first batches.
+        self._orders: dict[int, list[int]] = {}
+        self._epoch = -1
+        self._begun: list[_Begun] = []
+        self._n_given = self._drawn_here = 0
+        self._is_dropped = False
+        self._iterator: weakref.ref[Any] | None = None
+        self._session: weakref.ref[Session] | None = None
+        self._latest = (-1, -1)
+        self._n_trained = self._n_evaluated = 0
+        self._stored: _StoredSamples | None = None
+        self._n_weights = 0
+        self._told: set[Fault] = set()
+
+    # ---- what happens ----------------------------------------------------------------
+
+    def begins(self, iterator: Any, loader: Any, epoch: int) -> None:
+        """Note that an iteration begins, and look at the sampler."""
+        with contextlib.suppress(Exception):
+            self._end()
+            self._epoch = epoch
+            self._iterator = weakref.ref(iterator, self._dies)
+            if type(loader.sampler).__name__ == "WeightedRandomSampler":
+                self._n_weights = len(loader.sampler.weights)
+
+    def watch(self, iterator: Any) -> None:
+        """Watch the fetches of an iterator that has no workers."""
+        fetcher = getattr(iterator, "_dataset_fetcher", None)
+        if fetcher is None or "fetch" in vars(fetcher):
+            return
+        if self._epoch >= _EPOCHS or not self.is_map:
+            return
+        with contextlib.suppress(Exception):
+            fetcher.fetch = self._watched(fetcher)
+
+    def _watched(self, fetcher: Any) -> Callable[[Any], Any]:
+        # By a weak reference, so that the dataset lives no longer for this.
+        fetch, own = type(fetcher).fetch, weakref.ref(fetcher)
+        dataset = getattr(fetcher, "dataset", None)
+        states = RandomStates(dataset)
+        if self._stored is None:
+            self._stored = _StoredSamples(dataset)
+        stored = self._stored
+
+        def watched(index: Any) -> Any:
+            before = _or_none(states.read) if self._n_given < FETCHES else None
+            row = _or_none(stored.before, index)
+            data = fetch(own(), index)
+            if before is not None:
+                self._drawn_here = drawn_since(before, states.read())
+            if row is not None:
+                _or_none(stored.after, row, data)
+            return data
+
+        return watched
+
+    def note_indices(self, indices: Any) -> None:
+        """Note the indices of a batch that will be fetched."""
+        with contextlib.suppress(Exception):
+            order = self._orders.setdefault(self._epoch, [])
+            if len(order) < FETCHES and isinstance(indices, list):
+                order.append(hash(tuple(indices)))
+
+    def note_batch(
+        self, worker: int, number: int, drawn: int, observers: Sequence[_Observer]
+    ) -> None:
+        """Note a batch that was given, and tell what is known now and then.
+
+        Args:
+            worker: The worker that fetched it; -1: this process.
+            number: Its number in the epoch and in its worker.
+            drawn: What it drew there, as ``drawn_since`` returns it.
+            observers: Have sessions that are told.
+        """
+        with contextlib.suppress(Exception):
+            if worker < 0:
+                number, drawn, self._drawn_here = self._n_given, self._drawn_here, 0
+            self._n_given += 1
+            if drawn and number < FETCHES and self._epoch < _EPOCHS:
+                self._drawn[self._epoch, worker, number] = drawn
+            is_begun_anew = len(self._begun) >= _LEAST_BEGUN
+            if is_begun_anew or self._n_given % (FETCHES * self._workers) == 0:
+                self._tell(observers)
+
+    def note_use(self, observers: Sequence[_Observer]) -> None:
+        """Note what the program has done since it got the batch before."""
+        session = observers[0].session
+        if session is None:
+            return
+        with contextlib.suppress(Exception):
+            now = session.latest_step(TRAIN)[1], session.latest_step(EVAL)[1]
+            self._n_trained += now[0] > self._latest[0] >= 0
+            self._n_evaluated += now[1] > self._latest[1] >= 0
+            self._latest = now
+            self._session = weakref.ref(session)
+
+    def ends(self, observers: Sequence[_Observer]) -> None:
+        """Note that an iteration has come to its end, and tell what is known."""
+        with contextlib.suppress(Exception):
+            self._tell(observers)
+            self._end()
+            self._begun.clear()
+            self._iterator = None
+
+    def _dies(self, _: object) -> None:
+        with contextlib.suppress(Exception):
+            session = None if self._session is None else self._session()
+            if session is not None:
+                self._is_dropped = session.latest_step(TRAIN)[1] == self._latest[0]
+
+    def _end(self) -> None:
+        order = self._orders.get(self._epoch)
+        is_begun = self._iterator is not None and self._n_given > 0
+        if is_begun and order and len(self._begun) < _LEAST_BEGUN:
+            self._begun.append(_Begun(order[0], self._n_given, self._is_dropped))
+        self._n_given, self._is_dropped = 0, False
+        for epoch in [*self._orders][:-_EPOCHS]:
+            del self._orders[epoch]
+
+    # ---- what it means ---------------------------------------------------------------
+
+    def _tell(self, observers: Sequence[_Observer]) -> None:
+        if self._n_trained <= self._n_evaluated:
+            return
+        new = [each for each in self._faults() if each[0] not in self._told]
+        for fault, numbers, words in new:
+            self._told.add(fault)
+            for session in (each.session for each in observers):
+                if session is not None:
+                    step = max(0, session.latest_step(TRAIN)[0])
+                    seen = Observation(fault, step, (self._name,), numbers, words)
+                    session.observe(seen)
+
+    def _faults(self) -> Iterator[_Fault]:
+        n = self._facts.get("samples")
+        if n and 0 < self._n_weights < n:
+            numbers = {"weights": float(self._n_weights), "samples": float(n)}
+            yield Fault.WEIGHTS_OF_CLASSES, numbers, {}
+        if len(self._begun) >= _LEAST_BEGUN and len({*self._begun}) == 1:
+            (begun,) = {*self._begun}
+            batches = self._facts.get("batches") or 0
+            if begun.is_dropped and begun.n_given < batches:
+                numbers = {"given": float(begun.n_given), "batches": float(batches)}
+                yield Fault.ONLY_FIRST_BATCHES, numbers, {}
+        if self._stored is not None and self._stored.n_changed >= _LEAST_CHANGED:
+            yield Fault.SAMPLES_OVERWRITTEN, {}, {"attribute": self._stored.name}
+        if self.is_map:
+            yield from self._of_random()
+
+    def _of_random(self) -> Iterator[_Fault]:
+        of_workers = self._shared_by_workers()
+        if of_workers:
+            words = {"source": SOURCES[of_workers[0]]}
+            yield Fault.WORKERS_DRAW_ALIKE, {"workers": float(self._workers)}, words
+            return
+        of_epochs = self._shared_by_epochs()
+        if of_epochs:
+            orders = [order[:1] for order in self._orders.values() if order]
+            is_same = all(each == orders[0] for each in orders)
+            numbers = {"epochs": self._epoch + 1.0, "same_order": float(is_same)}
+            yield Fault.EPOCHS_DRAW_ALIKE, numbers, {"source": SOURCES[of_epochs[0]]}
+
+    def _shared_by_workers(self) -> list[int]:
+        """Return the sources from which all workers draw the same numbers."""
+        if self._workers < 2:
+            return []
+        # Later fetches begin as the samples before have left the generator.
+        fetches = {(epoch, number) for epoch, _, number in self._drawn if number}
+        every = [
+            [self._drawn.get((epoch, i, number), 0) for i in range(self._workers)]
+            for epoch, number in sorted(fetches)
+        ]
+        complete = [each for each in every if all(each)]
+        return equal_in_all(complete) if len(complete) >= _LEAST_EQUAL else []
+
+    def _shared_by_epochs(self) -> list[int]:
+        """Return the sources that begin each epoch in the same state."""
+        workers = {worker for _, worker, number in self._drawn if number == 0}
+        epochs = {epoch for epoch, _, number in self._drawn if number == 0}
+        if len(epochs) < _LEAST_EPOCHS:
+            return []
+        every = [
+            [self._drawn.get((epoch, worker, 0), 0) for epoch in sorted(epochs)]
+            for worker in sorted(workers)
+        ]
+        return equal_in_all(every) if all(map(all, every)) else []
+
+
+def _or_none(function: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return function(*arguments)
+    except Exception:
+        return None
+
+
+# ---- stored samples ----------------------------------------------------------------
+
+
+class _StoredSamples:
+    """Watches samples that a dataset holds in memory, as they are fetched.
+
+    A sample that is written when it is fetched for the first time is one that a cache
+    takes in; one that changes each time it is fetched gets worse and worse.
+
+    Args:
+        dataset: The dataset of a loader.
+
+    Attributes:
+        n_changed: Samples that have changed when they were fetched again.
+        name: The attribute that has them, with the class of the dataset.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        # The dataset's own index of a sample of the loader, subset by subset.
+        self._indices: list[Any] = []
+        while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+            self._indices.append(dataset.indices)
+            dataset = dataset.dataset
+        self._held = [*islice(_arrays(dataset), _MOST_HELD)]
+        self._kind = type(dataset).__name__
+        self._fetched: set[int] = set()
+        self.n_changed = 0
+        self.name = ""
+
+    def before(self, indices: Any) -> tuple[int, list[int]] | None:
+        """Note that samples are about to be fetched; return what to compare."""
+        if not self._held or self.n_changed >= _LEAST_CHANGED:
+            return None
+        if not isinstance(indices, list) or len(self._fetched) >= _MOST_INDICES:
+            return None
+        own = [self._own(each) for each in indices]
+        again = [each for each in own if each in self._fetched]
+        self._fetched.update(own)
+        # A sample that is drawn twice in this batch may be new the first time.
+        return (again[0], self._digests(again[0])) if again else None
+
+    def after(self, row: tuple[int, list[int]], data: Any) -> None:
+        """Note that samples were fetched."""
+        index, digests = row
+        shapes = {tuple(each.shape[1:]) for each in _tensors(data)}
+        for (name, held), one, other in zip(
+            self._held, digests, self._digests(index), strict=True
+        ):
+            if one != other and tuple(held[index].shape) in shapes:
+                self.n_changed += 1
+                self.name = f"{self._kind}.{name}"
+
+    def _own(self, index: Any) -> int:
+        for each in self._indices:
+            index = each[index]
+        return int(index)
+
+    def _digests(self, index: int) -> list[int]:
+        return [_digest(held[index]) for _, held in self._held]
+
+
+def _arrays(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what holds one array of numbers for each sample, by its attribute."""
+    with contextlib.suppress(Exception):
+        n = len(dataset)
+        for name, value in vars(dataset).items():
+            parts = value if isinstance(value, tuple) else (value,)
+            for each in parts[:_MOST_HELD]:
+                is_sized = hasattr(each, "__len__") and not isinstance(each, dict | str)
+                if is_sized and len(each) == n and n and _is_sample(each[0]):
+                    yield name, each
+
+
+def _is_sample(value: Any) -> bool:
+    """Return whether a value is an array of numbers in the memory of the host."""
+    shape, dtype = getattr(value, "shape", None), str(getattr(value, "dtype", ""))
+    is_of_numbers = "float" in dtype or "uint8" in dtype
+    device = getattr(getattr(value, "device", None), "type", "cpu")
+    is_array = shape is not None and len(shape) > 0 and shape[0] > 1
+    return is_array and is_of_numbers and device == "cpu"
+
+
+def _digest(value: Any) -> int:
+    numbers = value.detach().numpy() if hasattr(value, "detach") else value
+    return zlib.crc32(numbers.tobytes()[:_MOST_BYTES])
+
+
+def _tensors(data: Any) -> Iterator[Any]:
+    parts = data.values() if isinstance(data, Mapping) else data
+    parts = (
+        parts
+        if isinstance(parts, list | tuple) or isinstance(data, Mapping)
+        else (data,)
+    )
+    return (each for each in parts if hasattr(each, "shape"))

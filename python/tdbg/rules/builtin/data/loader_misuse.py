@@ -1,0 +1,135 @@
+"""LoaderMisuse: data loaders that deliver other samples than the program means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdbg.rules.builtin.observed_rule import ObservedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["LoaderMisuse"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderMisuse(ObservedRule):
+    """Report loaders that draw the same again, leave samples out, or change them.
+
+    The rule finds
+
+    - workers that draw the same random numbers, and epochs that do;
+    - a loader that begins anew for each batch, and gives only its first one;
+    - weights of a sampler that are fewer than the samples;
+    - samples that the dataset changes whenever it gives them.
+    """
+
+    severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
+    faults = frozenset(
+        {
+            Fault.WORKERS_DRAW_ALIKE,
+            Fault.EPOCHS_DRAW_ALIKE,
+            Fault.ONLY_FIRST_BATCHES,
+            Fault.WEIGHTS_OF_CLASSES,
+            Fault.SAMPLES_OVERWRITTEN,
+        }
+    )
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return an info for epochs that shuffle, and draw the same random numbers."""
+        is_of_epochs = observation.fault is Fault.EPOCHS_DRAW_ALIKE
+        is_shuffled = not observation.numbers.get("same_order")
+        return Severity.INFO if is_of_epochs and is_shuffled else Severity.WARNING
+
+    def describe(self, observation: Observation) -> Description:
+        """Say what the loader delivers instead, and how to mend it."""
+        message, advice = _TEXTS[observation.fault](observation)
+        return Description(message=message, value=1.0, threshold=0.0, advice=advice)
+
+
+def _of_workers(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("workers", 2.0))
+    source = seen.words.get("source", "a generator")
+    message = (
+        f"The {n} workers of the data loader draw the same random numbers from "
+        f"{source}: when they fetched their batches of {seen.names[0]}, it was in the "
+        "same state in each. So samples of different workers are augmented alike."
+    )
+    return message, (
+        "Seed each worker by its own number, which is another one in each epoch: "
+        "worker_init_fn=lambda i: np.random.seed(torch.initial_seed() % 2**32). If "
+        "your dataset keeps a generator, make it there, not in __init__."
+    )
+
+
+def _of_epochs(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("epochs", 3.0))
+    name, source = seen.names[0], seen.words.get("source", "a generator")
+    message = (
+        f"{name} draws the same random numbers from {source} in each epoch: it began "
+        f"{n} epochs in the same state."
+    )
+    if seen.numbers.get("same_order"):
+        message += (
+            " The samples come in the same order, too, so each is augmented in the "
+            "same way every time."
+        )
+    else:
+        message += " That is fine if the augmentation is to be the same each time."
+    return message, (
+        "Seed once, before the first epoch. In worker_init_fn, which runs in each "
+        "epoch, take torch.initial_seed() % 2**32 instead of a fixed number: it is "
+        "another one each time."
+    )
+
+
+def _of_first(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("batches", 2.0))
+    message = (
+        f"The training uses only the first of {n:,} batches: your loop begins the "
+        f"data loader of {seen.names[0]} anew for each step, and its samples come in "
+        "the same order each time."
+    )
+    return message, (
+        "Loop over the loader: for x, y in loader. next(iter(loader)) begins anew each "
+        "time. If you need an iterator, make it once, outside the loop, and again at "
+        "StopIteration."
+    )
+
+
+def _of_weights(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("weights", 0.0))
+    samples = round(seen.numbers.get("samples", 0.0))
+    message = (
+        f"WeightedRandomSampler has {n:,} weights, and {seen.names[0]} has "
+        f"{samples:,} samples: the loader draws only the first {n:,}."
+    )
+    return message, (
+        "Give the sampler one weight for each sample, not for each class: "
+        "WeightedRandomSampler(class_weights[labels], len(dataset))."
+    )
+
+
+def _of_overwritten(seen: Observation) -> tuple[str, str]:
+    where = seen.words.get("attribute", seen.names[0])
+    message = (
+        f"The dataset changes its own samples: whenever the loader fetches one, "
+        f"__getitem__ writes to the array in {where}. The changes add up, epoch by "
+        "epoch."
+    )
+    return message, (
+        "Copy the sample before you change it (x = self.x[i].clone()), or write "
+        "x = x + noise instead of x += noise."
+    )
+
+
+_TEXTS = {
+    Fault.WORKERS_DRAW_ALIKE: _of_workers,
+    Fault.EPOCHS_DRAW_ALIKE: _of_epochs,
+    Fault.ONLY_FIRST_BATCHES: _of_first,
+    Fault.WEIGHTS_OF_CLASSES: _of_weights,
+    Fault.SAMPLES_OVERWRITTEN: _of_overwritten,
+}
