@@ -41,6 +41,8 @@ _LEAST_EQUAL, _LEAST_EPOCHS = 3, 3
 _LEAST_BEGUN = 20
 # Stored samples that change while they are fetched again; bytes of one that are read.
 _LEAST_CHANGED, _MOST_BYTES, _MOST_INDICES = 3, 4096, 1 << 17
+# Comparisons of stored samples.
+_MOST_COMPARED = 64
 
 
 _Fault = tuple[Fault, dict[str, float], dict[str, str]]
@@ -300,12 +302,12 @@ class _StoredSamples:
         self._held = [*islice(_arrays(dataset), _MOST_HELD)]
         self._kind = type(dataset).__name__
         self._fetched: set[int] = set()
-        self.n_changed = 0
+        self._n_compared = self.n_changed = 0
         self.name = ""
 
     def before(self, indices: Any) -> tuple[int, list[int]] | None:
         """Note that samples are about to be fetched; return what to compare."""
-        if not self._held or self.n_changed >= _LEAST_CHANGED:
+        if not self._held or self._n_compared >= _MOST_COMPARED:
             return None
         if not isinstance(indices, list) or len(self._fetched) >= _MOST_INDICES:
             return None
@@ -318,6 +320,7 @@ class _StoredSamples:
     def after(self, row: tuple[int, list[int]], data: Any) -> None:
         """Note that samples were fetched."""
         index, digests = row
+        self._n_compared += 1
         shapes = {tuple(each.shape[1:]) for each in _tensors(data)}
         for (name, held), one, other in zip(
             self._held, digests, self._digests(index), strict=True

@@ -20,6 +20,9 @@ from tdbg.rules.builtin.data.nlp_sequence_ratio import (
 from tdbg.rules.builtin.data.not_normalized import (
     NotNormalizedData as NotNormalizedData,
 )
+from tdbg.rules.builtin.data.redrawn_evaluation import (
+    RedrawnEvaluation as RedrawnEvaluation,
+)
 from tdbg.rules.builtin.data.repeated import RepeatedData as RepeatedData
 from tdbg.rules.builtin.data.repeated_order import RepeatedOrder as RepeatedOrder
 from tdbg.rules.builtin.data.repeated_randomness import (

@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 __all__ = [
     "Bools",
     "Draws",
+    "EvaluatedPasses",
     "Hashes",
     "Ints",
     "Leak",
     "Order",
     "Pairing",
+    "Redrawn",
     "SampleBatch",
     "SampleFacts",
     "SeenSamples",
@@ -42,6 +44,9 @@ Bools = NDArray[np.bool_]
 VARIED = 0.9
 # What ``n_varied`` says where nobody looked.
 NOT_LOOKED = 255
+# Labels of a pass of evaluation that tell something, at least; the longest pattern that
+# a program may make up; and the share of training samples that are new if all are.
+LEAST_EVALUATED, MOST_PERIOD, ALL_NEW = 64, 128, 0.99
 
 
 # ---- facts ---------------------------------------------------------------------
@@ -161,6 +166,25 @@ class Pairing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Redrawn:
+    """Passes of evaluation with the same labels in the same order.
+
+    Attributes:
+        passes: How many there are.
+        samples: How many labels each has.
+        equal: Samples that the first pass had, too, in all others.
+        is_trained_so: Whether the training, too, never gets a sample twice.
+        step: The first step of the first one.
+    """
+
+    passes: int
+    samples: int
+    equal: int
+    is_trained_so: bool
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFacts:
     """What is known of the samples that a model was given, up to the end of a bin.
 
@@ -170,6 +194,7 @@ class SampleFacts:
         coverage: Of the loader's dataset, if its length is known.
         shares: Of the ranks, if there are several that average gradients.
         pairing: Of views and labels.
+        redrawn: Passes of evaluation with the same labels, if there are some.
         trained: How many samples it was trained on.
         evaluated: How many it was evaluated on.
     """
@@ -179,6 +204,7 @@ class SampleFacts:
     coverage: Draws | None = None
     shares: Shares | None = None
     pairing: Pairing = field(default_factory=Pairing)
+    redrawn: Redrawn | None = None
     trained: int = 0
     evaluated: int = 0
 
@@ -336,6 +362,73 @@ def _is_class(rows: Rows) -> bool:
 def _is_varied(rows: Rows) -> bool:
     varied = int(rows["n_varied"][0])
     return varied != NOT_LOOKED and varied >= VARIED * int(rows["n"][0])
+
+
+# ---- passes of evaluation ---------------------------------------------------------
+
+
+class EvaluatedPasses:
+    """Compares passes of evaluation with the same labels in the same order."""
+
+    def __init__(self) -> None:
+        self._labels: list[Hashes] = []
+        self._keys: list[Hashes] = []
+        self._first: tuple[Hashes, Hashes] | None = None
+        self._step = -1
+        self._is_usable = True
+        self._passes = self._equal = 0
+
+    def add(self, batch: SampleBatch) -> None:
+        """Take a batch of the present pass in."""
+        names = set(batch.labels)
+        is_of_classes = len(names) == 1 and names <= batch.classes
+        if not (is_of_classes and batch.is_varied and batch.kind == "f"):
+            self._is_usable = False
+            return
+        (labels,) = batch.labels.values()
+        n = min(len(labels), len(batch.keys))
+        self._labels.append(labels[:n])
+        self._keys.append(batch.keys[:n])
+        if self._step < 0:
+            self._step = batch.step
+
+    def end(self) -> None:
+        """End the present pass, and compare it with the first one."""
+        labels, keys, is_usable = self._labels, self._keys, self._is_usable
+        self._labels, self._keys, self._is_usable = [], [], True
+        if not labels or not is_usable:
+            return
+        every = np.concatenate(labels), np.concatenate(keys)
+        if self._first is None:
+            if _is_irregular(every[0]):
+                self._first, self._passes = every, 1
+        elif np.array_equal(every[0], self._first[0]):
+            self._passes += 1
+            self._equal += int(np.isin(every[1], self._first[1]).sum())
+
+    def found(self, trained: SeenSamples) -> Redrawn | None:
+        """Return what the passes show; None: there are no two with the same labels."""
+        if self._first is None or self._passes < 2:
+            return None
+        return Redrawn(
+            passes=self._passes,
+            samples=len(self._first[0]),
+            equal=self._equal,
+            is_trained_so=trained.n_distinct >= ALL_NEW * trained.n_draws > 0,
+            step=self._step,
+        )
+
+
+def _is_irregular(labels: Hashes) -> bool:
+    """Return whether nobody would make up labels in this order for new samples."""
+    _, counts = np.unique(labels, return_counts=True)
+    if len(labels) < LEAST_EVALUATED or len(counts) < 2:
+        return False
+    n_changes = int(np.count_nonzero(labels[1:] != labels[:-1]))
+    if n_changes < len(counts) and len(set(counts.tolist())) == 1:
+        return False  # As many of each class, one class after the other.
+    periods = range(1, min(len(labels) // 2, MOST_PERIOD))
+    return not any(np.array_equal(labels[p:], labels[:-p]) for p in periods)
 
 
 # ---- samples that were seen -------------------------------------------------------

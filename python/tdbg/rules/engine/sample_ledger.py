@@ -22,6 +22,7 @@ from tdbg.rules.profile import Rows
 from tdbg.rules.samples import (
     Bools,
     Draws,
+    EvaluatedPasses,
     Hashes,
     Ints,
     Leak,
@@ -85,7 +86,6 @@ class _OrderOfRank:
         self._at: dict[int, int] = {}
         self._n = self._period = self._repeated = 0
         self._step = 0
-        # The loaders that the batches come from: a program may make one each epoch.
         self._loaders: set[int] = set()
 
     def add(self, batch: SampleBatch) -> None:
@@ -383,7 +383,7 @@ class _Model:
         self._pass: _Pass | None = None
         self._leak: Leak | None = None
         self._needs_labels = False
-        self._sources = _Sources()
+        self._sources, self._passes = _Sources(), EvaluatedPasses()
 
     def add(self, batch: SampleBatch) -> None:
         if batch.mode in _EVALUATED:
@@ -392,10 +392,11 @@ class _Model:
             self._train(batch)
 
     def _train(self, batch: SampleBatch) -> None:
+        self._passes.end()
         self._orders.setdefault(batch.worker, _OrderOfRank()).add(batch)
         if batch.worker == 0:
             self._views.add(batch)
-        # What is called without a loss, where there are losses, is not trained on.
+        # Where there are losses, what has none is not trained on.
         self._needs_labels |= batch.has_labels
         if self._needs_labels and not batch.has_labels:
             return
@@ -407,6 +408,7 @@ class _Model:
 
     def _evaluate(self, batch: SampleBatch) -> None:
         self.flush()
+        self._passes.add(batch)
         is_usable = batch.is_varied and batch.is_aligned and batch.is_whole
         if not is_usable or len(batch.keys) < MIN_MIXED:
             return
@@ -456,10 +458,8 @@ class _Model:
         self.flush()
         if self._pass is not None and self._pass.is_over(now):
             self._judge()
-        order = None
-        if self._orders:
-            worker = min(self._orders)
-            order = self._orders[worker].found(loaders, worker)
+        worker = min(self._orders, default=-1)
+        order = self._orders[worker].found(loaders, worker) if worker >= 0 else None
         return SampleFacts(
             order=order,
             leak=self._leak,
@@ -468,6 +468,7 @@ class _Model:
             pairing=self._labels.pairing(
                 self._views, are_even=self._come_equally_often()
             ),
+            redrawn=self._passes.found(self.trained),
             trained=self.trained.n_draws,
             evaluated=self._evaluated.n_draws,
         )
