@@ -16,6 +16,9 @@ assert loader_bound.__doc__
 pytestmark = pytest.mark.torch
 
 
+# It measures time: on a machine that others load, the promise is no matter of tdbg.
+@pytest.mark.nightly
+@pytest.mark.serial
 @pytest.mark.slow
 def test_the_promised_gain_is_met_and_the_training_costs_less(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

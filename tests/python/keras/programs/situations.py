@@ -26,11 +26,12 @@ def run(name: str, train: Callable[[tk.Hook], Any], **arguments: Any) -> None:
         }
 
 
-def fits(**compiled: Any) -> Callable[[tk.Hook], Any]:
-    """Train the same model with and without a hook."""
+def fits(*, compares: bool = True, **compiled: Any) -> Callable[[tk.Hook], Any]:
+    """Train the same model with a hook, and without one if these are to be equal."""
 
     def train(made: tk.Hook) -> Any:
-        return [fit(build(**compiled)), fit(build(**compiled), made)]
+        plain = fit(build(**compiled)) if compares else {}
+        return [plain, fit(build(**compiled), made)]
 
     return train
 
@@ -182,7 +183,9 @@ def subclassed(made: tk.Hook) -> None:
 
 
 SEVERAL = tk.SaveConfig(save_interval=6, statistics_interval=6)
-run("compiled by XLA", fits(jit_compile=True))
+# Inductor draws other numbers for dropout than steps that are captured, uncompiled; and
+# it takes a minute.
+run("compiled by XLA", fits(compares=BACKEND != "torch", jit_compile=True))
 run("eager", fits(run_eagerly=True))
 run("overflow", overflows)
 run("accumulated", accumulates)

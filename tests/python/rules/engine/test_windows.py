@@ -163,11 +163,11 @@ def random_run(seed: int, n_steps: int) -> FakeRun:
     return run
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     seed=st.integers(0, 2**32 - 1),
     n_steps=st.integers(1, 70),
-    cuts=st.lists(st.integers(0, 160), max_size=60),
+    cuts=st.lists(st.integers(0, 160), max_size=20),
 )
 @pytest.mark.slow
 def test_any_partition_of_the_steps_gives_the_same_findings(
