@@ -158,6 +158,8 @@ class Fault(enum.StrEnum):
     NEVER_FED = "never_fed"
     MOMENTUM_OF_ANOTHER_FRAMEWORK = "momentum_of_another_framework"
     FROZEN_STATISTICS_MOVE = "frozen_statistics_move"
+    # The model is evaluated in training mode.
+    EVALUATED_IN_TRAINING = "evaluated_in_training"
     # A step returns new running statistics, or a new state of the optimizer, and each
     # call is given the old ones.
     STATISTICS_DROPPED = "statistics_dropped"
@@ -181,6 +183,14 @@ class Fault(enum.StrEnum):
     # An average of several models that evaluates with the statistics of the last one.
     AVERAGE_NEVER_FED = "average_never_fed"
     TARGET_NEVER_MOVES = "target_never_moves"
+    # Copies that are the model: a name for the best one, an average or a target that
+    # has the model's weights at each step; an average whose weights the model keeps
+    # after an evaluation; and one that has nothing in common with the model.
+    BEST_IS_MODEL = "best_is_model"
+    AVERAGE_IS_MODEL = "average_is_model"
+    TARGET_IS_MODEL = "target_is_model"
+    AVERAGE_NOT_RESTORED = "average_not_restored"
+    AVERAGE_OF_ANOTHER = "average_of_another"
 
     # Models whose answers another one learns: one in evaluation mode is trained; a
     # frozen one is in training mode and drops units.

@@ -42,7 +42,10 @@ ONLY_PYTORCH = {
     "weights/dropout_in_evaluation.py": ("DropoutInEvaluation", "dropping"),
     "weights/eval_mode.py": ("TrainedInEvalMode", "evaluating"),
     "weights/model_copies.py": (
-        "_of_reference _of_statistics _of_average _of_mean _of_target",
+        (
+            "_of_reference _of_statistics _of_average _of_mean _of_target _of_best "
+            "_of_no_average _of_no_target _of_swap _of_another"
+        ),
         "STATISTICS_LEFT_BEHIND",
     ),
     "weights/optimizer_misuse.py": (
@@ -53,6 +56,7 @@ ONLY_PYTORCH = {
         "_optimizer _schedule _unmatched _remedy _own _wiped",
         "OPTIMIZER_BEGINS_ANEW",
     ),
+    "weights/running_statistics.py": ("_of_mode", "EVALUATED_IN_TRAINING"),
     "weights/schedule_misuse.py": (
         (
             "_too_often _in_epochs _in_micro_batches _for_all_ranks "

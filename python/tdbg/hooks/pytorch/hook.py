@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
@@ -47,6 +48,7 @@ from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.function_probes import FunctionProbes
 from tdbg.hooks.pytorch.checks.graph_reader import GraphReader
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
+from tdbg.hooks.pytorch.checks.kept_references import KeptReferences
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
 from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches, LabelFacts, settings_of
@@ -112,6 +114,7 @@ class Hook(FrameworkHook):
         )
         self._statistics = self._model.statistics = NormStatistics(session)
         self._loaded: LoadedWeights | None = None
+        self._kept: KeptReferences | None = None
         self._watch: OptimizerWatch | None = None
         self._by_hand: UpdatesByHand | None = None
         self._graphs: GraphCapture | None = None
@@ -287,13 +290,14 @@ class Hook(FrameworkHook):
             self._module_captures, step, observe, self._schedules.step_begins
         )
         reader = GraphReader()
-        self._loaded = LoadedWeights(session, self._tables)
+        kept = self._kept = KeptReferences(session, self._tables)
+        self._loaded = LoadedWeights(session, self._tables, kept.saved)
         losses = self._model.first_losses = FirstLosses(
             self._tables,
             step,
             session.spend_once,
             reader,
-            Copies(session, self._loaded),
+            Copies(session, self._loaded, kept),
             Teachers(session),
             setup.loss_begins,
         )
@@ -386,6 +390,8 @@ class Hook(FrameworkHook):
     def _evaluation_begins(self) -> None:
         self._model_info.evaluation_begins()
         self._statistics.evaluation_begins()
+        if self._kept is not None:
+            self._kept.look(sys._getframe(1))
 
     def _before_training_forward(self) -> None:
         around = None if self._watch is None else self._watch.around
@@ -461,6 +467,8 @@ class Hook(FrameworkHook):
             each.remove()
         watches = (self._watch, self._graphs, self._model.first_losses)
         self._session.run(self._statistics.remove)
+        if self._kept is not None:
+            self._session.run(self._kept.conclude, sys._getframe(1))
         by_hand = (self._by_hand, self._returned, self._loaded)
         for watch in (*watches, *by_hand, self._batches, self._schedules):
             if watch is not None:

@@ -27,9 +27,15 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.kept_references import (
+    KeptReferences,
+    locals_of,
+    namespaces,
+)
+from tdbg.hooks.pytorch.checks.loaded_states import are_strangers, some_weights
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statistics_of
-from tdbg.hooks.pytorch.checks.target_networks import copies_in
+from tdbg.hooks.pytorch.checks.target_networks import copies_in, strangers_in
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.call_context import is_traced
@@ -48,6 +54,13 @@ _MOST_INPUTS, _MOST_ELEMENTS = 60, 4096
 _RARER = 1.1
 # Steps of training after which a copy that never moved is said to be one.
 _LEAST_STEPS, _SURELY = 200, 25_000
+# Looks, and steps between the first and the last, that show an average or a target to
+# be the model itself.
+_LEAST_LOOKS, _LEAST_CALLS = 3, 20
+# An average that is closer to the model than a share of a step is the model.
+_SHARE_OF_STEP = 0.1
+# Steps after which an average has moved towards its model.
+_TO_MOVE = 50
 # Models of an average that is none of them.
 _LEAST_AVERAGED = 2
 # Share of the steps at which it must have been looked at.
@@ -70,11 +83,20 @@ class _Copy:
         average: What averages models in it, and gives it the buffers of the last one.
         is_fed: Whether it was called in training mode.
         is_unmoved: Whether its weights were those of the beginning at the last look.
+        is_stranger: Whether these were not the model's.
         looked: The number of steps at the last look.
+        at_evaluations: Whether it was the model itself, as evaluations called it.
+        at_steps: The same, as steps of training called it.
     """
 
-    def __init__(self, module: nn.Module, original: nn.Module) -> None:
-        self.name = class_name(module)
+    def __init__(
+        self, module: nn.Module, original: nn.Module, *, is_stranger: bool = False
+    ) -> None:
+        self.name = class_name(original if is_stranger else module)
+        self.is_stranger = is_stranger
+        self.at_evaluations, self.at_steps = _Likeness(), _Likeness()
+        # Whether programs call it an average, and the steps before the latest search.
+        self._is_average, self._asked = False, -1
         self._module, self._original = weakref.ref(module), weakref.ref(original)
         self._first = _weights_of(module)
         self._written = _times_written(module)
@@ -94,6 +116,11 @@ class _Copy:
         """The copy, if it lives."""
         return self._module()
 
+    @property
+    def original(self) -> nn.Module | None:
+        """The original, if it lives."""
+        return self._original()
+
     def look(self, n_steps: int, *, is_last: bool = False) -> None:
         """Note whether the copy has moved, unless it had before."""
         module = self._module()
@@ -102,9 +129,36 @@ class _Copy:
         if n_steps < _RARER * self.looked and not is_last:
             return
         self.looked = n_steps
-        self.is_unmoved = self._written == _times_written(module) and torch.equal(
-            self._first, _weights_of(module)
-        )
+        self.is_unmoved = torch.equal(self._first, _weights_of(module))
+
+    @property
+    def is_written(self) -> bool:
+        """Whether somebody has written to it."""
+        module = self._module()
+        return module is not None and self._written != _times_written(module)
+
+    def compare(self, likeness: _Likeness, n_steps: int) -> None:
+        """Note whether it is the model now."""
+        module, original = self._module(), self._original()
+        if module is not None and original is not None and n_steps > likeness.latest:
+            likeness.note(_weights_of(module), _weights_of(original), n_steps)
+
+    def is_unlike(self) -> bool:
+        """Return whether it has nothing in common with the model."""
+        module, original = self._module(), self._original()
+        if module is None or original is None:
+            return False
+        ours, theirs = (dict(some_weights(each)) for each in (module, original))
+        return are_strangers([(ours[key], theirs[key]) for key in ours])
+
+    def is_average_by(
+        self, module: nn.Module, frame: FrameType | None, n_steps: int
+    ) -> bool:
+        """Return whether the program calls it an average, in this or an outer frame."""
+        if not self._is_average and n_steps != self._asked:
+            self._asked = n_steps
+            self._is_average = _is_called_an_average(module, frame)
+        return self._is_average
 
     def has_moved_at(self, n_steps: int) -> bool:
         """Look at the copy now, and return whether it has moved."""
@@ -152,20 +206,52 @@ class _Copy:
         return min(len(ours), len(theirs)) > 2 and ours.isdisjoint(theirs)
 
 
+class _Likeness:
+    """Whether a copy is the model itself, or the model one step before.
+
+    Attributes:
+        latest: The steps that were made before the latest look.
+        n: Looks at which the model had moved since the one before.
+        n_alike: Those at which both were the same.
+    """
+
+    def __init__(self) -> None:
+        self.latest = -1
+        self.n = self.n_alike = 0
+        self._model: torch.Tensor | None = None
+
+    @property
+    def is_always(self) -> bool:
+        """Whether both were the same whenever somebody looked."""
+        return self.n == self.n_alike
+
+    def note(self, copy: torch.Tensor, model: torch.Tensor, n_steps: int) -> None:
+        """Compare some weights."""
+        if self._model is not None and not torch.equal(self._model, model):
+            way = float((model - self._model).norm()) / (n_steps - self.latest)
+            self.n += 1
+            self.n_alike += float((model - copy).norm()) <= _SHARE_OF_STEP * way
+        self._model, self.latest = model, n_steps
+
+
 class Copies:
     """The copies of a model.
 
     Args:
         session: Counts the steps of training, and writes what is seen.
         loaded: Watches what the program loads.
+        kept: Knows what the program calls its copies.
 
     Attributes:
         born: When it was made, for the compiler.
     """
 
-    def __init__(self, session: Session, loaded: LoadedWeights) -> None:
+    def __init__(
+        self, session: Session, loaded: LoadedWeights, kept: KeptReferences
+    ) -> None:
         self._session = session
         self._loaded = loaded
+        self._kept = kept
         self._copies: list[_Copy] = []
         self._handles: list[Any] = []
         self.born = now()
@@ -176,13 +262,21 @@ class Copies:
         """Find the copies among all modules of the process, before the first update."""
         with contextlib.suppress(Exception):
             self._loaded.review()
+            self._kept.loss_begins(sys._getframe(1))
         averages = {
             id(each.module): each
             for each in every
             if isinstance(each, AveragedModel) and _is_mean(each)
         }
-        for module, original in copies_in(roots, every):
-            copy = _Copy(module, original)
+        found = [_Copy(module, of) for module, of in copies_in(roots, every)]
+        found += [
+            _Copy(module, of, is_stranger=True)
+            for module, of in strangers_in(roots, every)
+        ]
+        for copy in found:
+            module, original = copy.module, copy.original
+            if module is None or original is None:
+                continue
             if (average := averages.get(id(module))) is not None:
                 copy.average = weakref.ref(average)
             self._copies.append(copy)
@@ -193,7 +287,11 @@ class Copies:
 
     def living(self) -> list[nn.Module]:
         """Return the copies that live."""
-        return [module for each in self._copies if (module := each.module) is not None]
+        return [
+            module
+            for each in self._copies
+            if (module := each.module) is not None and not each.is_stranger
+        ]
 
     def look(self, *, make_targets: bool) -> None:
         """Look at the copies: an optimizer has stepped.
@@ -212,6 +310,9 @@ class Copies:
         n_steps = self._session.n_training_steps
         for each in self._copies:
             each.look(n_steps, is_last=True)
+            seen = each.at_evaluations
+            if seen.is_always and seen.n >= _LEAST_LOOKS and n_steps >= _LEAST_STEPS:
+                self._observe(Fault.AVERAGE_IS_MODEL, each, {"looks": seen.n})
         if make_targets and n_steps >= _LEAST_STEPS:
             self._look_at_targets()
 
@@ -241,6 +342,12 @@ class Copies:
         module = copy.module
         if not is_copy or module is None:
             return
+        n_steps = self._session.n_training_steps
+        if copy.is_stranger:
+            if not module.training and n_steps >= _TO_MOVE:
+                self._evaluates_stranger(copy, module, frame)
+            return
+        copy.compare(copy.at_steps, n_steps)
         copy.is_fed |= module.training
         if not module.training:
             self._evaluates(copy, module, frame)
@@ -258,23 +365,41 @@ class Copies:
         elif (n_averaged := copy.n_averaged()) >= _LEAST_AVERAGED:
             self._observe(Fault.AVERAGE_NEVER_FED, copy, {"models": float(n_averaged)})
         copy.look(n_steps)
+        if not copy.is_average_by(module, frame, n_steps):
+            return
+        copy.compare(copy.at_evaluations, n_steps)
         if n_steps < _LEAST_STEPS / 2 or not (
             copy.is_unmoved and copy.looked == n_steps
         ):
             return
-        if copy.is_original_moved() and _is_called_an_average(module, frame):
-            # It may have moved since the step was looked at.
-            if copy.has_moved_at(n_steps):
-                return
-            self._observe(Fault.AVERAGE_NEVER_MOVES, copy, {"steps": n_steps})
+        # It may have moved since the step was looked at.
+        if copy.is_original_moved() and not copy.has_moved_at(n_steps):
+            numbers = {"steps": n_steps, "written": float(copy.is_written)}
+            self._observe(Fault.AVERAGE_NEVER_MOVES, copy, numbers)
+
+    def _evaluates_stranger(
+        self, copy: _Copy, module: nn.Module, frame: FrameType | None
+    ) -> None:
+        """See whether an average that moves has nothing in common with the model."""
+        if copy.is_unmoved and not copy.has_moved_at(self._session.n_training_steps):
+            return
+        n_steps = self._session.n_training_steps
+        if copy.is_average_by(module, frame, n_steps) and copy.is_unlike():
+            numbers = {"steps": float(n_steps)}
+            self._observe(Fault.AVERAGE_OF_ANOTHER, copy, numbers)
 
     def _look_at_targets(self) -> None:
         n_steps = self._session.n_training_steps
         for each in self._copies:
+            if each.is_stranger or not each.has_other_inputs():
+                continue
+            seen = each.at_steps
+            if seen.n >= _LEAST_CALLS and seen.is_always:
+                self._observe(Fault.TARGET_IS_MODEL, each, {"looks": seen.n})
             if (
                 each.is_unmoved
                 and each.looked >= _LATE * n_steps
-                and each.has_other_inputs()
+                and each.is_original_moved()
             ):
                 self._observe(Fault.TARGET_NEVER_MOVES, each, {"steps": each.looked})
 
@@ -362,10 +487,11 @@ def _key_of(args: Sequence[Any]) -> int | None:
 
 def _is_called_an_average(module: nn.Module, frame: FrameType | None) -> bool:
     """Return whether the program calls a module an average of weights."""
+    innermost = frame
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
-        for name, value in frame.f_locals.items():
+        for name, value in locals_of(frame).items():
             if value is module and _AVERAGE.search(name):
                 return True
             if name == "self" and isinstance(value, nn.Module) and value is not module:
@@ -375,4 +501,8 @@ def _is_called_an_average(module: nn.Module, frame: FrameType | None) -> bool:
                 ):
                     return True
         frame = frame.f_back
-    return False
+    return any(
+        value is module and _AVERAGE.search(name)
+        for names in namespaces(innermost)
+        for name, value in names.items()
+    )

@@ -227,7 +227,7 @@ class FirstLosses:
             self._has_searched = True
             every = living(nn.Module, Optimizer)
             self._copies.search(roots, every)
-            self._teachers.search(every)
+            self._teachers.search(every, self._copies.living())
         if graph.is_distance and self._targets is None:
             self._targets = TargetNetworks(self._step)
             self._targets.watch(self._copies.living())

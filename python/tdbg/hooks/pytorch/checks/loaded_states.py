@@ -21,7 +21,15 @@ from torch import nn
 
 from tdbg.hooks.pytorch.device.tensors import sample_of
 
-__all__ = ["Load", "Remedy", "is_own", "loads", "remember"]
+__all__ = [
+    "Load",
+    "Remedy",
+    "are_strangers",
+    "is_own",
+    "loads",
+    "remember",
+    "some_weights",
+]
 
 # Loads that are remembered, loads of one module that are read, weights of each that
 # are compared, and names that are tried, at most.
@@ -72,7 +80,7 @@ class Load:
         self.remedy = Remedy()
         if self.n_matched < _ENOUGH * self.n_names:
             self.remedy = _remedy_for(names, state)
-        self._weights = dict(_some_weights(module))
+        self._weights = dict(some_weights(module))
 
     @property
     def module(self) -> nn.Module | None:
@@ -94,15 +102,9 @@ class Load:
         found = self._now()
         if self.n_matched < self.n_names or self.is_own or not found:
             return False
-        pairs = [(one, other) for one, other in found if _is_varied(one)]
-        if not pairs or any(torch.equal(one, other) for one, other in pairs):
+        if any(torch.equal(one, other) for one, other in found):
             return False
-        one, other = (
-            torch.cat(each) for each in zip(*map(_scaled, pairs), strict=True)
-        )
-        if len(one) < _LEAST_ELEMENTS:
-            return False
-        return abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1])) < _UNLIKE
+        return are_strangers(found)
 
     def _are_untouched(self) -> bool:
         found = self._now()
@@ -113,7 +115,7 @@ class Load:
         module = self.module
         if module is None:
             return []
-        present = dict(_some_weights(module))
+        present = dict(some_weights(module))
         if present.keys() != self._weights.keys():
             return []
         return [(self._weights[name], present[name]) for name in present]
@@ -160,7 +162,7 @@ def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, buffer
 
 
-def _some_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def some_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield samples of matrices, from the whole module."""
     found = [
         (name, each)
@@ -171,8 +173,17 @@ def _some_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         yield name, sample_of(each).double()
 
 
-def _is_varied(sample: torch.Tensor) -> bool:
-    return bool((sample != sample[:1]).any())
+def are_strangers(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> bool:
+    """Return whether weights are no more alike than those of two new models.
+
+    Args:
+        pairs: Samples of the same weight in both.
+    """
+    varied = [pair for pair in pairs if bool((pair[0] != pair[0][:1]).any())]
+    if sum(len(one) for one, _ in varied) < _LEAST_ELEMENTS:
+        return False
+    rows = [torch.cat(each) for each in zip(*map(_scaled, varied), strict=True)]
+    return abs(float(torch.corrcoef(torch.stack(rows))[0, 1])) < _UNLIKE
 
 
 def _scaled(pair: Sequence[torch.Tensor]) -> list[torch.Tensor]:

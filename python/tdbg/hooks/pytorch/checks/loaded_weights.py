@@ -3,8 +3,9 @@
 ``state_dict()`` returns references.  A program that keeps them as its best weights, and
 loads them later, loads what the model has by then: nothing is restored.
 
-``state_dict`` of all modules is wrapped while anybody watches.  ``load_state_dict`` is
-wrapped as soon as this module is imported, because programs load first and watch then.
+``state_dict`` of all modules and ``torch.save`` are wrapped while anybody watches.
+``load_state_dict`` is wrapped as soon as this module is imported, because programs load
+first and watch then.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
@@ -47,16 +48,24 @@ class LoadedWeights:
     Args:
         session: Counts the steps of training, and writes what is seen.
         tables: The parameters of the registered modules; grows.
+        saves: Called with what the program is about to write to a file.
     """
 
-    def __init__(self, session: Session, tables: Sequence[_Table]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        tables: Sequence[_Table],
+        saves: Callable[[Any], None],
+    ) -> None:
         self._session = session
+        self.saves = saves
         self._tables = tables
         # The results of ``state_dict``, with the moment of each.
         self._taken: list[tuple[weakref.ref[Any], int]] = []
         self._latest = self._n_loads = self._n_restored = 0
         _watchers.add(self)
-        _wrap("state_dict", _wrap_state_dict)
+        _wrap(nn.Module, "state_dict", _wrap_state_dict)
+        _wrap(torch, "save", _wrap_save)
         # Of a hook that nobody closes nothing stays, either.
         weakref.finalize(self, _unwrap).atexit = False
 
@@ -195,27 +204,39 @@ def _wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
     return load_state_dict
 
 
-def _wrap(name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Wrap a method of all modules, unless it is."""
-    original = getattr(nn.Module, name)
+def _wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        _tell("saves", args[0] if args else kwargs.get("obj"))
+        return original(*args, **kwargs)
+
+    return save
+
+
+def _wrap(
+    owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Wrap a function, unless it is."""
+    original = getattr(owner, name)
     if not hasattr(original, _ORIGINAL):
         wrapped = wrap(original)
         setattr(wrapped, _ORIGINAL, original)
-        setattr(nn.Module, name, wrapped)
+        setattr(owner, name, wrapped)
 
 
 def _unwrap() -> None:
-    """Put ``state_dict`` back if nobody watches."""
-    original = getattr(nn.Module.state_dict, _ORIGINAL, None)
-    if original is not None and not _watchers:
-        nn.Module.state_dict = original  # type: ignore[method-assign]
+    """Put back what is wrapped while anybody watches, if nobody does."""
+    for owner, name in ((nn.Module, "state_dict"), (torch, "save")):
+        original = getattr(getattr(owner, name), _ORIGINAL, None)
+        if original is not None and not _watchers:
+            setattr(owner, name, original)
 
 
-def _tell(method: str, module: nn.Module, state: Any) -> None:
+def _tell(method: str, *arguments: Any) -> None:
     for each in list(_watchers):
         # Nothing reaches the training.
         with contextlib.suppress(Exception):
-            each._session.run(getattr(each, method), module, state)
+            each._session.run(getattr(each, method), *arguments)
 
 
-_wrap("load_state_dict", _wrap_load)
+_wrap(nn.Module, "load_state_dict", _wrap_load)

@@ -28,7 +28,7 @@ from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import modules_of
 from tdbg.hooks.pytorch.model.process_objects import held_ids
 
-__all__ = ["TargetNetworks", "copies_in"]
+__all__ = ["TargetNetworks", "copies_in", "strangers_in"]
 
 # Calls that are looked at, and steps of training at which there must be some.
 _MOST_CALLS, _LEAST_STEPS = 60, 3
@@ -117,6 +117,27 @@ def copies_in(
             parts.update(map(id, each.modules()))
             found.append((each, original))
     return found
+
+
+def strangers_in(
+    roots: Sequence[nn.Module], every: Iterable[nn.Module | Optimizer]
+) -> list[tuple[nn.Module, nn.Module]]:
+    """Return modules like a root that no optimizer has, and that have other weights.
+
+    Each comes with the root.  Call it before the first update.
+    """
+    modules, held = _modules_and_held(every)
+    classes = {type(each) for each in roots}
+    trained = {_kind(each): each for each in roots if held >= _identities(each)}
+    found = [
+        (each, trained[_kind(each)])
+        for each in modules
+        if type(each) in classes
+        and _kind(each) in trained
+        and held.isdisjoint(_identities(each))
+    ]
+    apart = [(each, of) for each, of in found if not _is_copy(each, of)]
+    return apart[:_MOST_COPIES]
 
 
 def _modules_and_held(

@@ -10,8 +10,10 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 from __future__ import annotations
 
 import contextlib
+import re
+import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -27,6 +29,9 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     operands_of,
     walk,
 )
+from tdbg.hooks.pytorch.checks.kept_references import namespaces
+from tdbg.hooks.pytorch.checks.running_statistics import has_statistics
+from tdbg.hooks.pytorch.checks.training_mode import TrainingMode
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
@@ -50,6 +55,12 @@ _BETWEEN = {
 }
 
 
+# What programs call a model that only teaches.
+_TEACHER = re.compile(
+    r"(^|_)teacher(_|$)|momentum_encoder|(^|_)ema(_|$)", re.IGNORECASE
+)
+
+
 class Teachers:
     """Watch the teachers of a training.
 
@@ -64,21 +75,40 @@ class Teachers:
         self._session = session
         self._roots: list[weakref.ref[nn.Module]] = []
         self._handles: list[Any] = []
+        self._mode = TrainingMode(session)
         self.born = now()
 
     def note_roots(self, roots: Sequence[nn.Module]) -> None:
         """Note the modules that are trained now."""
         self._roots = [weakref.ref(each) for each in roots]
 
-    def search(self, every: Iterable[nn.Module | Optimizer]) -> None:
-        """Find frozen models that drop units, among all modules of the process."""
+    def search(
+        self,
+        every: Sequence[nn.Module | Optimizer],
+        copies: Iterable[nn.Module] = (),
+    ) -> None:
+        """Find models that nobody trains and that are in training mode.
+
+        Args:
+            every: All modules and optimizers of the process.
+            copies: Copies of the trained modules, which may follow these.
+        """
+        self._mode.search(self._living_roots())
         if not hooks_may_go(self):
             return
+        held = set[int]().union(
+            *(held_ids(each) for each in every if isinstance(each, Optimizer))
+        )
         parts = set[int]()
+        copied = {id(part) for each in copies for part in each.modules()}
         models = [
             each
             for each in every
-            if isinstance(each, nn.Module) and _is_frozen_and_drops(each)
+            if isinstance(each, nn.Module)
+            and (
+                _is_frozen_and_drops(each)
+                or (id(each) not in copied and _is_left_alone(each, held))
+            )
         ]
         for each in sorted(models, key=lambda model: -sum(1 for _ in model.modules())):
             if id(each) in parts or len(self._handles) >= _MOST_MODELS:
@@ -96,10 +126,14 @@ class Teachers:
             if not (ours <= held and theirs <= held):
                 continue
             modes = _modes_of(self._living_roots())
+            spaces = list(namespaces(sys._getframe(1)))
             for teacher, student in ((ours, theirs), (theirs, ours)):
                 told = {modes.get(each) for each in teacher}
+                name = _called_in(spaces, teacher)
                 if told == {False} and {modes.get(each) for each in student} == {True}:
                     self._observe(Fault.TEACHER_LEARNS, self._name_of(teacher))
+                elif name and not _called_in(spaces, student):
+                    self._observe(Fault.TEACHER_LEARNS, name, {"mode": "train"})
 
     def is_called(self, model: nn.Module) -> bool:
         """Return whether a call of a frozen model now asks for answers to be learned.
@@ -108,12 +142,16 @@ class Teachers:
         """
         if not model.training:
             return False
-        return not torch.is_grad_enabled() or self._session.depth == 0
+        if not torch.is_grad_enabled():
+            return True
+        is_frozen = not any(each.requires_grad for each in model.parameters())
+        return is_frozen and self._session.depth == 0
 
     def drops(self, model: nn.Module) -> None:
         """Report a frozen model that drops units."""
         identities = set(map(id, model.parameters()))
-        self._observe(Fault.TEACHER_DROPS, self._name_of(identities, model))
+        words = {} if _drops(model) else {"layers": "normalizations"}
+        self._observe(Fault.TEACHER_DROPS, self._name_of(identities, model), words)
 
     @property
     def step(self) -> int:
@@ -127,6 +165,7 @@ class Teachers:
 
     def remove(self) -> None:
         """Watch no longer."""
+        self._mode.remove()
         while self._handles:
             self._handles.pop().remove()
 
@@ -142,9 +181,11 @@ class Teachers:
                     return path
         return "teacher" if model is None else class_name(model)
 
-    def _observe(self, fault: Fault, name: str) -> None:
+    def _observe(
+        self, fault: Fault, name: str, words: Mapping[str, str] | None = None
+    ) -> None:
         step = max(0, self._session.latest_step(TRAIN)[0])
-        self._session.observe(Observation(fault, step, (name,)))
+        self._session.observe(Observation(fault, step, (name,), {}, words or {}))
 
 
 class _Called(Inert):
@@ -182,11 +223,38 @@ def _is_frozen_and_drops(model: nn.Module) -> bool:
     first = next(model.parameters(), None)
     if not model.training or first is None or first.requires_grad:
         return False
-    drops = any(
+    return _drops(model) and not any(each.requires_grad for each in model.parameters())
+
+
+def _is_left_alone(model: nn.Module, held: AbstractSet[int]) -> bool:
+    """Return whether no optimizer has a model whose answers depend on its mode."""
+    first = next(model.parameters(), None)
+    if not model.training or first is None or id(first) in held:
+        return False
+    depends = _drops(model) or any(
+        each.training and has_statistics(each) for each in model.modules()
+    )
+    return depends and held.isdisjoint(map(id, model.parameters()))
+
+
+def _drops(model: nn.Module) -> bool:
+    return any(
         isinstance(each, nn.modules.dropout._DropoutNd) and each.training and each.p > 0
         for each in model.modules()
     )
-    return drops and not any(each.requires_grad for each in model.parameters())
+
+
+def _called_in(
+    spaces: Iterable[Mapping[str, Any]], identities: AbstractSet[int]
+) -> str:
+    """Return what a program calls a teacher that has these parameters, or nothing."""
+    for names in spaces:
+        for name, value in names.items():
+            if isinstance(value, nn.Module) and _TEACHER.search(name):
+                own = set(map(id, value.parameters()))
+                if own and identities <= own:
+                    return name
+    return ""
 
 
 def _weights_of(model: nn.Module) -> torch.Tensor:

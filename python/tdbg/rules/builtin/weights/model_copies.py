@@ -28,6 +28,11 @@ class ModelCopies(ObservedRule):
             Fault.AVERAGE_NEVER_MOVES,
             Fault.AVERAGE_NEVER_FED,
             Fault.TARGET_NEVER_MOVES,
+            Fault.BEST_IS_MODEL,
+            Fault.AVERAGE_IS_MODEL,
+            Fault.TARGET_IS_MODEL,
+            Fault.AVERAGE_NOT_RESTORED,
+            Fault.AVERAGE_OF_ANOTHER,
         }
     )
 
@@ -38,6 +43,11 @@ class ModelCopies(ObservedRule):
             Fault.STATISTICS_LEFT_BEHIND: _of_statistics,
             Fault.AVERAGE_NEVER_MOVES: _of_average,
             Fault.AVERAGE_NEVER_FED: _of_mean,
+            Fault.BEST_IS_MODEL: _of_best,
+            Fault.AVERAGE_IS_MODEL: _of_no_average,
+            Fault.TARGET_IS_MODEL: _of_no_target,
+            Fault.AVERAGE_NOT_RESTORED: _of_swap,
+            Fault.AVERAGE_OF_ANOTHER: _of_another,
         }.get(observation.fault, _of_target)
         return describe(observation)
 
@@ -82,11 +92,18 @@ def _of_statistics(observation: Observation) -> Description:
 
 def _of_average(observation: Observation) -> Description:
     steps = round(observation.numbers.get("steps", 0))
+    is_written = bool(observation.numbers.get("written", 0.0))
+    reason = (
+        "although your program writes to them: the decay is 1, or each change is too "
+        "small for their number format"
+        if is_written
+        else "and nobody has written to them"
+    )
     return Description(
         message=(
             f"The average of weights never moves: after {steps:,} steps, the copy of "
             f"{_name(observation)} that is evaluated still has the weights of the "
-            "beginning, and nobody has written to them."
+            f"beginning, {reason}."
         ),
         value=0.0,
         threshold=1.0,
@@ -94,7 +111,7 @@ def _of_average(observation: Observation) -> Description:
             "Update the average in place after each optimizer step: "
             "ours.mul_(decay).add_(theirs, alpha=1 - decay) under torch.no_grad(), or "
             "averaged.update_parameters(model). ours = decay * ours + ... only binds "
-            "a name."
+            "a name. Keep the average in float32, with a decay below 1."
         ),
     )
 
@@ -131,6 +148,119 @@ def _of_target(observation: Observation) -> Description:
             "(target.load_state_dict(model.state_dict())), or move it a little after "
             "each step. If you update it less often than this training is long, "
             "update it more often."
+        ),
+    )
+
+
+def _of_best(observation: Observation) -> Description:
+    kept, own = (observation.words.get(key, "") for key in ("kept", "own"))
+    since = round(observation.numbers.get("since", 0))
+    if own:
+        message = (
+            f"{kept} is no copy: it is the same object as {own}, since step {since:,} "
+            "or before. The model that your program keeps as its best goes on changing "
+            "with the training."
+        )
+        advice = f"Copy the model when you keep it: {kept} = copy.deepcopy({own})."
+    else:
+        message = (
+            f"{kept} keeps no weights: since step {since:,} or before, it has "
+            f"references to the weights of {_name(observation)}, which go on changing "
+            "with the training. state_dict(), detach() and, on a CPU, cpu() do not "
+            "copy."
+        )
+        advice = (
+            f"Copy what you keep: {kept} = copy.deepcopy(model.state_dict()), or "
+            "{k: v.clone() for k, v in model.state_dict().items()}, or save it to a "
+            "file at once."
+        )
+    return Description(message=message, value=1.0, threshold=0.0, advice=advice)
+
+
+def _of_no_average(observation: Observation) -> Description:
+    looks = round(observation.numbers.get("looks", 0))
+    return Description(
+        message=(
+            f"The average of weights is no average: at all {looks:,} evaluations, the "
+            f"copy of {_name(observation)} had the weights that the model itself had "
+            "then, or those of one step before."
+        ),
+        value=0.0,
+        threshold=1.0,
+        advice=(
+            "The decay is the share of the average that stays, such as 0.999: "
+            "ours.mul_(decay).add_(theirs, alpha=1 - decay). Check that decay and "
+            "1 - decay are not exchanged, and that a warm-up of the average ends "
+            "before the training does."
+        ),
+    )
+
+
+def _of_no_target(observation: Observation) -> Description:
+    kept, own = (observation.words.get(key, "") for key in ("kept", "own"))
+    if kept:
+        return Description(
+            message=(
+                f"{kept} is no network of its own: it has the weights of {own}, in the "
+                "same memory. It moves with each step instead of following slowly."
+            ),
+            value=0.0,
+            threshold=1.0,
+            advice=(
+                f"Copy the network when you make {kept}: copy.deepcopy({own}). "
+                "copy.copy(), an assignment, and p.data = q.data share the memory."
+            ),
+        )
+    steps = round(observation.numbers.get("looks", 0))
+    return Description(
+        message=(
+            f"The target network is no target: in all {steps:,} steps that were looked "
+            f"at, it had exactly the weights of {_name(observation)}, which it is to "
+            "follow slowly. The network learns from its own latest answers."
+        ),
+        value=0.0,
+        threshold=1.0,
+        advice=(
+            "Copy the weights to the target network every few hundred steps, or move "
+            "it by a small share: ours.lerp_(theirs, 0.005). tau is the share of the "
+            "new weights. If you want no target network, leave it out."
+        ),
+    )
+
+
+def _of_swap(observation: Observation) -> Description:
+    kept = observation.words.get("kept", "")
+    return Description(
+        message=(
+            f"The training goes on from its average: your program copies {kept} into "
+            f"{_name(observation)} to evaluate it, and does not put the model's own "
+            "weights back. The next steps start from averaged weights, with an "
+            "optimizer that knows others."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Keep the weights before you evaluate, and restore them afterwards, before "
+            "the next training step. Or evaluate a copy of the model that has the "
+            "averaged weights. If you mean to continue from the average, ignore this."
+        ),
+    )
+
+
+def _of_another(observation: Observation) -> Description:
+    steps = round(observation.numbers.get("steps", 0))
+    return Description(
+        message=(
+            f"The average of weights is one of another model: after {steps:,} steps, "
+            f"its weights have no more in common with those of {_name(observation)} "
+            "than two new models have. It did not begin as a copy of the model that "
+            "you train."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Copy the model to its average after you have loaded or initialized it: "
+            "ema = copy.deepcopy(model), or ema.load_state_dict(model.state_dict())."
         ),
     )
 

@@ -1,4 +1,4 @@
-"""RunningStatistics: normalizations that evaluate with statistics of something else."""
+"""RunningStatistics: evaluations with statistics, or in a mode, of something else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OF_ANOTHER, _HALF = 0.8, 0.5
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningStatistics(ObservedRule):
-    """Report batch normalizations whose running statistics are not the training's."""
+    """Report running statistics that are not the training's, and a wrong mode."""
 
     severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
@@ -33,11 +33,15 @@ class RunningStatistics(ObservedRule):
             Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK,
             Fault.FROZEN_STATISTICS_MOVE,
             Fault.STATISTICS_DROPPED,
+            Fault.EVALUATED_IN_TRAINING,
         }
     )
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return a warning, unless the statistics have moved little."""
+        """Return a warning, unless statistics have moved little or no name helps."""
+        if observation.fault is Fault.EVALUATED_IN_TRAINING:
+            is_named = observation.numbers.get("named", 0.0) > 0
+            return Severity.WARNING if is_named else Severity.INFO
         least = {
             Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK: _JUMP,
             Fault.FROZEN_STATISTICS_MOVE: _DRIFT,
@@ -51,6 +55,7 @@ class RunningStatistics(ObservedRule):
             Fault.NEVER_FED: _of_unfed,
             Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK: _of_momentum,
             Fault.STATISTICS_DROPPED: _of_dropped,
+            Fault.EVALUATED_IN_TRAINING: _of_mode,
         }.get(observation.fault, _of_frozen)
         return describe(observation)
 
@@ -114,6 +119,39 @@ def _of_unfed_in_keras(observation: Observation, *, is_adapted: bool) -> Descrip
             "set its trainable to False."
         )
     return Description(message=message, value=0.0, threshold=1.0, advice=advice)
+
+
+def _of_mode(observation: Observation) -> Description:
+    name = next(iter(observation.names), "the model")
+    layers = observation.words.get("layers", "")
+    blocks = round(observation.numbers.get("blocks", 0))
+    is_named = observation.numbers.get("named", 0.0) > 0
+    what = (
+        f"The model is evaluated in training mode: {name} is called without gradients"
+        if is_named
+        else f"{name} is called in training mode without gradients"
+    )
+    effects = {
+        "dropout": "dropout is on",
+        "normalization": (
+            "normalization uses the statistics of each batch, and its running "
+            "statistics learn from these"
+        ),
+    }
+    found = [effect for layer, effect in effects.items() if layer in layers]
+    return Description(
+        message=(
+            f"{what} between {blocks} blocks of training steps. There, "
+            f"{', and '.join(found)}."
+        ),
+        value=float(blocks),
+        threshold=0.0,
+        advice=(
+            "Call model.eval() before each evaluation, and model.train() after it. "
+            "torch.no_grad() does not change the mode. If you mean it (Monte Carlo "
+            "dropout, update_bn, samples of a generator), ignore this."
+        ),
+    )
 
 
 def _of_dropped(observation: Observation) -> Description:

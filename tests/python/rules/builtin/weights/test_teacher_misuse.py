@@ -151,8 +151,6 @@ def healthy(name: str) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
     "name",
     [
         "distillation",
-        "mutual",
-        "both_in_eval",
         "detached",
         "siamese",
         "mean_teacher",
@@ -163,6 +161,71 @@ def healthy(name: str) -> tuple[nn.Module, Callable[[Tensor], Tensor]]:
 def test_healthy_teachers(run_dir: Path, name: str) -> None:
     model, loss_of = healthy(name)
     assert judged(run_dir, model, loss_of) == []
+
+
+@pytest.mark.parametrize("name", ["mutual", "both_in_eval"])
+def test_a_teacher_in_the_students_mode_may_learn_on_purpose(
+    run_dir: Path, name: str
+) -> None:
+    """Its name says that it teaches; two models may teach each other."""
+    (finding,) = judged(run_dir, *healthy(name))
+    assert (finding.tensor, finding.severity) == ("teacher", Severity.INFO)
+    assert "the optimizer has the weights of teacher" in finding.message
+
+
+class Peers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = network(), network()
+
+
+def test_peers_that_teach_each_other(run_dir: Path) -> None:
+    both = Peers()
+    findings = judged(
+        run_dir, both, lambda x: mean_square(both.first(x), both.second(x))
+    )
+    assert findings == []
+
+
+def normalized() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)
+    )
+
+
+def learned_from(teacher: nn.Module, student: nn.Module) -> Callable[[Tensor], Tensor]:
+    def loss_of(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            wanted = teacher(x)
+        return functional.mse_loss(student(x), wanted)
+
+    return loss_of
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_teacher_that_normalizes_by_its_batch(
+    run_dir: Path, *, is_frozen: bool
+) -> None:
+    teacher, student = normalized().requires_grad_(not is_frozen), network(0.0)
+    (finding,) = judged(run_dir, student, learned_from(teacher, student))
+    assert finding.severity is Severity.WARNING
+    assert "depend on the other samples of the batch" in finding.message
+
+
+@pytest.mark.parametrize("kind", ["eval", "target", "trained", "plain"])
+def test_models_that_are_asked_as_they_should_be(run_dir: Path, kind: str) -> None:
+    teacher, student = normalized(), network(0.0)
+    others = []
+    if kind == "eval":
+        teacher.eval()
+    elif kind == "plain":
+        teacher = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    elif kind == "target":
+        student = normalized()
+        teacher = copy.deepcopy(student)
+    else:
+        others.append(torch.optim.SGD(teacher.parameters(), 0.01))
+    assert judged(run_dir, student, learned_from(teacher, student)) == []
 
 
 def test_an_evaluation_of_a_copy_is_no_teaching(run_dir: Path) -> None:
