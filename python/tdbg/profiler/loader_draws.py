@@ -18,6 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tdbg.capture.session import Session
 from tdbg.modes import EVAL, TRAIN
 from tdbg.profiler.random_states import (
@@ -41,6 +44,9 @@ _LEAST_EQUAL, _LEAST_EPOCHS = 3, 3
 _LEAST_BEGUN = 20
 # Stored samples that change while they are fetched again; bytes of one that are read.
 _LEAST_CHANGED, _MOST_BYTES, _MOST_INDICES = 3, 4096, 1 << 17
+# Samplers whose indices are known; and shared samples that are no accident.
+_SAMPLERS = frozenset({"RandomSampler", "SequentialSampler", "SubsetRandomSampler"})
+_LEAST_SHARED, _SHARE = 5, 0.02
 # Comparisons of stored samples.
 _MOST_COMPARED = 64
 
@@ -51,6 +57,44 @@ _Fault = tuple[Fault, dict[str, float], dict[str, str]]
 class _Observer(Protocol):
     @property
     def session(self) -> Session | None: ...
+
+
+class _Part(NamedTuple):
+    """The samples of a dataset that a loader draws from: its own indices of them."""
+
+    dataset: weakref.ref[Any]
+    indices: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, loader: Any) -> _Part | None:
+        """Return what a loader draws from; None: it is not known, or too large."""
+        dataset, sampler = loader.dataset, loader.sampler
+        is_plain = type(loader.batch_sampler).__name__ == "BatchSampler"
+        is_known = type(sampler).__name__ in _SAMPLERS
+        if not (is_plain and is_known) or len(dataset) > _MOST_INDICES:
+            return None
+        own = getattr(sampler, "indices", None)
+        indices = np.arange(len(dataset)) if own is None else np.asarray(own)
+        while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+            indices = np.asarray(dataset.indices)[indices]
+            dataset = dataset.dataset
+        return cls(weakref.ref(dataset), np.unique(indices))
+
+    def shares(self, trained: _Part) -> int:
+        """Return how many samples it shares with that of training by mistake.
+
+        Whoever evaluates a part of the training data, or all data, means to.
+        """
+        if self.dataset() is None or self.dataset() is not trained.dataset():
+            return 0
+        n = len(np.intersect1d(self.indices, trained.indices, assume_unique=True))
+        is_all = n in {len(self.indices), len(trained.indices)}
+        is_some = n >= max(_LEAST_SHARED, _SHARE * len(self.indices))
+        return n if is_some and not is_all else 0
+
+
+# What each session is trained on now.
+_trained: weakref.WeakKeyDictionary[Session, _Part] = weakref.WeakKeyDictionary()
 
 
 class _Begun(NamedTuple):
@@ -93,6 +137,7 @@ class LoaderDraws:
         self._n_trained = self._n_evaluated = 0
         self._stored: _StoredSamples | None = None
         self._n_weights = 0
+        self._part: _Part | None = None
         self._told: set[Fault] = set()
 
     # ---- what happens ----------------------------------------------------------------
@@ -105,6 +150,8 @@ class LoaderDraws:
             self._iterator = weakref.ref(iterator, self._dies)
             if type(loader.sampler).__name__ == "WeightedRandomSampler":
                 self._n_weights = len(loader.sampler.weights)
+            if epoch == 0 and self.is_map:
+                self._part = _Part.of(loader)
 
     def watch(self, iterator: Any) -> None:
         """Watch the fetches of an iterator that has no workers."""
@@ -203,16 +250,38 @@ class LoaderDraws:
     # ---- what it means ---------------------------------------------------------------
 
     def _tell(self, observers: Sequence[_Observer]) -> None:
+        sessions = [each.session for each in observers]
+        if self._part is not None:
+            for session in filter(None, sessions):
+                self._compare_parts(session, self._part)
         if self._n_trained <= self._n_evaluated:
             return
         new = [each for each in self._faults() if each[0] not in self._told]
         for fault, numbers, words in new:
             self._told.add(fault)
-            for session in (each.session for each in observers):
-                if session is not None:
-                    step = max(0, session.latest_step(TRAIN)[0])
-                    seen = Observation(fault, step, (self._name,), numbers, words)
-                    session.observe(seen)
+            for session in filter(None, sessions):
+                self._observe(session, fault, numbers, words)
+
+    def _observe(
+        self,
+        session: Session,
+        fault: Fault,
+        numbers: Mapping[str, float],
+        words: Mapping[str, str],
+    ) -> None:
+        step = max(0, session.latest_step(TRAIN)[0])
+        session.observe(Observation(fault, step, (self._name,), numbers, words))
+
+    def _compare_parts(self, session: Session, part: _Part) -> None:
+        """Compare the samples of evaluation with those of training."""
+        trained = _trained.get(session)
+        if self._n_trained > self._n_evaluated:
+            _trained[session] = part
+        elif self._n_evaluated > self._n_trained and trained is not None:
+            n = part.shares(trained)
+            if n:
+                numbers = {"shared": float(n), "evaluated": float(len(part.indices))}
+                self._observe(session, Fault.PARTS_OVERLAP, numbers, {})
 
     def _faults(self) -> Iterator[_Fault]:
         n = self._facts.get("samples")

@@ -151,6 +151,8 @@ class Fault(enum.StrEnum):
     ONLY_FIRST_BATCHES = "only_first_batches"
     WEIGHTS_OF_CLASSES = "weights_of_classes"
     SAMPLES_OVERWRITTEN = "samples_overwritten"
+    # Parts of one dataset share samples: that of training and that of evaluation.
+    PARTS_OVERLAP = "parts_overlap"
 
     # Running statistics of a normalization: evaluation uses those that it was made
     # with; the batch has the weight that is the past's in another framework; they

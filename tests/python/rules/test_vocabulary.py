@@ -73,7 +73,7 @@ ONLY_PYTORCH = {
         "PADDING_COUNTS",
     ),
     "data/loader_misuse.py": (
-        "_of_workers _of_epochs _of_first _of_weights _of_overwritten",
+        "_of_workers _of_epochs _of_first _of_weights _of_overwritten _of_parts",
         "",
     ),
     "weights/batch_dependence.py": ("BatchDependence _advice", "SAMPLES_ARE_MIXED"),

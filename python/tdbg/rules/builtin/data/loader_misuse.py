@@ -23,7 +23,8 @@ class LoaderMisuse(ObservedRule):
     - workers that draw the same random numbers, and epochs that do;
     - a loader that begins anew for each batch, and gives only its first one;
     - weights of a sampler that are fewer than the samples;
-    - samples that the dataset changes whenever it gives them.
+    - samples that the dataset changes whenever it gives them;
+    - parts of a dataset, for training and evaluation, that overlap.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
@@ -35,6 +36,7 @@ class LoaderMisuse(ObservedRule):
             Fault.ONLY_FIRST_BATCHES,
             Fault.WEIGHTS_OF_CLASSES,
             Fault.SAMPLES_OVERWRITTEN,
+            Fault.PARTS_OVERLAP,
         }
     )
 
@@ -126,7 +128,23 @@ def _of_overwritten(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_parts(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("shared", 0.0))
+    evaluated = round(seen.numbers.get("evaluated", 0.0))
+    message = (
+        f"Training and evaluation share samples: {n:,} of the {evaluated:,} indices "
+        "that the evaluation's loader draws from are drawn in training, too, from the "
+        "same dataset."
+    )
+    return message, (
+        "Split the dataset once, and use both parts: train, val = random_split(data, "
+        "sizes). Each call of random_split, or of randperm, makes a new split. Until "
+        "then, the evaluation promises more than new data will show."
+    )
+
+
 _TEXTS = {
+    Fault.PARTS_OVERLAP: _of_parts,
     Fault.WORKERS_DRAW_ALIKE: _of_workers,
     Fault.EPOCHS_DRAW_ALIKE: _of_epochs,
     Fault.ONLY_FIRST_BATCHES: _of_first,

@@ -15,6 +15,7 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
 )
@@ -285,3 +286,73 @@ def test_a_dataset_that_keeps_its_samples(
     stored = Stored(give, as_list=False)
     loader = DataLoader(stored, 8, shuffle=True)
     assert judged(tmp_path / "run", epochs(loader)) == []
+
+
+# ---- parts of a dataset --------------------------------------------------------------
+
+
+def evaluated(out: Path, training: Any, evaluation: Any) -> Said:
+    model, criterion = nn.Sequential(nn.Linear(WIDTH, 3)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with td.watch(model, criterion, out=out):
+        for _ in range(3):
+            for x, labels in training:
+                optimizer.zero_grad()
+                criterion(model(x), labels).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                for x, labels in evaluation:
+                    criterion(model(x), labels)
+            model.train()
+    found = check(out, [LoaderMisuse()], record=False).findings
+    return [(each.severity, each.message) for each in found]
+
+
+@pytest.mark.parametrize("by_sampler", [False, True])
+def test_parts_that_overlap(tmp_path: Path, by_sampler: bool) -> None:
+    every = Noisy()
+    if by_sampler:
+        training = DataLoader(every, 8, sampler=SubsetRandomSampler(range(80)))
+        evaluation = DataLoader(every, 8, sampler=SubsetRandomSampler(range(64, 96)))
+    else:
+        training = DataLoader(Subset(every, [*range(80)]), 8, shuffle=True)
+        evaluation = DataLoader(Subset(every, [*range(64, 96)]), 8)
+    ((severity, message),) = evaluated(tmp_path / "run", training, evaluation)
+    assert severity is WARNING
+    assert "16 of the 32 indices" in message
+
+
+@pytest.mark.parametrize(
+    ("trained", "told"),
+    [
+        (range(64), range(64, 96)),
+        (range(64), range(16)),
+        (range(64), range(96)),
+        (range(64), range(62, 96)),
+    ],
+    ids=["apart", "training data", "all data", "two"],
+)
+def test_parts_that_are_meant(tmp_path: Path, trained: range, told: range) -> None:
+    every = Noisy()
+    training = DataLoader(Subset(every, [*trained]), 8, shuffle=True)
+    evaluation = DataLoader(Subset(every, [*told]), 8)
+    assert evaluated(tmp_path / "run", training, evaluation) == []
+
+
+def test_folds_are_apart(tmp_path: Path) -> None:
+    every, model, criterion = data(), nn.Linear(WIDTH, 3), nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with td.watch(model, criterion, out=tmp_path / "run"):
+        for fold in np.arange(N).reshape(4, -1):
+            rest = np.setdiff1d(np.arange(N), fold)
+            for x, labels in DataLoader(Subset(every, rest.tolist()), 8, shuffle=True):
+                optimizer.zero_grad()
+                criterion(model(x), labels).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                for x, labels in DataLoader(Subset(every, fold.tolist()), 8):
+                    criterion(model(x), labels)
+            model.train()
+    assert check(tmp_path / "run", [LoaderMisuse()], record=False).findings == ()
