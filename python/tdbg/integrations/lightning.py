@@ -108,6 +108,10 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         if self._owner.hook is not None:
             return
         self._owner.open(pl_module)
+        for each in getattr(trainer, "checkpoint_callbacks", ()):
+            monitor = getattr(each, "monitor", None)
+            if isinstance(monitor, str) and getattr(each, "save_top_k", False):
+                self._owner.keeps_best(type(each).__name__, monitor)
         # The strategy calls the steps, whatever wraps the module, and is never copied.
         for name, mode in _STEPS.items():
             original = getattr(trainer.strategy, name, None)

@@ -15,6 +15,7 @@ from tdbg.config.options import is_disabled
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import make_policy
 from tdbg.pytorch import Hook
+from tdbg.run.observations import Fault, Observation
 
 __all__ = ["HookOwner"]
 
@@ -56,6 +57,13 @@ class HookOwner:
                 self.hook.load_state_dict(self._counters)
         self.hook.register_module(model)
         return self.hook
+
+    def keeps_best(self, by: str, monitor: str) -> None:
+        """Note that the trainer keeps the best model, and by which metric."""
+        if self.hook is not None:
+            words = {"monitor": monitor}
+            seen = Observation(Fault.BEST_KEPT, 0, (by,), {}, words)
+            self.hook._session.observe(seen)
 
     def close(self, error: BaseException | None = None) -> None:
         """Close the hook at the end of the training, which *error* may have caused."""

@@ -68,6 +68,9 @@ class TdbgCallback(TrainerCallback):
         self._close()  # An exception may have ended the training before.
         self._owner.resume(_counters(args, state.global_step))
         hook = self._owner.open(model)
+        if getattr(args, "load_best_model_at_end", False):
+            monitor = getattr(args, "metric_for_best_model", None)
+            self._owner.keeps_best(type(args).__name__, str(monitor or "loss"))
         self._losses = _Losses(hook, model)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:  # noqa: D102

@@ -143,6 +143,10 @@ class Fault(enum.StrEnum):
     # No fault: the model was probed, or was not.  Words say why a question was not
     # asked, by the question (``PROBE_QUESTIONS``).
     PROBED = "probed"
+    # No fault, either: the program keeps the best model by a metric of validation; or
+    # it has read the weights of the model after an evaluation, perhaps to keep them.
+    BEST_KEPT = "best_kept"
+    WEIGHTS_READ = "weights_read"
 
     # What a loader draws: the same random numbers in its workers, or in its epochs; its
     # first batches only; by fewer weights than samples.  Samples that it changes.

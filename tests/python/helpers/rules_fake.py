@@ -18,6 +18,7 @@ from tdbg.modes import ModeKeys
 from tdbg.rules import Engine, Rule
 from tdbg.rules.builtin.time.time_rule import shorter
 from tdbg.run.findings import Finding
+from tdbg.run.observations import Observation
 from tdbg.stats.histogram import Histogram
 from tdbg.stats.row_fields import FIELDS
 
@@ -145,6 +146,8 @@ class FakeRun:
         self.profile = FakeProfile()
         self.reported: list[Any] = []
         self.settings: dict[str, Any] = {}
+        # What a hook saw, had there been one.
+        self.observed: list[Observation] = []
 
     def step(
         self,
@@ -235,9 +238,8 @@ class FakeRun:
     def training_steps_at(self, global_steps: Sequence[int]) -> list[int]:
         return list(global_steps)
 
-    def observations(self) -> tuple[()]:
-        """No hook was there to see anything."""
-        return ()
+    def observations(self) -> tuple[Observation, ...]:
+        return tuple(self.observed)
 
     def configuration(self) -> dict[str, Any]:
         return self.settings

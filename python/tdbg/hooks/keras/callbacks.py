@@ -24,6 +24,8 @@ __all__ = ["CallbackWatch"]
 _KINDS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 # Methods that read the metric; a subclass with one of its own may read another.
 _READING = ("on_epoch_end", "get_monitor_value")
+# Settings by which a callback keeps the best weights.
+_KEEPING = ("save_best_only", "restore_best_weights")
 # Epochs that show whether a metric is there, and where it goes.
 _ENOUGH_EPOCHS = 3
 _MOST_FRAMES = 12
@@ -38,12 +40,14 @@ class _Watcher(NamedTuple):
         kind: The class of Keras that it is of.
         monitor: The name of the metric.
         mode: Which way the metric is to go: ``"min"``, ``"max"`` or ``"auto"``.
+        keeps_best: Whether it keeps the best weights, and no others.
     """
 
     name: str
     kind: str
     monitor: str
     mode: str
+    keeps_best: bool
 
 
 class CallbackWatch:
@@ -60,6 +64,9 @@ class CallbackWatch:
     def __init__(self, session: Session, hook: Any) -> None:
         self._session = session
         self._watchers = list(_watchers_in(_beside(hook)))
+        for each in self._watchers:
+            if each.keeps_best and each.monitor.startswith(_VALIDATION):
+                self._observe(Fault.BEST_KEPT, each, {}, {})
         self._logs: Mapping[str, Any] | None = None
         self._n_epochs = 0
         self._first: dict[str, float] = {}
@@ -156,7 +163,8 @@ def _watchers_in(callbacks: Sequence[Any]) -> Iterator[_Watcher]:
         monitor = settings.get("monitor")
         if isinstance(monitor, str) and settings.get("save_best_only", True):
             name, mode = type(each).__name__, str(settings.get("mode", ""))
-            yield _Watcher(name, kind, monitor, mode)
+            keeps = (settings.get(one) for one in _KEEPING)
+            yield _Watcher(name, kind, monitor, mode, any(map(bool, keeps)))
 
 
 def _is_a(one: type, kind: type) -> bool:

@@ -3,9 +3,12 @@
 ``state_dict()`` returns references.  A program that keeps them as its best weights, and
 loads them later, loads what the model has by then: nothing is restored.
 
-``state_dict`` of all modules and ``torch.save`` are wrapped while anybody watches.
-``load_state_dict`` is wrapped as soon as this module is imported, because programs load
-first and watch then.
+A program that reads its weights after an evaluation, and not after the next ones, keeps
+those of the best.  Rules ask when it did.
+
+``state_dict`` of all modules, ``__deepcopy__`` of parameters and ``torch.save`` are
+wrapped while anybody watches.  ``load_state_dict`` is wrapped as soon as this module is
+imported, because programs load first and watch then.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
@@ -24,14 +27,16 @@ from torch import nn
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.loaded_states import Load, is_own, loads, remember
-from tdbg.hooks.pytorch.model.module_tree import class_name
-from tdbg.modes import TRAIN
+from tdbg.hooks.pytorch.model.module_tree import OWN_COPY, class_name
+from tdbg.modes import EVAL, TRAIN
 from tdbg.run.observations import Fault, Observation
 
 __all__ = ["LoadedWeights"]
 
 # Results of ``state_dict`` that are remembered, at most.
 _MOST_TAKEN = 64
+# Evaluations after which weights were read, at most.
+_MOST_READ = 100
 # Loads that are looked at, at most: a program may load at each step.
 _MOST_LOADS = 1000
 
@@ -63,8 +68,10 @@ class LoadedWeights:
         # The results of ``state_dict``, with the moment of each.
         self._taken: list[tuple[weakref.ref[Any], int]] = []
         self._latest = self._n_loads = self._n_restored = 0
+        self._n_read, self._n_evaluated = 0, -1
         _watchers.add(self)
         _wrap(nn.Module, "state_dict", _wrap_state_dict)
+        _wrap(nn.Parameter, "__deepcopy__", _wrap_copy)
         _wrap(torch, "save", _wrap_save)
         # Of a hook that nobody closes nothing stays, either.
         weakref.finalize(self, _unwrap).atexit = False
@@ -77,6 +84,25 @@ class LoadedWeights:
                 self._taken = [each for each in self._taken if each[0]() is not None]
             del self._taken[: max(0, len(self._taken) - _MOST_TAKEN + 1)]
             self._taken.append((weakref.ref(state), self._latest))
+            self._read_by("state_dict")
+
+    def copied(self, parameter: nn.Parameter, memo: Mapping[Any, Any]) -> None:
+        """Note that the program copies a parameter, perhaps with its model."""
+        if OWN_COPY not in memo and any(
+            id(parameter) in each.identities() for each in self._tables
+        ):
+            self._read_by("deepcopy")
+
+    def _read_by(self, name: str) -> None:
+        """Note, once after each evaluation, that the program has read the weights."""
+        step, n_evaluated = self._session.latest_step(EVAL)
+        if n_evaluated <= self._n_evaluated or self._n_read >= _MOST_READ:
+            return
+        self._n_evaluated = n_evaluated
+        self._n_read += 1
+        self._session.observe(
+            Observation(Fault.WEIGHTS_READ, step, (str(step),), {}, {"by": name})
+        )
 
     def loads(self, module: nn.Module, state: Any) -> None:
         """Note that the program is about to load a state."""
@@ -213,6 +239,15 @@ def _wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
     return save
 
 
+def _wrap_copy(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def deepcopy(parameter: nn.Parameter, memo: Any) -> Any:
+        _tell("copied", parameter, memo)
+        return original(parameter, memo)
+
+    return deepcopy
+
+
 def _wrap(
     owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> None:
@@ -226,7 +261,12 @@ def _wrap(
 
 def _unwrap() -> None:
     """Put back what is wrapped while anybody watches, if nobody does."""
-    for owner, name in ((nn.Module, "state_dict"), (torch, "save")):
+    wrapped = (
+        (nn.Module, "state_dict"),
+        (nn.Parameter, "__deepcopy__"),
+        (torch, "save"),
+    )
+    for owner, name in wrapped:
         original = getattr(getattr(owner, name), _ORIGINAL, None)
         if original is not None and not _watchers:
             setattr(owner, name, original)

@@ -32,6 +32,7 @@ from torch.overrides import TorchFunctionMode
 from tdbg.hooks.pytorch.checks.attention_masks import AttentionMasks
 from tdbg.hooks.pytorch.checks.outside_effects import ModelSurvey
 from tdbg.hooks.pytorch.checks.probe_batch import Unsuitable
+from tdbg.hooks.pytorch.model.module_tree import OWN_COPY
 
 __all__ = ["QuietCopy", "short"]
 
@@ -62,14 +63,14 @@ class QuietCopy:
         constants = survey.read_code()
         self._watched = _Watched(survey.tensors, constants, self.random, self.masks)
         # The originals stay out of the copy, if they were made by an operation.
-        made = {
+        made: dict[Any, Any] = {
             id(value): value.detach().clone()
             for each in model.modules()
             for value in vars(each).values()
             if isinstance(value, torch.Tensor) and not value.is_leaf
         }
         try:
-            self.module = copy.deepcopy(model, made)
+            self.module = copy.deepcopy(model, made | {OWN_COPY: None})
         except Exception as error:
             msg = f"it cannot be copied ({type(error).__name__}: {short(error)})"
             raise Unsuitable(msg) from error

@@ -25,6 +25,7 @@ from tdbg.capture.session import Session
 
 __all__ = [
     "IS_REPLICA",
+    "OWN_COPY",
     "SEARCH_INTERVAL",
     "TensorPlace",
     "begin_replica",
@@ -38,6 +39,8 @@ __all__ = [
     "wrapped_parts",
 ]
 
+OWN_COPY = "tdbg"
+"""A key of the memo of ``deepcopy``, where tdbg copies a model for itself."""
 
 # Wrappers that pass on the result of the module they hold, with the attribute that
 # holds it.  Wrappers that are not always loaded are known by that name.

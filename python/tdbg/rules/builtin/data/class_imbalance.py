@@ -39,6 +39,8 @@ PATIENCE = 100
 # A model ranks the samples of two classes if the chance that it prefers the right one
 # of a pair is above a half by so many standard errors, and separates them from here on.
 RANKED, SEPARATED = 2.0, 0.9
+# A model that expects the rare class so many times as often as it comes is a young one.
+EXPECTED = 1.5
 # A model that predicts the only class for this share of samples is a constant.
 CONSTANT = 0.99
 
@@ -138,7 +140,7 @@ class ClassImbalance(ClassifierRule):
         missed &= recent.seen_since >= PATIENCE
         if recent.before is not None and learns(recent.confusion, recent.before):
             missed = np.zeros_like(missed)
-        if missed.any() and _ranks(recent):
+        if missed.any() and _is_fair(recent):
             missed = np.zeros_like(missed)
         known: Bools = (counts > 0) & (right > least * counts)
         return missed, known
@@ -258,29 +260,49 @@ class ClassImbalance(ClassifierRule):
         )
 
 
-def _ranks(recent: RecentBatches) -> bool:
-    """Return whether the model ranks two classes that nobody can separate.
+def _is_fair(recent: RecentBatches) -> bool:
+    """Return whether the model ranks two classes that nobody can separate, or is young.
 
     Of such classes the rare one is never the more likely one, as clicks are, and a good
-    model predicts how likely it is.  Of classes that the scores separate, it is.
+    model predicts how likely it is.  Of classes that the scores separate, it is.  A
+    young model has not learned yet how rare the class is.
     """
     batches = recent.later_batches
     scores = [batch.scores for batch in batches if batch.scores is not None]
     if len(recent.confusion) != 2 or len(scores) < len(batches):
         return False
     labels = np.concatenate([batch.labels for batch in batches])
-    _, place, counts = np.unique(
-        np.concatenate(scores), return_inverse=True, return_counts=True
-    )
+    given = np.concatenate(scores)
+    area, error = _area(given, labels)
+    if area >= SEPARATED:
+        return False
+    return 0.5 + RANKED * error < area or _expects_too_many(given, labels)
+
+
+def _area(scores: NDArray[np.float32], labels: Ints) -> tuple[float, float]:
+    """Return the share of pairs that the scores order rightly, and its error."""
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
     # Equal scores share their ranks.
     ranks = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
     second = int(np.count_nonzero(labels == 1))
-    first = len(labels) - second
-    pairs = first * second
+    pairs = (len(labels) - second) * second
     right = ranks[labels == 1].sum() - second * (second + 1) / 2.0
-    area = float(right) / max(1, pairs)
     error = math.sqrt((len(labels) + 1) / (12.0 * max(1, pairs)))
-    return 0.5 + RANKED * error < area < SEPARATED
+    return float(right) / max(1, pairs), error
+
+
+def _expects_too_many(scores: NDArray[np.float32], labels: Ints) -> bool:
+    """Return whether the rare class has far fewer samples than its probabilities say.
+
+    Scores within 0 and 1 are probabilities.
+    """
+    is_share = bool(scores.min(initial=0.0) >= 0.0 and scores.max(initial=0.0) <= 1.0)
+    second = scores if is_share else 1.0 / (1.0 + np.exp(-np.clip(scores, -50.0, 50.0)))
+    n = len(labels)
+    n_second, expected = int(np.count_nonzero(labels == 1)), float(second.sum())
+    if 2 * n_second > n:
+        n_second, expected = n - n_second, n - expected
+    return expected > EXPECTED * n_second
 
 
 def _of_one_class(counts: Ints) -> Description:

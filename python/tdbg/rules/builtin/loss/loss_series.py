@@ -1,28 +1,19 @@
-"""LossRule and PassesRule, base classes for losses; trends and passes."""
+"""LossRule, base class for rules about losses; trends."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from tdbg.config.needs import Needs
-from tdbg.modes import ModeKeys
-from tdbg.rules.builtin.data.classifier_batches import PairBatches, pairs_of
-from tdbg.rules.columns import MAD_TO_DEVIATION, median, median_and_deviation
+from tdbg.rules.columns import median, median_and_deviation
 from tdbg.rules.rule import Rule
-from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
 from tdbg.rules.window import (
-    OK,
-    UNKNOWN,
     Bools,
-    Description,
-    Evaluation,
     Floats,
     Table,
     TensorInfo,
@@ -31,13 +22,9 @@ from tdbg.rules.window import (
 
 __all__ = [
     "FIRST",
-    "LOOKBACK",
     "TOTAL",
     "LossRule",
-    "Passes",
-    "PassesRule",
     "Trend",
-    "judge_passes",
     "losses_of",
     "rise_of",
     "stands_still",
@@ -218,180 +205,6 @@ def _sure_median(stretches: Floats) -> tuple[Floats, Floats]:
     return middle, np.maximum(error, (ordered[:, n - 1 - low] - ordered[:, low]) / 2)
 
 
-# Recorded steps of each mode to look back at: losses are small.
-LOOKBACK = 2000
-# Training steps whose median is the loss before a pass: the most, and the fewest.
-N_TRAIN = 50
-FEW_TRAIN = 5
-# Training steps whose median is the first loss.
-N_START = 10
-
-
-class PassesRule(LossRule):
-    """Base class of rules that compare training with passes of evaluation."""
-
-    __slots__ = ()
-
-    def selects(self, tensor: TensorInfo) -> bool:
-        """Select losses, and the labels and predictions that accuracy is made of."""
-        return tensor.role in {"loss", "label", "prediction"}
-
-    def inapplicable(self, training: TrainingFacts) -> str:
-        """Return that there is no validation, if so."""
-        return "" if training.is_evaluated else NOT_EVALUATED
-
-    @property
-    def lookback(self) -> int:
-        """The passes, and the training before each of them."""
-        return LOOKBACK
-
-    @property
-    def head_rows(self) -> int:
-        """The first rows, at which training began."""
-        return N_START
-
-
-@dataclass(frozen=True, slots=True)
-class Passes:
-    """The passes of evaluation of one loss up to a step; the last one is complete.
-
-    Attributes:
-        validation: Mean loss of each pass, oldest first.
-        training: Loss of training just before each pass: a median.
-        latest: The last loss of training before each pass.
-        start: Loss at which training began.
-        column: Column of the last step in the table of evaluation.
-        is_term: Whether the program adds this loss to others, and trains for the sum.
-        batches: The losses of each pass, of which ``validation`` has the means.
-        recognized: Returns how many samples of a pass, by its place in ``validation``,
-            the model classified rightly, and of how many; 0 of 0: not known.
-        keeps_best: Whether early stopping by other data than those of training keeps
-            the best model.
-    """
-
-    validation: Floats
-    training: Floats
-    latest: Floats
-    start: float
-    column: int
-    is_term: bool
-    batches: tuple[Floats, ...]
-    recognized: Callable[[int], tuple[int, int]]
-    keeps_best: bool = False
-
-    def best(self, k: int) -> int:
-        """Return the pass with the lowest loss up to pass *k*."""
-        return int(np.argmin(self.validation[: k + 1]))
-
-    def has_surely_risen(self, k: int) -> bool:
-        """Return whether the loss of pass *k* is surely above that of the best pass.
-
-        Surely: by three standard errors, of which the larger one counts: that of the
-        jitter from pass to pass, and that of the difference between the batches of both
-        passes.
-        """
-        best = self.best(k)
-        error = math.sqrt(2.0) * _jitter(self.validation[: k + 1])
-        before, now = self.batches[best], self.batches[k]
-        if len(before) == len(now) >= FEW_BATCHES:
-            spread = float(np.std(now - before, ddof=1)) / math.sqrt(len(now))
-            error = max(error, spread)
-        return bool(self.validation[k] - self.validation[best] > SURE * error)
-
-    def improves_to_the_end(self, k: int) -> bool:
-        """Return whether the last quarter of the passes is surely better than before.
-
-        Surely: its best is below theirs by twice the jitter from pass to pass.
-        """
-        late = k + 1 - max(1, (k + 1) // 4)
-        series = self.validation[: k + 1]
-        gain = series[:late].min(initial=np.inf) - series[late:].min()
-        return bool(gain > IMPROVED * _jitter(series))
-
-    def recognizes_more(self, k: int) -> bool:
-        """Return whether the model classifies better than at the best pass, and learns.
-
-        The loss may rise then because the model is too sure of its mistakes.
-        """
-        quarter = max(2, (k + 1) // 4)
-        middle = k + 1 - quarter
-        earlier = self._accuracy(range(max(0, middle - quarter), middle))
-        if not self._accuracy(range(middle, k + 1)) - earlier > STILL_MORE:
-            return False
-        best = self.best(k)
-        before = self._accuracy(range(max(0, best - AROUND), best + AROUND + 1))
-        now = self._accuracy(range(max(best + 1, k - 2 * AROUND), k + 1))
-        return now - before > MORE
-
-    def _accuracy(self, passes: range) -> float:
-        found = [self.recognized(k) for k in passes if k < len(self.validation)]
-        n = sum(each for _, each in found)
-        return sum(right for right, _ in found) / n if n else math.nan
-
-
-# Standard errors by which a loss must have risen.
-SURE = 3.0
-# Deviations by which the last passes must be better than those before.
-IMPROVED = 2.0
-# Batches of a pass that tell how much their losses differ.
-FEW_BATCHES = 5
-# A share of samples that must be classified rightly beyond that of the best pass, and
-# in the last quarter of the passes beyond that of the quarter before; the passes on
-# either side of the best one that count with it.
-MORE = 0.01
-STILL_MORE = 0.005
-AROUND = 2
-
-
-def _jitter(series: Floats) -> float:
-    """Return the standard deviation of a series around its own slow course.
-
-    By the median of its second differences, in which a steady slope cancels out; 0:
-    the series is too short.
-    """
-    if len(series) < 4:
-        return 0.0
-    bends = np.sort(np.abs(np.diff(series, n=2)))
-    return float(bends[(len(bends) - 1) // 2]) * MAD_TO_DEVIATION / math.sqrt(6.0)
-
-
-def judge_passes(
-    window: Window,
-    judge: Callable[[Passes], int],
-    describe: Callable[[Passes], Description],
-) -> Iterator[Evaluation]:
-    """Make verdicts on losses at the end of each pass of evaluation.
-
-    Args:
-        window: The window of a rule with a lookback of ``LOOKBACK`` rows.
-        judge: Returns a severity, or ``OK``.
-        describe: Describes a finding.
-    """
-    trained = window.table(ModeKeys.TRAIN)
-    for table in window.tables(ModeKeys.EVAL):
-        info = window.model_info_at(int(table.steps[-1]))
-        trees = None if info is None else info.trees
-        keeps_best = trees is not None and trees.stops_by_validation
-        for i, name in enumerate(table.names):
-            if table.roles[i] != "loss":
-                continue
-            severities = np.full(len(table.steps) - table.start, UNKNOWN, np.int8)
-            found: dict[int, Passes] = {}
-            counterpart = trained_loss(window, table, name)
-            for found_passes in _passes(table, trained, i, counterpart):
-                passes = replace(found_passes, keeps_best=keeps_best)
-                j = passes.column - table.start
-                level = judge(passes)
-                severities[j] = level
-                if level > OK:
-                    found[j] = passes
-
-            def describe_found(j: int, found: dict[int, Passes] = found) -> Description:
-                return describe(found[j])
-
-            yield table.judge_one(name, severities, describe_found)
-
-
 def trained_loss(window: Window, evaluated: Table, name: str) -> str:
     """Return the loss of training that a loss of evaluation is compared with.
 
@@ -400,134 +213,3 @@ def trained_loss(window: Window, evaluated: Table, name: str) -> str:
     """
     info = window.model_info_at(int(evaluated.steps[-1]))
     return name if info is None else info.evaluates.get(name, name)
-
-
-def _passes(
-    table: Table, trained: Table | None, i: int, counterpart: str
-) -> Iterator[Passes]:
-    """Yield the passes up to each new step that completes one.
-
-    Args:
-        table: Steps of evaluation.
-        trained: Steps of training.
-        i: Row of the loss in the first.
-        counterpart: Name of the loss in the second.
-    """
-    if trained is None or counterpart not in trained.names:
-        return
-    rows = np.flatnonzero(table.present[i])
-    if not len(rows):
-        return
-    steps, loss = table.steps[rows], losses_of(table, i)[rows]
-    begins = np.flatnonzero(np.diff(steps, prepend=steps[:1] - 2) > 1)
-    sizes = np.diff(begins, append=len(rows))
-    means = np.add.reduceat(loss, begins) / sizes
-    train = _Training(trained, trained.names.index(counterpart), steps[begins])
-    accuracy = _Accuracy(table, table.names[i])
-    new = int(np.searchsorted(rows, table.start))
-    for k in range(1, len(begins)):
-        # A pass is complete once it is as long as the one before.
-        at = int(begins[k] + sizes[k - 1]) - 1
-        if at < new or at >= begins[k] + sizes[k]:
-            continue
-        # The lookback may cut off its first pass.
-        first = int(np.searchsorted(begins, max(0, at + 1 - LOOKBACK)))
-        if k - 1 < first:
-            continue
-        validation = means[first : k + 1].copy()
-        validation[-1] = loss[begins[k] : at + 1].mean()
-        now = int(steps[at])
-        start, before = train.start(now), train.before(first, k + 1, now)
-        known = np.isfinite(validation) & np.isfinite(before)
-        if known[-1] and np.isfinite(start):
-            latest = train.latest[first : k + 1]
-            numbers = np.arange(first, k + 1)[known]
-            ends = begins + sizes
-            ends[k] = at + 1
-            spans = [(int(begins[p]), int(ends[p])) for p in numbers]
-            yield Passes(
-                validation[known],
-                before[known],
-                latest[known],
-                start,
-                int(rows[at]),
-                is_term=TOTAL in trained.names and counterpart != TOTAL,
-                batches=tuple(loss[first:end] for first, end in spans),
-                recognized=partial(accuracy.of, rows, spans),
-            )
-
-
-class _Accuracy:
-    """How many samples a model classifies rightly in passes of evaluation.
-
-    Args:
-        table: Steps of evaluation.
-        name: Name of the loss whose inputs are the predictions and the labels.
-    """
-
-    def __init__(self, table: Table, name: str) -> None:
-        pairs = pairs_of(table, None, None)
-        own = name.removesuffix("_output_0") + "_input_1"
-        named = [pair for pair in pairs if table.names[pair.label] == own]
-        chosen = named or (pairs if len(pairs) == 1 else [])
-        self._batches = [
-            PairBatches(table, pair) for pair in chosen if pair.prediction is not None
-        ]
-
-    def of(
-        self, rows: NDArray[np.intp], spans: list[tuple[int, int]], k: int
-    ) -> tuple[int, int]:
-        """Return how many samples are right, and how many there are.
-
-        Args:
-            rows: Columns of the steps with a loss.
-            spans: Where each pass begins and ends among them.
-            k: The pass.
-        """
-        right = n = 0
-        for batches in self._batches:
-            first, end = spans[k]
-            for column in np.intersect1d(batches.columns, rows[first:end]).tolist():
-                batch = batches[column]
-                if batch is not None and batch.predicted is not None:
-                    right += int((batch.labels == batch.predicted).sum())
-                    n += len(batch.labels)
-        return right, n
-
-
-class _Training:
-    """The loss of training before each pass of evaluation.
-
-    Args:
-        table: Steps of training.
-        i: Row of the loss.
-        begins: Steps at which passes begin.
-
-    Attributes:
-        latest: The last loss before each pass; NaN: there is none.
-    """
-
-    def __init__(self, table: Table, i: int, begins: NDArray[np.int64]) -> None:
-        rows = np.flatnonzero(table.known[i])
-        self._steps, self._loss = table.steps[rows], losses_of(table, i)[rows]
-        self._is_first = table.ordinal[i, rows] <= N_START
-        self._ends = np.searchsorted(self._steps, begins)
-        self.latest = np.concatenate([[np.nan], self._loss])[self._ends]
-        self._whole = np.array(
-            [median(self._loss[max(0, end - N_TRAIN) : end]) for end in self._ends]
-        )
-
-    def start(self, now: int) -> float:
-        """Return the loss at which training began, from steps before *now* only."""
-        return float(median(self._loss[self._is_first & (self._steps < now)]))
-
-    def before(self, first: int, last: int, now: int) -> Floats:
-        """Return losses before these passes as of *now*; NaN: not in the table."""
-        oldest = max(0, int(np.searchsorted(self._steps, now)) - LOOKBACK)
-        ends = self._ends[first:last]
-        result = self._whole[first:last].copy()
-        result[ends - FEW_TRAIN < oldest] = np.nan
-        # The lookback cuts off the stretches of some passes.
-        for k in np.flatnonzero(np.isfinite(result) & (ends - N_TRAIN < oldest)):
-            result[k] = median(self._loss[oldest : ends[k]])
-        return result

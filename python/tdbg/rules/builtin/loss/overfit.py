@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.quantities import number, percent, plural
-from tdbg.rules.builtin.loss.loss_series import Passes, PassesRule, judge_passes
+from tdbg.rules.builtin.loss.passes import Passes, PassesRule, judge_passes
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import OK, Description, Evaluation, Window
@@ -34,11 +34,16 @@ class Overfit(PassesRule):
 
     The rule says nothing of a distance while validation surely improves, and nothing of
     a rise while the model classifies more samples rightly than at the best loss.  The
-    finding is an info where early stopping keeps the best round.
+    finding is a warning if the model is surely worse than it was: it classifies fewer
+    samples rightly, or, where nobody knows, has lost much of what it had learned, or is
+    worse than a model that has learned nothing.  Otherwise, and where the best model is
+    kept, it is an info.
 
     Args:
         rise: Share of its best by which the validation loss may rise.
         rise_of_start: Share of the first training loss by which it may also rise.
+        lost: Share of what it had learned that the model may lose, if accuracy is not
+            known.
         ratio_threshold: Share of the training loss by which the validation loss must
             exceed it.
         learned: The training loss has fallen far once it fell by this share of its
@@ -61,6 +66,7 @@ class Overfit(PassesRule):
 
     rise: float = 0.1
     rise_of_start: float = 0.05
+    lost: float = 0.25
     ratio_threshold: float = 0.1
     learned: float = 0.5
     carried_over: float = 0.5
@@ -74,6 +80,7 @@ class Overfit(PassesRule):
     def __post_init__(self) -> None:
         check_number(self, "rise", least=0.0)
         check_number(self, "rise_of_start", least=0.0)
+        check_number(self, "lost", least=0.0, most=1.0)
         check_number(self, "ratio_threshold", least=0.0)
         check_number(self, "learned", above=0.0)
         check_number(self, "carried_over", least=0.0, most=1.0)
@@ -107,13 +114,24 @@ class Overfit(PassesRule):
         if n < self.passes:
             return OK
         rises = all(self._rises(passes, k) for k in last)
-        is_behind = all(self._is_known_by_heart(passes, k) for k in last) or (
-            all(self._stays_behind(passes, k) for k in last)
-            and not passes.improves_to_the_end(n - 1)
+        # Few mistakes are left of many rounds, and their distance tells nothing.
+        is_behind = not passes.counts_mistakes and (
+            all(self._is_known_by_heart(passes, k) for k in last)
+            or (
+                all(self._stays_behind(passes, k) for k in last)
+                and not passes.improves_to_the_end(n - 1)
+            )
         )
-        if not is_behind and (not rises or passes.recognizes_more(n - 1)):
+        rises = rises and not passes.recognizes_more(n - 1)
+        if not is_behind and not rises:
             return OK
-        return int(Severity.INFO if passes.keeps_best else Severity.WARNING)
+        now = float(passes.validation[last].min())
+        is_worse = rises and passes.is_worse(now, self.lost)
+        # A distance is no fault by itself: harder data have one, too.
+        is_worse |= now > passes.nothing_learned
+        return int(
+            Severity.WARNING if is_worse and not passes.keeps_best else Severity.INFO
+        )
 
     def _rises(self, passes: Passes, k: int) -> bool:
         best = int(np.argmin(passes.validation[: k + 1]))
@@ -160,6 +178,7 @@ class Overfit(PassesRule):
                     f"{number(low, 4)} to {number(now, 4)} in {plural(ago, 'pass')}, "
                     "while the training loss fell from "
                     f"{number(passes.training[best], 4)} to {number(training, 4)}."
+                    f"{passes.consequence()}"
                 ),
                 value=(now - low) / abs(low) if low else now - low,
                 threshold=self.rise,

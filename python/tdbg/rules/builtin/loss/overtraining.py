@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tdbg.config.quantities import number, plural
-from tdbg.rules.builtin.loss.loss_series import Passes, PassesRule, judge_passes
+from tdbg.rules.builtin.loss.passes import Passes, PassesRule, judge_passes
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.window import OK, Description, Evaluation, Window
@@ -24,10 +24,11 @@ class Overtraining(PassesRule):
 
     The finding is an info once ``passes_validation`` passes had no new best.  It is a
     warning if validation is then surely worse than its best, by ``worse`` and by
-    ``worse_of_start``, while the training loss fell and no early stopping keeps the
-    best round.  If the model then classifies more samples rightly than at the best
-    loss, the rule says nothing.  A loss that the program adds to others, and that rises
-    in training too, gives way to them.
+    ``worse_of_start``, while the training loss fell and nothing keeps the best model.
+    The model must be worse, too: it classifies fewer samples rightly, or, where nobody
+    knows, has lost the share ``lost`` of what it had learned.  If it classifies more
+    samples rightly than at the best loss, the rule says nothing.  A loss that the
+    program adds to others, and that rises in training too, gives way to them.
 
     Args:
         passes_validation: Passes without a new best of the validation loss.
@@ -37,6 +38,8 @@ class Overtraining(PassesRule):
         worse: Share of the best by which the validation loss may be above it.
         worse_of_start: Share of the first training loss by which it may also be above
             its best.
+        lost: Share of what it had learned that the model may lose, if accuracy is not
+            known.
 
     Raises:
         ConfigurationError: If a parameter is out of its range.
@@ -50,6 +53,7 @@ class Overtraining(PassesRule):
     improvement: float = 0.01
     worse: float = 0.05
     worse_of_start: float = 0.05
+    lost: float = 0.25
 
     def __post_init__(self) -> None:
         check_number(self, "passes_validation", least=1, whole=True)
@@ -57,6 +61,7 @@ class Overtraining(PassesRule):
         check_number(self, "improvement", least=0.0)
         check_number(self, "worse", least=0.0)
         check_number(self, "worse_of_start", least=0.0)
+        check_number(self, "lost", least=0.0, most=1.0)
 
     @property
     def first_verdict(self) -> str:
@@ -89,6 +94,7 @@ class Overtraining(PassesRule):
         )
         if is_worse and passes.recognizes_more(len(passes.validation) - 1):
             return OK
+        is_worse &= passes.is_worse(recent, self.lost)
         is_sick = is_worse and not passes.keeps_best
         return int(Severity.WARNING if is_sick else Severity.INFO)
 
@@ -111,6 +117,7 @@ class Overtraining(PassesRule):
                 "the training loss went from "
                 f"{number(passes.training[best], 4)} to "
                 f"{number(passes.training[-1], 4)}."
+                f"{passes.consequence()}"
             ),
             value=float(ago),
             threshold=float(self.passes_validation),

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from tdbg.config.needs import Needs
 from tdbg.config.quantities import plural
 from tdbg.modes import ModeKeys
-from tdbg.rules.builtin.loss.loss_series import LOOKBACK, losses_of
+from tdbg.rules.builtin.loss.loss_series import losses_of
+from tdbg.rules.builtin.loss.passes import LOOKBACK
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.window import (

@@ -62,18 +62,21 @@ def test_a_rare_class_that_is_learned_at_last_is_no_longer_reported():
 
 
 @pytest.mark.parametrize(
-    ("shift", "level"),
-    [(0.0, Severity.WARNING), (1.0, Severity.INFO), (5.0, Severity.WARNING)],
-    ids=["constant", "clicks", "separated"],
+    ("usual", "shift", "level"),
+    [
+        (-20.0, 0.0, Severity.WARNING),
+        (-20.0, 1.0, Severity.INFO),
+        (-20.0, 5.0, Severity.WARNING),
+        (-2.0, 0.0, Severity.INFO),
+    ],
+    ids=["constant", "clicks", "separated", "not yet learned how rare"],
 )
-def test_of_what_is_never_likely_a_model_says_how_likely_it_is(
-    shift: float, level: Severity
-):
+def test_what_is_rare_is_ranked(usual: float, shift: float, level: Severity):
     """Clicks: none is more likely than not, and those that come are ranked higher."""
     run, random = FakeRun(), np.random.default_rng(0)
     for step in range(160):
         labels = (random.random(BATCH) < 0.03).astype(np.float32)
-        scores = -20.0 + random.standard_normal(BATCH) + shift * labels
+        scores = usual + random.standard_normal(BATCH) + shift * labels
         given = {
             "BCEWithLogitsLoss_input_0": scores.astype(np.float32),
             "BCEWithLogitsLoss_input_1": labels,
@@ -85,8 +88,7 @@ def test_of_what_is_never_likely_a_model_says_how_likely_it_is(
     assert max(each.severity for each in found) is level
 
 
-def test_a_class_that_has_just_come_is_not_missed():
-    """A curriculum adds a class, which the model has not learned yet."""
+def test_a_class_that_a_curriculum_has_just_added_is_not_missed():
     run = FakeRun()
     for first, shares in ((0, [1.0, 1.0, 0.0]), (150, [1.0, 1.0, 0.07])):
         part = run_of(shares, [1.0, 1.0, 0.0], {2: 0}, n_steps=150)

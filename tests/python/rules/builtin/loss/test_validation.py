@@ -12,6 +12,7 @@ from tdbg.modes import ModeKeys
 from tdbg.rules import LossMisuse, Overfit, Overtraining, Underfitting
 from tdbg.run.findings import Severity
 from tdbg.run.model_info import ModelInfo
+from tdbg.run.observations import Fault, Observation
 from tdbg.run.tree_facts import TreeFacts
 
 LOSS = "CrossEntropyLoss_output_0"
@@ -51,14 +52,25 @@ GOOD_HELD = 0.2 + 2.1 * np.exp(-EPOCHS / 4)
 def test_a_validation_loss_that_rises_while_training_falls_is_overfitting():
     held = GOOD_HELD.copy()
     held[8:] += 0.08 * np.arange(N - 8)
-    (finding,) = judge(trained(GOOD, held, start=2.3), Overfit())
+    note, finding = judge(trained(GOOD, held, start=2.3), Overfit())
+    assert note.severity is Severity.INFO
     assert finding.severity is Severity.WARNING
     assert finding.mode is ModeKeys.EVAL
     assert finding.tensor == LOSS
     assert "risen" in finding.message
     # The pass in which it holds for the second time, and its last step.
-    assert (finding.step + 1) % (EPOCH + PASS) == 0
-    assert 9 <= finding.step // (EPOCH + PASS) <= 13
+    assert (note.step + 1) % (EPOCH + PASS) == 0
+    assert 9 <= note.step // (EPOCH + PASS) <= 13
+    # Until then, the model has not lost a quarter of what it had learned.
+    assert 16 <= finding.step // (EPOCH + PASS) <= 19
+
+
+def test_what_is_worse_than_a_model_that_has_learned_nothing_is_a_warning():
+    """A distance alone is a note: data may be harder, and few."""
+    for level, severity in ((2.1, Severity.INFO), (2.8, Severity.WARNING)):
+        held = np.concatenate(([2.3], np.full(N - 1, level)))
+        (finding,) = judge(trained(GOOD, held, noise=0.01, start=2.3), Overfit())
+        assert finding.severity is severity
 
 
 def test_what_is_learned_by_heart_from_the_start_is_overfitting():
@@ -78,7 +90,7 @@ def test_a_gap_while_validation_still_improves_is_silent():
     # It is found once validation improves no more.
     stops = np.maximum(slowly, slowly[9])
     (finding,) = judge(trained(GOOD + 0.15, stops, noise=0.0, start=2.3), Overfit())
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is Severity.INFO
     assert "Validation shows only" in finding.message
 
 
@@ -140,8 +152,17 @@ def test_a_model_that_is_too_sure_and_right_more_often_is_not_accused():
         levels[name] = {each.rule: each.severity for each in found}
     both = {"Overfit", "Overtraining"}
     assert levels["rises"] == {}
-    assert levels["stays"] == dict.fromkeys(both, Severity.WARNING)
+    assert levels["stays"] == dict.fromkeys(both, Severity.INFO)
     assert levels["falls"] == dict.fromkeys(both, Severity.WARNING)
+    worst = judge(recognizing([0.8 - 0.02 * k for k in range(N)]), Overtraining())[-1]
+    assert worst.message.endswith("Accuracy was 63% around that best, and is 47% now.")
+
+
+def test_an_accuracy_that_falls_by_less_than_its_error_is_a_note():
+    """One sample of a hundred is no difference."""
+    slightly = [0.6 - 0.001 * max(0, k - 9) for k in range(N)]
+    found = judge(recognizing(slightly), Overfit(), Overtraining())
+    assert {each.severity for each in found} == {Severity.INFO}
 
 
 def test_early_stopping_by_validation_keeps_the_best_round():
@@ -152,6 +173,46 @@ def test_early_stopping_by_validation_keeps_the_best_round():
         found = judge(run, Overfit(), Overtraining())
         assert {each.rule for each in found} == {"Overfit", "Overtraining"}
         assert max(each.severity for each in found) is level
+
+
+def test_a_program_that_keeps_its_best_weights_is_not_accused():
+    """It reads them after an evaluation, and not after the next ones."""
+    ends = [k * (EPOCH + PASS) + EPOCH + PASS - 1 for k in range(N)]
+    for read, level in (
+        ([], Severity.WARNING),
+        (range(6), Severity.INFO),
+        ((2, 4, 6), Severity.INFO),
+        ((1, 2), Severity.WARNING),  # Long before the best.
+        ((5, 15), Severity.WARNING),  # The last ones are no good.
+        (range(N), Severity.WARNING),  # All of them: nobody says which one is best.
+    ):
+        run = trained(GOOD, RISING, noise=0.001, start=2.3)
+        run.observed = [
+            Observation(Fault.WEIGHTS_READ, ends[k], (str(ends[k]),)) for k in read
+        ]
+        found = judge(run, Overfit(), Overtraining())
+        assert max(each.severity for each in found) is level, read
+    run.observed = [Observation(Fault.BEST_KEPT, 0, ("ModelCheckpoint",))]
+    found = judge(run, Overfit(), Overtraining())
+    assert max(each.severity for each in found) is Severity.INFO
+
+
+@pytest.mark.parametrize(("n", "accuses"), [(171, False), (17_100, True)])
+def test_a_share_of_mistakes_has_the_error_of_its_samples(n: int, accuses: bool):
+    """8 of 171 samples, then 10: nobody knows whether the trees became worse."""
+    run = FakeRun()
+    run.known_facts = [ModelInfo(step=0, trees=TreeFacts())]
+    for step in range(40):
+        mistakes = (9.0 if step < 3 else 8.0 if step < 8 else 10.0) * (n // 171)
+        mistakes += step % 2 if n > 171 else 0
+        for mode, value in (
+            (ModeKeys.TRAIN, 0.02 * 0.9**step),
+            (ModeKeys.EVAL, mistakes / n),
+        ):
+            number = 2 * step + (mode is ModeKeys.EVAL)
+            run.step(number, {"loss_of_valid-error": [value]}, mode=mode)
+    found = judge(run, Overfit())
+    assert bool(found) is accuses
 
 
 def test_what_has_converged_may_become_a_little_worse():
@@ -376,7 +437,7 @@ def test_the_cut_into_windows_changes_nothing(rule: Overfit, seed: int):
 def test_a_long_run_is_judged_alike_however_it_is_cut(
     n: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tdbg.rules.builtin.loss.loss_series.LOOKBACK", n)
+    monkeypatch.setattr("tdbg.rules.builtin.loss.passes.LOOKBACK", n)
     held = np.where(EPOCHS % 7 < 4, GOOD_HELD, 2.2)
     run = trained(GOOD, held, start=2.3)
     rules = (Overfit(), Overtraining(passes_validation=3))
