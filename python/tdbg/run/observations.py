@@ -60,6 +60,8 @@ class Fault(enum.StrEnum):
     VARIANCE_AS_DEVIATION = "variance_as_deviation"
     # Classes weigh the more the more labels they have.
     WEIGHTS_UPSIDE_DOWN = "weights_upside_down"
+    # Weights of classes that no label has, while others have no weight.
+    WEIGHTS_NAME_NO_CLASS = "weights_name_no_class"
     # The divergence from a normal distribution is made as large as possible.
     DIVERGENCE_MAXIMIZED = "divergence_maximized"
     # Gradients of a loss where none belongs: in the target of a temporal difference, in
@@ -119,6 +121,8 @@ class Fault(enum.StrEnum):
     LOAD_WIPED = "load_wiped"
     # Probes of the function: the same input twice gives other outputs in evaluation.
     RANDOM_IN_EVALUATION = "random_in_evaluation"
+    # Layers for training only, such as dropout and augmentation, are active in it.
+    ACTIVE_IN_EVALUATION = "active_in_evaluation"
     # What a sample gets depends on the samples beside it, or on its place among them.
     SAMPLES_ARE_MIXED = "samples_are_mixed"
     # The model sees tokens that it is to guess.
@@ -180,6 +184,9 @@ class Fault(enum.StrEnum):
     CHANNELS_EXCHANGED = "channels_exchanged"
     INPUTS_SCALED = "inputs_scaled"
     SCALED_BY_BATCH = "scaled_by_batch"
+
+    # Rows of evaluation have classes that training lacks, or one class only.
+    CLASSES_NOT_TRAINED = "classes_not_trained"
 
     # Copies of a model: loaded weights that are the model's own; a copy whose weights
     # move, and which evaluates with old statistics; copies that never move.

@@ -22,7 +22,7 @@ from tdbg.capture.session import Session
 from tdbg.config.collections import Role
 from tdbg.config.kinds import NORMS, REGRESSIONS, Kind
 from tdbg.hooks.keras.backend import Backend, State
-from tdbg.hooks.keras.kinds import FUSING, activation_of, kind_of
+from tdbg.hooks.keras.kinds import activation_of, kind_of
 from tdbg.hooks.keras.losses import LossFunction
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import inner_of
@@ -31,7 +31,7 @@ from tdbg.modes import TRAIN
 from tdbg.run.loss_facts import LossFact, LossFault
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["FirstSteps", "loss_facts_of"]
+__all__ = ["FirstSteps", "last_layer"]
 
 # Keras's momentum is the weight of the past; others call that of the batch so.
 _OF_ANOTHER = 0.2
@@ -47,10 +47,8 @@ _MOST_LAYERS, _MOST_VARIABLES, _MOST_ELEMENTS, _MOST_NAMED = 16, 8, 1 << 20, 8
 _OF_WEIGHTS = frozenset(
     {Kind.LINEAR, Kind.CONV, Kind.CONV_TRANSPOSE, Kind.RNN, Kind.GRU, Kind.LSTM}
 )
-_OVER_CLASSES = frozenset({Kind.CROSS_ENTROPY, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
 
 
-_OF_PROBABILITIES = frozenset({Kind.BCE, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
 # Between which an activation lies.
 _BOUNDS = {
     "sigmoid": (0.0, 1.0),
@@ -63,29 +61,6 @@ _BOUNDS = {
 # which share of the width of all.
 _MOST_BATCHES, _MOST_TARGETS, _LEAST_TARGETS = 4, 4096, 32
 _ENOUGH, _BEYOND = 0.18, 0.1
-# The threshold of probabilities.
-_HALF = 0.5
-
-
-def loss_facts_of(model: Any, losses: Sequence[LossFunction]) -> tuple[LossFact, ...]:
-    """Return what is wrong with the loss of a model that has one output and one loss.
-
-    Args:
-        model: The model; nothing is known of one that is no graph of layers.
-        losses: Its losses.
-    """
-    outputs: Sequence[Any] = getattr(model, "outputs", None) or ()
-    if len(outputs) != 1 or len(losses) != 1:
-        return ()
-    output, loss = outputs[0], losses[0]
-    if len(output.shape) != 2 or output.shape[-1] != 1:
-        return ()
-    last = getattr(getattr(output, "_keras_history", None), "operation", None)
-    if type(last).__name__ == "Softmax" or activation_of(last) == "softmax":
-        return (LossFact(LossFault.SOFTMAX_OF_ONE, "softmax"),)
-    if loss.kind in _OVER_CLASSES:
-        return (LossFact(LossFault.SOFTMAX_OF_ONE, loss.class_name),)
-    return ()
 
 
 class FirstSteps:
@@ -130,13 +105,6 @@ class FirstSteps:
         # their parameters as they were; None: nobody has looked for them.
         self._n_ended = 0
         self._unfed: list[tuple[Any, list[NDArray[Any]]]] | None = None
-
-    def loss_facts(
-        self, model: Any, losses: Sequence[LossFunction]
-    ) -> Sequence[LossFact]:
-        """Return what is wrong with the loss, as far as layers and targets show it."""
-        facts = [*loss_facts_of(model, losses), *facts_of_outputs(model, losses)]
-        return facts if self.targets.fact is None else [*facts, self.targets.fact]
 
     @property
     def wants_steps(self) -> bool:
@@ -399,27 +367,6 @@ def _distance(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> flo
     return float((np.abs(one[0] - other[0]) / deviations).mean())
 
 
-def facts_of_outputs(model: Any, losses: Sequence[LossFunction]) -> Iterator[LossFact]:
-    """Yield what does not fit the last layer of a model with one output and one loss.
-
-    Args:
-        model: The model; nothing is known of one that is no graph of layers.
-        losses: Its losses.
-    """
-    last = last_layer(model)
-    if last is None or len(losses) != 1:
-        return
-    loss, function = losses[0], activation_of(last)
-    units = model.outputs[0].shape[-1]
-    if loss.kind in _OF_PROBABILITIES and _gives_scores(last):
-        yield LossFact(LossFault.PROBABILITIES_ARE_SCORES, loss.class_name)
-    if loss.kind is Kind.BCE and function == "softmax" and (units or 0) > 2:
-        yield LossFact(LossFault.SOFTMAX_FOR_BITS, loss.class_name, ((int(units),),))
-    if loss.kind is Kind.BCE_WITH_LOGITS and _gives_scores(last):
-        for metric in _thresholds(model):
-            yield LossFact(LossFault.METRIC_OF_SCORES, metric)
-
-
 class TargetRange:
     """Compares the targets of the first batches with what the last layer can give."""
 
@@ -486,25 +433,3 @@ def _function_of(layer: Any) -> str | None:
         return "softmax"
     # A ReLU with a bound or a slope is none here.
     return activation_of(layer)
-
-
-def _gives_scores(layer: Any) -> bool:
-    """Return whether a layer is trained and ends without an activation."""
-    if kind_of(layer) not in FUSING or not layer.trainable:
-        return False
-    if type(layer).__name__ not in {"Dense", "Conv1D", "Conv2D", "Conv3D"}:
-        return False
-    function = getattr(layer, "activation", None)
-    is_linear = getattr(function, "__name__", "") == "linear"
-    is_free = getattr(layer, "kernel_constraint", None) is None
-    return is_linear and is_free and bool(layer.trainable_weights)
-
-
-def _thresholds(model: Any) -> Iterator[str]:
-    """Yield metrics of two classes that divide them at one half."""
-    for each in getattr(model, "metrics", ()):
-        inner = getattr(each, "metrics", None)
-        for metric in inner if isinstance(inner, list) else [each]:
-            is_binary = type(metric).__name__ == "BinaryAccuracy"
-            if is_binary and float(getattr(metric, "threshold", 0.0)) == _HALF:
-                yield str(metric.name)

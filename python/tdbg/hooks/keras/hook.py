@@ -22,6 +22,7 @@ from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.keras.adapter import KerasAdapter
 from tdbg.hooks.keras.backend import Backend, backend_of_keras
 from tdbg.hooks.keras.callbacks import CallbackWatch
+from tdbg.hooks.keras.facts import EvaluationWatch, look_at_labels
 from tdbg.hooks.keras.functions import FUNCTIONS, StepFunction
 from tdbg.hooks.keras.mode import KerasMode
 from tdbg.hooks.keras.model_info import KerasModel
@@ -80,6 +81,7 @@ class Hook(FrameworkHook):
         self._model_info = ModelInfoWriter(session, KerasModel(self._watched))
         self._keras_mode = KerasMode(session)
         self._callbacks: CallbackWatch | None = None
+        self._evaluations = EvaluationWatch(session)
         session.listen(change=_refreshing(self._watched))
         return self._keras_mode
 
@@ -115,6 +117,7 @@ class Hook(FrameworkHook):
         if watched is not None:
             self._session.run(watched.first_steps.fit_begins)
         self._callbacks = self._session.run(CallbackWatch, self._session, self)
+        self._session.run(look_at_labels, self._session, self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """An epoch begins: Keras has reset its metrics."""
@@ -137,9 +140,17 @@ class Hook(FrameworkHook):
         """``evaluate`` begins, or the validation in ``fit``."""
         self._keras_mode.of_function(EVAL)
         self._session.run(self._metrics_are_reset)
+        watched = self._watched_of(self.model)
+        if watched is not None:
+            self._session.run(self._evaluations.begins, watched.model, watched.backend)
 
     def on_test_end(self, logs: Any = None) -> None:  # noqa: ARG002
         """``evaluate`` ends."""
+        watched = self._watched_of(self.model)
+        if watched is not None:
+            self._session.run(
+                self._evaluations.ended, watched.model, watched.backend, watched.paths
+            )
         self._keras_mode.of_function(TRAIN)
 
     @_is_default

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Sequence
 
 from tdbg.capture.model_info import ModelMarks
+from tdbg.hooks.keras.facts import loss_facts_of
 from tdbg.hooks.keras.kinds import (
     class_name,
     kind_of,
@@ -93,7 +94,8 @@ class KerasModel:
                     unit_axis=unit_axis_of(each.layer, each.variable),
                 )
             functions = watched.losses.functions(model)
-            loss_facts += watched.first_steps.loss_facts(model, functions)
+            of_targets = watched.first_steps.targets.fact
+            loss_facts += loss_facts_of(model, functions, of_targets)
             for loss in functions:
                 losses.append(loss.class_name)
                 if loss.kind is not None:

@@ -20,12 +20,20 @@ _CERTAIN = 20.0
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSkew(ObservedRule):
-    """Report inputs that are prepared otherwise in evaluation than in training."""
+    """Report inputs that are prepared otherwise in evaluation than in training.
+
+    And rows of evaluation that were split off so that they have other classes.
+    """
 
     severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
     faults = frozenset(
-        {Fault.CHANNELS_EXCHANGED, Fault.INPUTS_SCALED, Fault.SCALED_BY_BATCH}
+        {
+            Fault.CHANNELS_EXCHANGED,
+            Fault.CLASSES_NOT_TRAINED,
+            Fault.INPUTS_SCALED,
+            Fault.SCALED_BY_BATCH,
+        }
     )
 
     def severity_of(self, observation: Observation) -> Severity:
@@ -38,6 +46,7 @@ class InputSkew(ObservedRule):
         """Describe the difference."""
         describe = {
             Fault.CHANNELS_EXCHANGED: _of_order,
+            Fault.CLASSES_NOT_TRAINED: _of_classes,
             Fault.INPUTS_SCALED: _of_scale,
         }.get(observation.fault, _of_batches)
         return describe(observation)
@@ -56,6 +65,38 @@ def _of_order(observation: Observation) -> Description:
             "Read images in the same order of channels in training and evaluation: "
             "OpenCV gives blue, green, red (cv2.cvtColor with COLOR_BGR2RGB), PIL "
             "gives red, green, blue."
+        ),
+    )
+
+
+def _of_classes(observation: Observation) -> Description:
+    numbers = observation.numbers
+    n, untrained = (int(numbers.get(key, 0)) for key in ("samples", "untrained"))
+    first, n_classes = int(numbers.get("class", 0)), int(numbers.get("classes", 1))
+    if untrained:
+        others = f" and {n_classes - 1} more" if n_classes > 1 else ""
+        found = (
+            f"{untrained:,} of the {n:,} validation samples belong to classes that "
+            f"training never sees (class {first}{others})"
+        )
+    else:
+        share = numbers.get("share", 0.0)
+        found = (
+            f"all {n:,} validation samples belong to class {first}, which only "
+            f"{share:.0%} of the training samples do"
+        )
+    return Description(
+        message=(
+            f"The validation data have other classes than the training data: {found}. "
+            f"{observation.words.get('setting', 'The split')} takes the last rows, and "
+            "your rows are sorted by class."
+        ),
+        value=float(untrained or n),
+        threshold=0.0,
+        advice=(
+            "Shuffle inputs and labels together before you split them, or split by "
+            "classes yourself: train_test_split(x, y, stratify=y), and pass "
+            "validation_data."
         ),
     )
 

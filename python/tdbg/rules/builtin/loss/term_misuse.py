@@ -39,6 +39,7 @@ class LossTermMisuse(ObservedRule):
             Fault.RATIO_ALWAYS_ONE,
             Fault.FOCAL_OF_MEAN,
             Fault.VARIANCE_AS_DEVIATION,
+            Fault.WEIGHTS_NAME_NO_CLASS,
             Fault.WEIGHTS_UPSIDE_DOWN,
             Fault.DIVERGENCE_MAXIMIZED,
             Fault.TARGET_LEARNS,
@@ -49,7 +50,9 @@ class LossTermMisuse(ObservedRule):
 
     def describe(self, observation: Observation) -> Description:
         """Say what the term does instead, and how it should be."""
-        if observation.fault is Fault.WEIGHTS_UPSIDE_DOWN:
+        if observation.fault is Fault.WEIGHTS_NAME_NO_CLASS:
+            message, advice = _of_keys(observation.words)
+        elif observation.fault is Fault.WEIGHTS_UPSIDE_DOWN:
             message, advice = _of_weights(observation.numbers)
         elif observation.words.get("kind") == "slope":
             message, advice = _of_slope()
@@ -115,6 +118,21 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
         ),
     ),
 }
+
+
+def _of_keys(words: Mapping[str, str]) -> tuple[str, str]:
+    return (
+        (
+            "The class weights do not fit the labels: they have keys that no label has "
+            f"({words.get('keys', '?')}), and none for some labels "
+            f"({words.get('classes', '?')}). Keys without labels do nothing, and "
+            "classes without a key weigh 1."
+        ),
+        (
+            "Use the labels as keys, as whole numbers: class_weight = {0: 1.0, 1: 5.0}."
+            ' A text such as "0" is no label, and labels may begin at 1.'
+        ),
+    )
 
 
 def _of_weights(numbers: Mapping[str, float]) -> tuple[str, str]:

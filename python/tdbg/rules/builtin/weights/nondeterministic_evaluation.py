@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tdbg.config.quantities import join_names
 from tdbg.rules.builtin.probed_rule import ProbedRule
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
@@ -22,16 +23,21 @@ class NondeterministicEvaluation(ProbedRule):
 
     severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
-    faults = frozenset({Fault.RANDOM_IN_EVALUATION})
+    faults = frozenset({Fault.ACTIVE_IN_EVALUATION, Fault.RANDOM_IN_EVALUATION})
     question = "randomness"
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return a warning for dropout that nobody can mean, else an info."""
-        is_sure = {_MODULE, _ATTENTION} & _functions(observation)
+        if observation.fault is Fault.ACTIVE_IN_EVALUATION:
+            is_sure = observation.numbers.get("augments", 0.0) > 0
+        else:
+            is_sure = bool({_MODULE, _ATTENTION} & _functions(observation))
         return Severity.WARNING if is_sure else Severity.INFO
 
     def describe(self, observation: Observation) -> Description:
         """Say what is random, as far as it was seen."""
+        if observation.fault is Fault.ACTIVE_IN_EVALUATION:
+            return _of_layers(observation)
         change = observation.numbers.get("change", 0.0)
         called = observation.words.get("functions", "")
         seen = f" It called {called}." if called else ""
@@ -45,6 +51,28 @@ class NondeterministicEvaluation(ProbedRule):
             threshold=0.0,
             advice=_advice(_functions(observation)),
         )
+
+
+def _of_layers(observation: Observation) -> Description:
+    classes = observation.words.get("layers", "")
+    n = int(observation.numbers.get("layers", 1))
+    is_one = n == 1
+    return Description(
+        message=(
+            f"In evaluation, {join_names(observation.names)} "
+            f"{'is' if is_one else 'are'} active ({classes}): "
+            f"{'it draws' if is_one else 'they draw'} random numbers there as in "
+            "training. The same input gets another answer each time, and a worse one."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            "Leave the argument training out where you call the layer, or a model that "
+            "contains it, or hand on the one that your call() gets: with "
+            "training=True, these layers are active in every mode. For Monte Carlo "
+            "dropout on purpose, ignore this."
+        ),
+    )
 
 
 def _functions(observation: Observation) -> set[str]:
