@@ -176,8 +176,9 @@ class LoaderDraws:
             before = _or_none(states.read) if self._n_given < FETCHES else None
             row = _or_none(stored.before, index)
             data = fetch(own(), index)
-            if before is not None:
-                self._drawn_here = drawn_since(before, states.read())
+            after = None if before is None else _or_none(states.read)
+            if before is not None and after is not None:
+                self._drawn_here = drawn_since(before, after)
             if row is not None:
                 _or_none(stored.after, row, data)
             return data
