@@ -139,6 +139,49 @@ def test_a_state_of_the_optimizer_that_is_not_kept(judged: Any) -> None:
     assert "begins anew" in finding.message
 
 
+def test_a_state_of_the_optimizer_that_is_made_for_each_step(judged: Any) -> None:
+    def loop(hook: Any) -> None:
+        params, statistics = made()
+        tx = optax.adam(1e-2)
+        step = hook.jit(make_step(tx))
+        for i in range(N_STEPS):
+            state = tx.init(params)
+            params, _, _, statistics = step(params, state, statistics, *batch(i))
+
+    (finding,) = judged(loop)
+    assert (finding.rule, finding.severity) == ("OptimizerMisuse", Severity.WARNING)
+    assert "the next call got one that had counted no step" in finding.message
+    assert "before the loop" in finding.advice
+
+
+def local_steps(hook: Any, tx: Any, n_local: int) -> None:
+    """Make a state every few steps, as clients do that begin anew in each round."""
+    params, statistics = made()
+    step = hook.jit(make_step(tx))
+    state = tx.init(params)
+    for i in range(2 * N_STEPS):
+        if i % n_local == 0:
+            state = tx.init(params)
+        params, state, _, statistics = step(params, state, statistics, *batch(i))
+
+
+MADE_AGAIN = {
+    "every other step": lambda hook: local_steps(hook, optax.adam(1e-2), 2),
+    "without a memory": lambda hook: local_steps(hook, optax.sgd(1e-2), 1),
+    "of micro-batches": lambda hook: local_steps(
+        hook, optax.MultiSteps(optax.adam(1e-2), 20), 40
+    ),
+    "unless not finite": lambda hook: local_steps(
+        hook, optax.apply_if_finite(optax.sgd(1e-2), 3), 40
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MADE_AGAIN)
+def test_states_that_are_meant_to_begin_anew(judged: Any, name: str) -> None:
+    assert judged(MADE_AGAIN[name]) == []
+
+
 def make_state_step(keeps: bool) -> Callable[..., Any]:
     def step(state: Any, x: Any, y: Any) -> Any:
         slope = jax.value_and_grad(loss_of, has_aux=True)

@@ -155,6 +155,8 @@ class ReturnedTrees:
         self._parameters = _Given(())
         self._given: dict[Fault, _Given] = {}
         self._n_calls = 0
+        # Whether a state that has counted no step was another than that before.
+        self._is_made_anew = False
         self.is_on = True
 
     def look(
@@ -243,12 +245,16 @@ class ReturnedTrees:
     ) -> None:
         """Count a call that was given the arrays of the last one, though not kept.
 
-        Arrays that are kept, or are never returned, are followed no longer.
+        Arrays that are kept, or are never returned, are followed no longer.  States of
+        an optimizer that have counted no step count, too: the program makes them anew.
         """
         leaves = _arrays(tree)
         self._given.pop(fault, None)
         if known is not None and not known.has(leaves):
-            return
+            is_state = fault is Fault.OPTIMIZER_STATE_DROPPED
+            if not is_state or not _has_not_begun(tree):
+                return
+            self._is_made_anew = True
         form = form_of(tree)
         way = find_subtree(outputs, form) if form.is_container else None
         if way is None:
@@ -280,8 +286,10 @@ class ReturnedTrees:
             names = _layers_in(tree)
             numbers["layers"] = len(names)
             numbers["initial"] = float(_are_initial(tree))
+        made = fault is Fault.OPTIMIZER_STATE_DROPPED and self._is_made_anew
+        words = {"how": "made"} if made else {}
         self._session.observe(
-            Observation(fault, step, names[:_MOST_NAMED] or ("model",), numbers)
+            Observation(fault, step, names[:_MOST_NAMED] or ("model",), numbers, words)
         )
 
 
@@ -337,6 +345,18 @@ def _differ(fault: Fault, given: Any, returned: Any) -> bool:
         ]
         return bool(counts) and set(counts) == {1}
     return any(not np.array_equal(*pair) for pair in pairs[:_MOST_ARRAYS])
+
+
+def _has_not_begun(state: Any) -> bool:
+    """Return whether a state of an optimizer counts steps, and has counted none."""
+    counts = [
+        np.asarray(each)
+        for each in jax.tree_util.tree_leaves(state)
+        if _is_readable(each)
+        and not each.ndim
+        and np.issubdtype(each.dtype, np.integer)
+    ]
+    return bool(counts) and not any(counts)
 
 
 def _is_readable(array: Any) -> bool:

@@ -141,11 +141,13 @@ def _never_steps(seen: Observation) -> Description:
 
 def _begins_anew(seen: Observation) -> Description:
     calls = int(seen.numbers.get("calls", 0))
+    is_made = seen.words.get("how") == "made"
+    again = "one that had counted no step" if is_made else "the first one again"
     return Description(
         message=(
             f"The optimizer begins anew at each step: in each of "
             f"{plural(calls, 'call')}, the training step returned a new state of the "
-            "optimizer, and the next call got the first one again. Its averages of "
+            f"optimizer, and the next call got {again}. Its averages of "
             "gradients and its count of steps never grow, so momentum, bias "
             "correction and learning rate schedules do nothing."
         ),
@@ -153,7 +155,8 @@ def _begins_anew(seen: Observation) -> Description:
         threshold=0.0,
         advice=(
             "Assign the state that the step returns to the variable that you give to "
-            "the next call: params, opt_state, loss = step(params, opt_state, batch)."
+            "the next call: params, opt_state, loss = step(params, opt_state, batch). "
+            "Make the first state once, before the loop."
         ),
     )
 
