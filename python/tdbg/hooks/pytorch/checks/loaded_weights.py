@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import nn, serialization
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.loaded_states import Load, is_own, loads, remember
@@ -72,7 +72,9 @@ class LoadedWeights:
         _watchers.add(self)
         _wrap(nn.Module, "state_dict", _wrap_state_dict)
         _wrap(nn.Parameter, "__deepcopy__", _wrap_copy)
-        _wrap(torch, "save", _wrap_save)
+        # Processes find it at its own place, if it is sent to them.
+        _wrap(serialization, "save", _wrap_save)
+        torch.save = serialization.save
         # Of a hook that nobody closes nothing stays, either.
         weakref.finalize(self, _unwrap).atexit = False
 
@@ -198,6 +200,12 @@ def _is_same(one: Any, other: torch.Tensor) -> bool:
 
 
 _ORIGINAL = "_tdbg_original"
+_WHILE_WATCHED = (
+    (nn.Module, "state_dict"),
+    (nn.Parameter, "__deepcopy__"),
+    (serialization, "save"),
+    (torch, "save"),
+)
 # While there are any, the methods are wrapped.
 _watchers: weakref.WeakSet[LoadedWeights] = weakref.WeakSet()
 
@@ -261,14 +269,11 @@ def _wrap(
 
 def _unwrap() -> None:
     """Put back what is wrapped while anybody watches, if nobody does."""
-    wrapped = (
-        (nn.Module, "state_dict"),
-        (nn.Parameter, "__deepcopy__"),
-        (torch, "save"),
-    )
-    for owner, name in wrapped:
+    if _watchers:
+        return
+    for owner, name in _WHILE_WATCHED:
         original = getattr(getattr(owner, name), _ORIGINAL, None)
-        if original is not None and not _watchers:
+        if original is not None:
             setattr(owner, name, original)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,18 @@ def test_what_is_saved_at_once(run_dir: Path, name: str) -> None:
         return model if name == "best_model" else model.state_dict()
 
     assert Keeper(run_dir).judge(name, keep, saves=True) == []
+
+
+def test_saving_can_be_sent_to_another_process(run_dir: Path) -> None:
+    """As programs do that write checkpoints in the background."""
+    before = torch.save
+
+    def after(_: int) -> None:
+        pickle.dumps(torch.save)
+        assert torch.serialization.save is torch.save is not before
+
+    assert Training(run_dir).judged(after, n_steps=2) == []
+    assert torch.save is before is torch.serialization.save
 
 
 def test_a_model_that_is_better_each_time(run_dir: Path) -> None:
