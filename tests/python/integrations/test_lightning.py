@@ -16,12 +16,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from tdbg.errors import ConfigurationError
 from tdbg.modes import EVAL, PREDICT, TRAIN
 from tdbg.pytorch import SaveConfig, create_trial
+from tdbg.run.observations import Fault
 from tdbg.run.requests import request_stop
 from torch_helpers import Recorded
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import lightning.pytorch as L  # noqa: N812 - as its users write it
+    from lightning.pytorch.callbacks import ModelCheckpoint
 
     from tdbg.integrations.lightning import TdbgCallback
 
@@ -116,6 +118,23 @@ def test_all_that_a_trainer_does_is_captured_in_its_mode(
     # Once at the end of the evaluation, not again with each batch after it.
     assert len(trial.tensor("scalar/val_loss").steps(mode=EVAL)) == 3
     assert not any("@" in name for name in trial.tensor_names())
+
+
+@pytest.mark.parametrize(
+    ("monitor", "kept"),
+    [("val_loss", ["ModelCheckpoint"]), ("train_loss", []), (None, [])],
+)
+def test_a_checkpoint_that_monitors_validation_keeps_the_best_model(
+    run_dir: Path, tmp_path: Path, monitor: str | None, kept: list[str]
+) -> None:
+    saves = ModelCheckpoint(tmp_path / "best", monitor=monitor)
+    both = [callback(run_dir), saves]
+    work = trainer(tmp_path, None, enable_checkpointing=True, callbacks=both)
+    work.fit(Digits(), loader(4), loader(3))
+    seen = create_trial(run_dir).observations()
+    found = [each for each in seen if each.fault is Fault.BEST_KEPT]
+    assert [name for each in found for name in each.names] == kept
+    assert [each.words["monitor"] for each in found] == ["val_loss"] * len(kept)
 
 
 def test_gradients_are_clipped_and_accumulated_ones(

@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from tdbg.errors import ConfigurationError
 from tdbg.modes import EVAL, TRAIN
 from tdbg.pytorch import SaveConfig, create_trial
+from tdbg.run.observations import Fault
 from tdbg.run.requests import request_stop
 from torch_helpers import Recorded
 
@@ -96,6 +97,24 @@ def callback(run_dir: Path, **options: Any) -> Any:
         "min_free_bytes": 0,
     }
     return TdbgCallback(run_dir, **{**settings, **options})
+
+
+@pytest.mark.parametrize("loads_best", [True, False])
+def test_a_trainer_that_loads_the_best_model_at_its_end_keeps_it(
+    run_dir: Path, tmp_path: Path, loads_best: bool
+) -> None:
+    every = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps"}
+    work = trainer(
+        tmp_path,
+        callback(run_dir),
+        **every,
+        save_steps=2,
+        load_best_model_at_end=loads_best,
+    )
+    work.train()
+    seen = create_trial(run_dir).observations()
+    found = [each for each in seen if each.fault is Fault.BEST_KEPT]
+    assert [each.words for each in found] == [{"monitor": "loss"}] * loads_best
 
 
 def test_a_training_with_evaluation_is_captured(run_dir: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import tdbg
 from keras_programs import run_program
 from tdbg.run.findings import Finding, Severity
+from tdbg.run.observations import Fault, Observation
 
 RULES = ("RunningStatistics", "LossMisuse", "ScheduleMisuse")
 FAULTY = {
@@ -43,6 +44,8 @@ HEALTHY = (
     "adapted",
     "given",
     "stops",
+    "stops_and_restores",
+    "restores_by_training",
     "stops_by_accuracy",
     "stops_by_its_own",
     "stops_by_its_own_number",
@@ -64,6 +67,9 @@ class Ran:
         rules = [getattr(tdbg.rules, name)() for name in RULES]
         run = self._out / training
         return list(tdbg.rules.check(run, rules, record=False).findings)
+
+    def observations(self, training: str) -> tuple[Observation, ...]:
+        return tdbg.create_trial(self._out / training).observations()
 
 
 @pytest.fixture(scope="module", params=["tensorflow", "jax"])
@@ -94,3 +100,19 @@ def test_a_binary_loss_of_a_softmax_is_a_note(ran: Ran) -> None:
 @pytest.mark.parametrize("training", HEALTHY)
 def test_nothing_is_said_of_what_fits(ran: Ran, training: str) -> None:
     assert ran.findings(training) == []
+
+
+@pytest.mark.parametrize(
+    ("training", "kept"),
+    [
+        ("stops_and_restores", ["EarlyStopping"]),
+        ("restores_by_training", []),
+        ("stops", []),
+    ],
+)
+def test_callbacks_that_keep_the_best_of_validation_are_known(
+    ran: Ran, training: str, kept: list[str]
+) -> None:
+    seen = ran.observations(training)
+    found = [each for each in seen if each.fault is Fault.BEST_KEPT]
+    assert [name for each in found for name in each.names] == kept

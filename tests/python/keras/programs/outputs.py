@@ -223,6 +223,20 @@ trained(
 )
 trained("stops", softmax, CLASSES, CROSS, C.EarlyStopping("val_loss", patience=9))
 trained(
+    "stops_and_restores",
+    softmax,
+    CLASSES,
+    CROSS,
+    C.EarlyStopping("val_loss", patience=9, restore_best_weights=True),
+)
+trained(
+    "restores_by_training",
+    softmax,
+    CLASSES,
+    CROSS,
+    C.EarlyStopping("loss", patience=9, restore_best_weights=True),
+)
+trained(
     "stops_by_accuracy",
     softmax,
     CLASSES,
