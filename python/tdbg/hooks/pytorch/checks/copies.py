@@ -109,6 +109,7 @@ class _Copy:
         self.average: weakref.ref[AveragedModel] | None = None
         self.is_fed = False
         self.is_unmoved = True
+        self._has_original_moved = False
         self.looked = 0
 
     @property
@@ -130,6 +131,8 @@ class _Copy:
             return
         self.looked = n_steps
         self.is_unmoved = torch.equal(self._first, _weights_of(module))
+        # It may not live as long as the hook.
+        self.is_original_moved()
 
     @property
     def is_written(self) -> bool:
@@ -166,11 +169,12 @@ class _Copy:
         return not self.is_unmoved
 
     def is_original_moved(self) -> bool:
-        """Return whether the weights of the original have changed."""
+        """Return whether the weights of the original have been seen to change."""
         original = self._original()
-        return original is not None and not torch.equal(
-            self._first, _weights_of(original)
-        )
+        if original is not None and not self._has_original_moved:
+            is_same = torch.equal(self._first, _weights_of(original))
+            self._has_original_moved = not is_same
+        return self._has_original_moved
 
     def left_behind(self) -> list[float]:
         """Return how far statistics are from those of the original, in deviations.

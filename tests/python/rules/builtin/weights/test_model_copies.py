@@ -323,6 +323,32 @@ def test_a_target_network_that_is_never_updated(run_dir: Path) -> None:
     assert "target.load_state_dict" in finding.advice
 
 
+@pytest.mark.parametrize("is_updated", [False, True])
+def test_a_target_network_that_dies_before_the_hook_is_closed(
+    run_dir: Path, is_updated: bool
+) -> None:
+    """Programs train in a function, and the hook is closed as the process ends."""
+
+    def main() -> td.Hook:
+        agent = Temporal()
+        optimizer = torch.optim.SGD(agent.online.parameters(), 0.02)
+        hook = td.watch(agent.online, out=run_dir, budget="off", min_free_bytes=0)
+        for step in range(250):
+            optimizer.zero_grad()
+            agent(*batch()).backward()
+            optimizer.step()
+            if is_updated and step == 100:
+                agent.target.load_state_dict(agent.online.state_dict())
+        return hook
+
+    main().close()
+    rule = tdbg.rules.ModelCopies()
+    found = list(tdbg.rules.check(run_dir, rule, record=False).findings)
+    assert [" never moves" in each.message for each in found] == [True] * (
+        not is_updated
+    )
+
+
 @pytest.mark.parametrize("kind", ["hard", "soft", "rare", "reference", "short"])
 def test_healthy_targets(run_dir: Path, kind: str) -> None:
     agent = Temporal(same_inputs=kind == "reference")
