@@ -1,7 +1,8 @@
 """Checkpoints: their time in the steps, and an event for each.
 
-The functions that save one are wrapped while any session is open, once their library is
-loaded.  A program that imported such a function by its name before is not seen.
+The functions that save one are wrapped while anybody measures or watches, once their
+library is loaded.  A program that imported such a function by its name before is not
+seen.
 
 Thread safety: any thread may save.
 
@@ -15,7 +16,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tdbg.capture.session import Session
 from tdbg.config.profiler import ProfilerConfig
@@ -23,7 +24,7 @@ from tdbg.profiler.part import ProfilerPart
 from tdbg.run.profile_tables import Phase
 from tdbg.run.schema import EventKind
 
-__all__ = ["Checkpoints", "start"]
+__all__ = ["Checkpoints", "SaveWatcher", "forget_saves", "start", "watch_saves"]
 
 _CHECKPOINT = int(Phase.CHECKPOINT)
 #: The functions, by the module that has them.
@@ -33,9 +34,32 @@ FUNCTIONS: Final = (
     ("torch.distributed.checkpoint", "async_save"),
     ("safetensors.torch", "save_file"),
 )
+# Where else a function is: pickle looks there if a program sends it to a process.
+_HOMES = {"torch": "torch.serialization"}
 _ORIGINAL = "_tdbg_saves"
 # Nobody is kept alive by these functions.
 _open: weakref.WeakSet[Checkpoints] = weakref.WeakSet()
+_watchers: weakref.WeakSet[SaveWatcher] = weakref.WeakSet()
+
+
+class SaveWatcher(Protocol):
+    """Somebody who is told what programs save; raises nothing."""
+
+    def saved(self, given: Any) -> None:
+        """Note what the program is about to save."""
+
+
+def watch_saves(watcher: SaveWatcher) -> None:
+    """Tell of each save, until ``forget_saves`` or as long as the watcher lives."""
+    _watchers.add(watcher)
+    _wrap_all()
+    weakref.finalize(watcher, _unwrap_unused).atexit = False
+
+
+def forget_saves(watcher: SaveWatcher) -> None:
+    """Tell of saves no longer."""
+    _watchers.discard(watcher)
+    _unwrap_unused()
 
 
 def start(session: Session, _: ProfilerConfig) -> ProfilerPart:
@@ -87,27 +111,38 @@ class Checkpoints:
         _unwrap_unused()
 
 
+def _owners(module: str) -> list[Any]:
+    """Return the modules that have a function, if they are loaded."""
+    found = map(sys.modules.get, (module, _HOMES.get(module, module)))
+    return [each for each in found if each is not None]
+
+
 def _wrap_all() -> None:
     for module, name in FUNCTIONS:
-        owner = sys.modules.get(module)
-        function = getattr(owner, name, None)
+        function = getattr(sys.modules.get(module), name, None)
         if callable(function) and not hasattr(function, _ORIGINAL):
-            setattr(owner, name, _wrapped(function, f"{module}.{name}"))
+            wrapped = _wrapped(function, f"{module}.{name}")
+            for owner in _owners(module):
+                if getattr(owner, name, None) is function:
+                    setattr(owner, name, wrapped)
 
 
 def _unwrap_unused() -> None:
-    if _open:
+    if _open or _watchers:
         return
     for module, name in FUNCTIONS:
-        owner = sys.modules.get(module)
-        original = getattr(getattr(owner, name, None), _ORIGINAL, None)
-        if original is not None:
-            setattr(owner, name, original)
+        for owner in _owners(module):
+            original = getattr(getattr(owner, name, None), _ORIGINAL, None)
+            if original is not None:
+                setattr(owner, name, original)
 
 
 def _wrapped(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def save(*args: Any, **kwargs: Any) -> Any:
+        given = args[0] if args else next(iter(kwargs.values()), None)
+        for watcher in list(_watchers):
+            watcher.saved(given)
         sessions, start_ns = list(_open), time.monotonic_ns()
         for each in sessions:
             each.begins()

@@ -291,7 +291,7 @@ class Hook(FrameworkHook):
         )
         reader = GraphReader()
         kept = self._kept = KeptReferences(session, self._tables)
-        self._loaded = LoadedWeights(session, self._tables, kept.saved)
+        self._loaded = LoadedWeights(session, self._tables)
         losses = self._model.first_losses = FirstLosses(
             self._tables,
             step,

@@ -33,6 +33,7 @@ from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import class_name, unwrapped
 from tdbg.modes import TRAIN
+from tdbg.profiler.checkpoints import forget_saves, watch_saves
 from tdbg.run.observations import Fault, Observation
 
 __all__ = ["KeptReferences", "locals_of", "namespaces"]
@@ -105,9 +106,14 @@ class KeptReferences:
         self._swap: _Swap | None = None
         self._n_swaps = 0
         self.born = now()
+        watch_saves(self)
 
     def saved(self, given: Any) -> None:
-        """Note that the program has written an object to a file."""
+        """Note that the program is about to write an object to a file."""
+        with contextlib.suppress(Exception):
+            self._session.run(self._note_save, given)
+
+    def _note_save(self, given: Any) -> None:
         every = [given]
         if isinstance(given, Mapping):
             every += [each for each in given.values() if isinstance(each, Mapping)]
@@ -194,6 +200,7 @@ class KeptReferences:
     def conclude(self, frame: FrameType | None) -> None:
         """Look for the last time: training ends."""
         self.look(frame, is_last=True)
+        forget_saves(self)
         self.remove()
 
     def remove(self) -> None:

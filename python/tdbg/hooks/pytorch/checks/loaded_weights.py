@@ -6,8 +6,8 @@ loads them later, loads what the model has by then: nothing is restored.
 A program that reads its weights after an evaluation, and not after the next ones, keeps
 those of the best.  Rules ask when it did.
 
-``state_dict`` of all modules, ``__deepcopy__`` of parameters and ``torch.save`` are
-wrapped while anybody watches.  ``load_state_dict`` is wrapped as soon as this module is
+``state_dict`` of all modules and ``__deepcopy__`` of parameters are wrapped while
+anybody watches.  ``load_state_dict`` is wrapped as soon as this module is
 imported, because programs load first and watch then.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import nn, serialization
+from torch import nn
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.loaded_states import Load, is_own, loads, remember
@@ -53,17 +53,10 @@ class LoadedWeights:
     Args:
         session: Counts the steps of training, and writes what is seen.
         tables: The parameters of the registered modules; grows.
-        saves: Called with what the program is about to write to a file.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        tables: Sequence[_Table],
-        saves: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, session: Session, tables: Sequence[_Table]) -> None:
         self._session = session
-        self.saves = saves
         self._tables = tables
         # The results of ``state_dict``, with the moment of each.
         self._taken: list[tuple[weakref.ref[Any], int]] = []
@@ -72,9 +65,6 @@ class LoadedWeights:
         _watchers.add(self)
         _wrap(nn.Module, "state_dict", _wrap_state_dict)
         _wrap(nn.Parameter, "__deepcopy__", _wrap_copy)
-        # Processes find it at its own place, if it is sent to them.
-        _wrap(serialization, "save", _wrap_save)
-        torch.save = serialization.save
         # Of a hook that nobody closes nothing stays, either.
         weakref.finalize(self, _unwrap).atexit = False
 
@@ -203,8 +193,6 @@ _ORIGINAL = "_tdbg_original"
 _WHILE_WATCHED = (
     (nn.Module, "state_dict"),
     (nn.Parameter, "__deepcopy__"),
-    (serialization, "save"),
-    (torch, "save"),
 )
 # While there are any, the methods are wrapped.
 _watchers: weakref.WeakSet[LoadedWeights] = weakref.WeakSet()
@@ -236,15 +224,6 @@ def _wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return load_state_dict
-
-
-def _wrap_save(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        _tell("saves", args[0] if args else kwargs.get("obj"))
-        return original(*args, **kwargs)
-
-    return save
 
 
 def _wrap_copy(original: Callable[..., Any]) -> Callable[..., Any]:
