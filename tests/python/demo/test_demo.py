@@ -93,7 +93,7 @@ def test_a_feature_that_gives_the_answer_away_is_found_of_xgboost(
     document = trained("xgboost", 500, tmp_path)
     assert document["healthy"]["accuracy"] > 0.95
     sick = document["sick"]
-    is_stopped(sick, "FeatureImportance", 10)
+    is_stopped(sick, "TreeSettings", 10)
     assert any("f64" in finding["message"] for finding in sick["findings"])
     assert sick["accuracy"] < 0.7
 

@@ -272,7 +272,10 @@ class Watching:
                 hook.register_loss(loss)
         else:
             first = losses[0] if losses else None
-            hook = td.watch(model, first, optimizer, self.run, min_free_bytes=0)
+            # A budget would leave out steps on a busy machine.
+            hook = td.watch(
+                model, first, optimizer, self.run, budget="off", min_free_bytes=0
+            )
             self.engines.append(Engine(self.run, record=False))
         self.hooks.append(hook)
 
