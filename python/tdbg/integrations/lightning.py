@@ -110,8 +110,9 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         self._owner.open(pl_module)
         for each in getattr(trainer, "checkpoint_callbacks", ()):
             monitor = getattr(each, "monitor", None)
-            is_held_out = isinstance(monitor, str) and not monitor.startswith("train")
-            if is_held_out and getattr(each, "save_top_k", 0):
+            if not getattr(each, "save_top_k", False):
+                continue
+            if isinstance(monitor, str) and not monitor.startswith("train"):
                 self._owner.keeps_best(type(each).__name__, monitor)
         # The strategy calls the steps, whatever wraps the module, and is never copied.
         for name, mode in _STEPS.items():
