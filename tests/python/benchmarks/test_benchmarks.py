@@ -208,6 +208,7 @@ def check(repository: Path, results: Path, *arguments: str) -> int:
     return done.returncode
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_all_stages_but_the_build(repository: Path, tmp_path: Path) -> None:
     stages = "tests,bandwidth,table,training"
@@ -391,6 +392,7 @@ def test_the_producer_writes_what_it_verifies(tmp_path: Path) -> None:
         changed.close_and_verify()
 
 
+@pytest.mark.nightly
 def test_long_runs_are_asked_and_followed(tmp_path):
     python = [sys.executable]
     table = Table("long runs", ("run", "what", "processor, s", "memory, MB"))

@@ -28,6 +28,7 @@ CONTENDERS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("what", SMALL)
 def test_all_contenders_answer_from_a_store_and_are_counted(
     what: str, monkeypatch: pytest.MonkeyPatch

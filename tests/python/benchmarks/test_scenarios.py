@@ -77,6 +77,7 @@ def test_a_scenario_says_what_it_is_and_knows_no_tdbg(one: Scenario) -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["--sick", None])
 def test_a_scenario_measures_its_fault_without_tdbg(
     mode: str | None, tmp_path: Path
