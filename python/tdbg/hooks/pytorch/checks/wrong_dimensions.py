@@ -449,7 +449,7 @@ def _order_of_labels(loss: Any, layout: tuple[int, ...]) -> NDArray[np.int64] | 
 
 def _spread(n: int) -> NDArray[np.int64]:
     """Return some numbers below *n*, evenly spread; all if there are few."""
-    return np.unique(np.linspace(0, n - 1, min(n, _MOST_TRACED)).astype(np.int64))
+    return np.linspace(0, n - 1, min(n, _MOST_TRACED)).round().astype(np.int64)
 
 
 def _n_different(each: NDArray[np.int64]) -> NDArray[np.int64]:
