@@ -12,6 +12,7 @@ Errors: none reach the program.
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -415,9 +416,19 @@ def _arrays(dataset: Any) -> Iterator[tuple[str, Any]]:
         for name, value in vars(dataset).items():
             parts = value if isinstance(value, tuple) else (value,)
             for each in parts[:_MOST_HELD]:
-                is_sized = hasattr(each, "__len__") and not isinstance(each, dict | str)
-                if is_sized and len(each) == n and n and _is_sample(each[0]):
+                if n and _length_of(each) == n and _is_sample(each[0]):
                     yield name, each
+
+
+def _length_of(value: Any) -> int:
+    """Return how many items a list or an array has; -1: it is something else.
+
+    Another dataset may draw random numbers for an item, so no item of it is read.
+    """
+    if type(value) in {list, tuple}:
+        return len(value)
+    is_array = isinstance(value, np.ndarray | sys.modules["torch"].Tensor)
+    return len(value) if is_array and value.ndim else -1
 
 
 def _is_sample(value: Any) -> bool:

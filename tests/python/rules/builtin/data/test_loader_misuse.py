@@ -291,6 +291,36 @@ def test_a_dataset_that_keeps_its_samples(
 # ---- parts of a dataset --------------------------------------------------------------
 
 
+class Counted(Noisy):
+    """Counts the samples that it gives."""
+
+    n_given = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.n_given += 1
+        return super().__getitem__(index)
+
+
+class Wraps(Dataset[Any]):
+    """Gives the samples of another dataset."""
+
+    def __init__(self) -> None:
+        self.inner = Counted()
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
+
+
+def test_a_dataset_in_another_gives_no_sample_more(tmp_path: Path) -> None:
+    """It would take random numbers from the training."""
+    dataset = Wraps()
+    judged(tmp_path / "run", epochs(DataLoader(dataset, 8, shuffle=True)))
+    assert dataset.inner.n_given == 4 * N
+
+
 def evaluated(out: Path, training: Any, evaluation: Any) -> Said:
     model, criterion = nn.Sequential(nn.Linear(WIDTH, 3)), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
