@@ -28,6 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.kept_references import (
+    AVERAGE,
     KeptReferences,
     locals_of,
     namespaces,
@@ -65,10 +66,7 @@ _TO_MOVE = 50
 _LEAST_AVERAGED = 2
 # Share of the steps at which it must have been looked at.
 _LATE = 0.8
-# What programs call an average of weights.
-_AVERAGE = re.compile(
-    r"(^|_)(ema|swa|avg|averaged?|shadow|moving)(_|$|[0-9])", re.IGNORECASE
-)
+# What they call the class of an average of weights.
 _AVERAGE_CLASS = re.compile(r"EMA|Ema|SWA|Averag|Shadow")
 # Frames from the call of a copy outwards in which its names are looked for.
 _MOST_FRAMES = 30
@@ -496,17 +494,17 @@ def _is_called_an_average(module: nn.Module, frame: FrameType | None) -> bool:
         if frame is None:
             break
         for name, value in locals_of(frame).items():
-            if value is module and _AVERAGE.search(name):
+            if value is module and AVERAGE.search(name):
                 return True
             if name == "self" and isinstance(value, nn.Module) and value is not module:
                 held = next((k for k, v in value._modules.items() if v is module), None)
                 if held is not None and (
-                    _AVERAGE.search(held) or _AVERAGE_CLASS.search(type(value).__name__)
+                    AVERAGE.search(held) or _AVERAGE_CLASS.search(type(value).__name__)
                 ):
                     return True
         frame = frame.f_back
     return any(
-        value is module and _AVERAGE.search(name)
+        value is module and AVERAGE.search(name)
         for names in namespaces(innermost)
         for name, value in names.items()
     )

@@ -36,7 +36,7 @@ from tdbg.modes import TRAIN
 from tdbg.profiler.checkpoints import forget_saves, watch_saves
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["KeptReferences", "locals_of", "namespaces"]
+__all__ = ["AVERAGE", "KeptReferences", "locals_of", "namespaces"]
 
 # What programs call the copies of a model or of its weights that they keep.
 _KEPT = re.compile(r"(^|_)(best|snapshot)(_|[0-9]|$)", re.IGNORECASE)
@@ -50,10 +50,11 @@ _FOLLOWS = re.compile(
     r"|(^|_)(encoder_k|key_encoder|teacher_(net|model)|ema_model)$",
     re.IGNORECASE,
 )
-# What programs call averages of weights, and how deep these lie in objects.
-_AVERAGE = re.compile(
+AVERAGE = re.compile(
     r"(^|_)(ema|swa|avg|averaged?|shadow|moving)(_|$|[0-9])", re.IGNORECASE
 )
+"""What programs call averages of weights."""
+# How deep these lie in objects, and the tensors of each that are looked at, at most.
 _DEEPEST, _MOST_TENSORS = 3, 4000
 # What it calls the weights that it puts aside meanwhile.
 _ASIDE = re.compile(r"backup|collected|stored|saved|orig|temp|cache|old", re.IGNORECASE)
@@ -420,7 +421,7 @@ def _swaps(
             continue
         for names in spaces:
             for name, value in names.items():
-                if not _AVERAGE.search(name):
+                if not AVERAGE.search(name):
                     continue
                 for each, read in _tensors_in(value, _DEEPEST):
                     if (
