@@ -27,21 +27,19 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.kept_references import (
-    AVERAGE,
-    KeptReferences,
-    locals_of,
-    namespaces,
-)
+from tdbg.hooks.pytorch.checks.average_swaps import AVERAGE
+from tdbg.hooks.pytorch.checks.kept_references import KeptReferences
 from tdbg.hooks.pytorch.checks.loaded_states import are_strangers, some_weights
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statistics_of
 from tdbg.hooks.pytorch.checks.target_networks import copies_in, strangers_in
-from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
+from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.call_context import is_traced
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import class_name
+from tdbg.hooks.pytorch.model.variables import locals_of, namespaces
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -243,9 +241,6 @@ class Copies:
         session: Counts the steps of training, and writes what is seen.
         loaded: Watches what the program loads.
         kept: Knows what the program calls its copies.
-
-    Attributes:
-        born: When it was made, for the compiler.
     """
 
     def __init__(
@@ -255,8 +250,7 @@ class Copies:
         self._loaded = loaded
         self._kept = kept
         self._copies: list[_Copy] = []
-        self._handles: list[Any] = []
-        self.born = now()
+        self._hooks = UncompiledHooks()
 
     def search(
         self, roots: Sequence[nn.Module], every: Sequence[nn.Module | Optimizer]
@@ -282,10 +276,9 @@ class Copies:
             if (average := averages.get(id(module))) is not None:
                 copy.average = weakref.ref(average)
             self._copies.append(copy)
-            if hooks_may_go(self):
+            if self._hooks.may_be_added:
                 for each, is_copy in ((module, True), (original, False)):
-                    called = _Called(self, copy, is_copy=is_copy)
-                    self._handles.append(each.register_forward_pre_hook(called))
+                    self._hooks.add(each, _Called(self, copy, is_copy=is_copy))
 
     def living(self) -> list[nn.Module]:
         """Return the copies that live."""
@@ -318,14 +311,9 @@ class Copies:
         if make_targets and n_steps >= _LEAST_STEPS:
             self._look_at_targets()
 
-    def set_idle(self, is_idle: bool) -> None:
-        """Let the compiler trace no hooks of these."""
-        if not is_idle:
-            self._take_off()
-
     def remove(self) -> None:
         """Look no longer."""
-        self._take_off()
+        self._hooks.remove()
         self._copies.clear()
 
     def called(
@@ -408,10 +396,6 @@ class Copies:
     def _observe(self, fault: Fault, copy: _Copy, numbers: dict[str, float]) -> None:
         step = max(0, self._session.latest_step(TRAIN)[0])
         self._session.observe(Observation(fault, step, (copy.name,), numbers))
-
-    def _take_off(self) -> None:
-        while self._handles:
-            self._handles.pop().remove()
 
 
 class _Called(Inert):

@@ -22,7 +22,8 @@ from torch import compiler, nn
 from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
-from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
+from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import modules_of
@@ -45,35 +46,27 @@ class TargetNetworks:
     Attributes:
         exist: Whether one was called in several steps.
         parameters: The ids of those of all copies.
-        born: When it was made, for the compiler.
     """
 
     def __init__(self, step: Callable[[], int]) -> None:
         self._step = step
-        self._handles: list[Any] = []
+        self._hooks = UncompiledHooks()
         self._steps: set[int] = set()
         self._n_calls = 0
         self.exist = False
         self.parameters: set[int] = set()
-        self.born = now()
 
     def watch(self, copies: Iterable[nn.Module]) -> None:
         """Watch the calls of copies of trained modules."""
-        if not hooks_may_go(self):
+        if not self._hooks.may_be_added:
             return  # No call inside a compiled graph is seen.
         for each in copies:
             self.parameters |= _identities(each)
-            self._handles.append(each.register_forward_pre_hook(_Called(self)))
-
-    def set_idle(self, is_idle: bool) -> None:
-        """Let the compiler trace no hooks of these."""
-        if not is_idle:
-            self.remove()
+            self._hooks.add(each, _Called(self))
 
     def remove(self) -> None:
         """Look at calls no longer."""
-        while self._handles:
-            self._handles.pop().remove()
+        self._hooks.remove()
 
     def called(self) -> None:
         """A copy is called."""

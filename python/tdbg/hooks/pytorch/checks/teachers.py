@@ -29,14 +29,15 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     operands_of,
     walk,
 )
-from tdbg.hooks.pytorch.checks.kept_references import namespaces
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics
 from tdbg.hooks.pytorch.checks.training_mode import TrainingMode
-from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
+from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living
+from tdbg.hooks.pytorch.model.variables import namespaces
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -66,17 +67,13 @@ class Teachers:
 
     Args:
         session: Counts the steps of training, and writes what is seen.
-
-    Attributes:
-        born: When it was made, for the compiler.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._roots: list[weakref.ref[nn.Module]] = []
-        self._handles: list[Any] = []
+        self._hooks = UncompiledHooks()
         self._mode = TrainingMode(session)
-        self.born = now()
 
     def note_roots(self, roots: Sequence[nn.Module]) -> None:
         """Note the modules that are trained now."""
@@ -94,7 +91,7 @@ class Teachers:
             copies: Copies of the trained modules, which may follow these.
         """
         self._mode.search(self._living_roots())
-        if not hooks_may_go(self):
+        if not self._hooks.may_be_added:
             return
         held = set[int]().union(
             *(held_ids(each) for each in every if isinstance(each, Optimizer))
@@ -111,10 +108,10 @@ class Teachers:
             )
         ]
         for each in sorted(models, key=lambda model: -sum(1 for _ in model.modules())):
-            if id(each) in parts or len(self._handles) >= _MOST_MODELS:
+            if id(each) in parts or len(self._hooks) >= _MOST_MODELS:
                 continue
             parts.update(map(id, each.modules()))
-            self._handles.append(each.register_forward_pre_hook(_Called(self, each)))
+            self._hooks.add(each, _Called(self, each))
 
     def read(self, root: Any) -> None:
         """Find a teacher that learns in the graph of a loss."""
@@ -158,16 +155,10 @@ class Teachers:
         """The number of training steps so far."""
         return self._session.n_training_steps
 
-    def set_idle(self, is_idle: bool) -> None:
-        """Let the compiler trace no hooks of these."""
-        if not is_idle:
-            self.remove()
-
     def remove(self) -> None:
         """Watch no longer."""
         self._mode.remove()
-        while self._handles:
-            self._handles.pop().remove()
+        self._hooks.remove()
 
     def _living_roots(self) -> list[nn.Module]:
         return [root for each in self._roots if (root := each()) is not None]

@@ -25,12 +25,13 @@ from torch import compiler, nn
 from torch.compiler import is_dynamo_compiling
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.kept_references import locals_of
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics
-from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, never_compiled, now
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
+from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import class_name
+from tdbg.hooks.pytorch.model.variables import locals_of
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -56,35 +57,24 @@ class TrainingMode:
 
     Args:
         session: Counts the steps of training, and writes what is seen.
-
-    Attributes:
-        born: When it was made, for the compiler.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._handles: list[Any] = []
-        self.born = now()
+        self._hooks = UncompiledHooks()
 
     def search(self, roots: Sequence[nn.Module]) -> None:
         """Watch the models whose answers depend on the mode."""
-        if not hooks_may_go(self):
+        if not self._hooks.may_be_added:
             return
         for root in roots:
             kinds = _kinds_in(root)
             if root.training and kinds:
-                called = _Called(self._session, kinds)
-                self._handles.append(root.register_forward_pre_hook(called))
-
-    def set_idle(self, is_idle: bool) -> None:
-        """Let the compiler trace no hooks of these."""
-        if not is_idle:
-            self.remove()
+                self._hooks.add(root, _Called(self._session, kinds))
 
     def remove(self) -> None:
         """Watch no longer."""
-        while self._handles:
-            self._handles.pop().remove()
+        self._hooks.remove()
 
 
 class _Called(Inert):

@@ -1,0 +1,81 @@
+"""Read the variables of a program: those of its functions, and attributes of objects.
+
+Thread safety: any thread; frames are those of the caller's own thread.
+
+Errors: those of objects whose attributes are properties of the program.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+__all__ = ["locals_of", "namespaces"]
+
+# Frames outwards, names in each, and objects in each that have attributes, at most.
+_MOST_FRAMES, _MOST_NAMES, _MOST_OBJECTS = 30, 400, 40
+# References to the variables of a frame that nobody else has asked for.
+_REFERENCES = 3
+# Packages whose objects are not those of a program.
+_FOREIGN = re.compile(
+    r"(torch|numpy|tdbg|builtins|importlib|logging|pandas|PIL|pytest|_pytest)(\.|$)"
+)
+
+
+def locals_of(frame: FrameType) -> dict[str, Any]:
+    """Return the variables of a frame, without keeping them alive.
+
+    A function's frame keeps what it was last asked for, until the function ends.
+    """
+    found = frame.f_locals
+    copied = dict(found)
+    is_snapshot = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+    if is_snapshot and sys.version_info < (3, 13):
+        # Nobody else has it: the frame, this variable and the call.
+        if sys.getrefcount(found) <= _REFERENCES:
+            found.clear()
+    return copied
+
+
+def namespaces(frame: FrameType | None) -> Iterator[Mapping[str, Any]]:
+    """Yield the variables of frames, and the attributes of the objects in them."""
+    seen = set[int]()
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        if not _FOREIGN.match(str(frame.f_globals.get("__name__"))):
+            yield from _of_scope(locals_of(frame), seen)
+        frame = frame.f_back
+    main = sys.modules.get("__main__")
+    if main is not None:
+        yield from _of_scope(vars(main), seen)
+
+
+def _of_scope(scope: Mapping[str, Any], seen: set[int]) -> Iterator[Mapping[str, Any]]:
+    names = _some_of(scope)
+    yield names
+    n_objects = 0
+    for value in names.values():
+        if isinstance(value, type | ModuleType | FunctionType | Optimizer):
+            continue
+        is_foreign = _FOREIGN.match(type(value).__module__ or "")
+        if (is_foreign and not isinstance(value, nn.Module)) or id(value) in seen:
+            continue
+        attributes = getattr(value, "__dict__", None)
+        if type(attributes) is dict and n_objects < _MOST_OBJECTS:
+            n_objects += 1
+            seen.add(id(value))
+            inside = value._modules if isinstance(value, nn.Module) else {}
+            yield {**_some_of(attributes), **inside}
+
+
+def _some_of(scope: Mapping[Any, Any]) -> dict[str, Any]:
+    some = [*scope.items()][:_MOST_NAMES]
+    return {name: value for name, value in some if type(name) is str}
