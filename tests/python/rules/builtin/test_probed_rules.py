@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -70,6 +72,37 @@ def dropped_always(_: nn.Module, x: Tensor) -> Tensor:
     return nn.Dropout(0.5)(x)
 
 
+def dropped_by_default(_: nn.Module, x: Tensor) -> Tensor:
+    return F.dropout(
+        x,
+        0.5,
+    )
+
+
+def dropped_by_a_name(_: nn.Module, x: Tensor) -> Tensor:
+    return nn.functional.dropout(input=x, p=0.5)
+
+
+def dropped_on_purpose(_: nn.Module, x: Tensor) -> Tensor:
+    return F.dropout(x, 0.5, training=True)
+
+
+def dropped_by_settings(_: nn.Module, x: Tensor) -> Tensor:
+    settings = {"training": True}
+    return F.dropout(x, 0.5, **settings)
+
+
+class MonteCarlo:
+    """A dropout that was told the mode elsewhere, under the same name."""
+
+    dropout = staticmethod(functools.partial(F.dropout, p=0.5, training=True))
+
+
+def dropped_by_a_partial(_: nn.Module, x: Tensor) -> Tensor:
+    dropped: Tensor = MonteCarlo.dropout(x)
+    return dropped
+
+
 def dropped_in_training(model: nn.Module, x: Tensor) -> Tensor:
     return F.dropout(x, 0.5, model.training)
 
@@ -112,8 +145,24 @@ def test_dropout_that_stays_on_is_a_warning(run_dir: Path) -> None:
     assert "nn.ModuleList" in finding.advice
 
 
-def test_noise_that_may_be_meant_is_a_note(run_dir: Path) -> None:
-    assert accused(found(run_dir, Classifier(noisy), classify)) == {
+@pytest.mark.parametrize("between", [dropped_by_default, dropped_by_a_name])
+def test_dropout_that_is_not_told_the_mode_is_a_warning(
+    run_dir: Path, between: Callable[[nn.Module, Tensor], Tensor]
+) -> None:
+    (finding,) = found(run_dir, Classifier(between), classify)
+    assert finding.severity is Severity.WARNING
+    assert "dropout without the argument training" in finding.message
+    assert "training=self.training" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "between",
+    [noisy, dropped_on_purpose, dropped_by_settings, dropped_by_a_partial],
+)
+def test_noise_that_may_be_meant_is_a_note(
+    run_dir: Path, between: Callable[[nn.Module, Tensor], Tensor]
+) -> None:
+    assert accused(found(run_dir, Classifier(between), classify)) == {
         "NondeterministicEvaluation": Severity.INFO
     }
 
@@ -338,6 +387,94 @@ def test_a_sound_model_of_sequences_is_not_accused(
     run_dir: Path, mask: Callable[[], Tensor | None], loss: Loss
 ) -> None:
     assert found(run_dir, Language(mask), loss) == []
+
+
+class Reader(nn.Module):
+    """Averages over tokens, or over those that a mask leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.last = nn.Embedding(N_TOKENS, 16), nn.Linear(16, 2)
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        seen = torch.ones_like(tokens) if mask is None else mask
+        x = self.tokens(tokens) * seen[..., None]
+        logits: Tensor = self.last(x.sum(1) / seen.sum(1, keepdim=True))
+        return logits
+
+
+def padded(width: int) -> Tensor:
+    lengths = torch.randint(4, width - 3, (16,))
+    text = torch.randint(1, N_TOKENS, (16, width))
+    return text * (torch.arange(width) < lengths[:, None])
+
+
+def padded_alike(model: nn.Module) -> Tensor:
+    tokens = padded(20)
+    return F.cross_entropy(model(tokens), tokens[:, 0] % 2)
+
+
+def padded_longer_later(model: nn.Module) -> Tensor:
+    """The first batches have one width by chance, as those of similar texts do."""
+    n_calls: Any = getattr(model, "n_calls", 0) + 1
+    model.n_calls = n_calls
+    tokens = padded(20 + (n_calls > 5))
+    return F.cross_entropy(model(tokens), tokens[:, 0] % 2)
+
+
+def evaluated_with_more_padding(model: nn.Module) -> Tensor:
+    """Each tenth step, as if a validation had padded its texts to its own longest."""
+    n_calls: Any = getattr(model, "n_calls", 0) + 1
+    model.n_calls = n_calls
+    if n_calls % 10 == 0:
+        with torch.no_grad():
+            model.eval()(padded(24))
+        model.train()
+    return padded_alike(model)
+
+
+def continues_without_padding(model: nn.Module) -> Tensor:
+    """Each tenth step, texts that fill their places are written on."""
+    n_calls: Any = getattr(model, "n_calls", 0) + 1
+    model.n_calls = n_calls
+    if n_calls % 10 == 0:
+        with torch.no_grad():
+            model.eval()(torch.randint(1, N_TOKENS, (16, n_calls)))
+        model.train()
+    return padded_alike(model)
+
+
+def mask_is_left_in_the_batch(model: nn.Module) -> Tensor:
+    tokens = padded(20)
+    batch = {"input_ids": tokens, "attention_mask": (tokens != 0).long()}
+    return F.cross_entropy(model(batch["input_ids"]), tokens[:, 0] % 2)
+
+
+def mask_is_passed(model: nn.Module) -> Tensor:
+    tokens = padded(20)
+    batch = {"tokens": tokens, "mask": (tokens != 0).long()}
+    return F.cross_entropy(model(**batch), tokens[:, 0] % 2)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [padded_longer_later, evaluated_with_more_padding, mask_is_left_in_the_batch],
+)
+def test_padding_that_is_seen_is_a_warning(run_dir: Path, loss: Loss) -> None:
+    (finding,) = found(run_dir, Reader(), loss)
+    assert (finding.rule, finding.severity) == ("MaskLeak", Severity.WARNING)
+    has_mask = loss is mask_is_left_in_the_batch
+    assert ("(attention_mask), and does not pass it" in finding.message) == has_mask
+
+
+@pytest.mark.parametrize("loss", [padded_alike, continues_without_padding])
+def test_padding_of_one_width_is_a_note(run_dir: Path, loss: Loss) -> None:
+    expected = {"MaskLeak": Severity.INFO}
+    assert accused(found(run_dir, Reader(), loss)) == expected
+
+
+def test_padding_that_a_mask_leaves_out_is_none(run_dir: Path) -> None:
+    assert found(run_dir, Reader(), mask_is_passed) == []
 
 
 def test_a_model_that_was_not_probed_has_no_verdict(run_dir: Path) -> None:

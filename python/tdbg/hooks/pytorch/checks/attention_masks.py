@@ -2,7 +2,8 @@
 
 ``nn.MultiheadAttention`` and ``scaled_dot_product_attention`` take masks of opposite
 meanings, and add to the scores what is no boolean mask.  So a mask that is upside down,
-or of ones and zeros, raises no error.
+or of ones and zeros, raises no error.  Nor does one that the program has and does not
+pass.
 
 Thread safety: the training's thread.  Errors: those of PyTorch.
 """
@@ -10,16 +11,24 @@ Thread safety: the training's thread.  Errors: those of PyTorch.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
-from tdbg.hooks.pytorch.checks.token_labels import lengths_of
+from tdbg.hooks.pytorch.checks.kept_references import namespaces
+from tdbg.hooks.pytorch.checks.token_labels import is_array, lengths_of
 from tdbg.run.observations import Fault
 
-__all__ = ["ATTENTION", "AttentionMasks", "faults_of_masks"]
+__all__ = [
+    "ATTENTION",
+    "AttentionMasks",
+    "PaddedInput",
+    "faults_of_masks",
+    "mask_beside",
+]
 
 ATTENTION = "scaled_dot_product_attention"
 """The function that most attention calls."""
@@ -30,6 +39,8 @@ _MOST_CALLS, _MOST_ELEMENTS = 64, 1 << 22
 _MASKED = -1e4
 # Places of a causal mask, at least.
 _LEAST_PLACES = 4
+# Dictionaries, such as batches, in each of which so many names are looked at, at most.
+_MOST_MAPPINGS, _MOST_NAMES = 40, 40
 
 
 class _Attention(NamedTuple):
@@ -231,4 +242,74 @@ def _forgets_memory(calls: Sequence[Any]) -> bool:
         and calls[i].padding is None
         and calls[i].pattern is None
         for i in crosses
+    )
+
+
+class PaddedInput(NamedTuple):
+    """The input of a model that sees padding, and of which only one width is known.
+
+    Attributes:
+        numbers: What is known of it.
+        place: The index of the input.
+        width: Its places.
+        padding: The token that fills them.
+    """
+
+    numbers: Mapping[str, float]
+    place: int
+    width: int
+    padding: int
+
+    @classmethod
+    def of(
+        cls, numbers: Mapping[str, float], place: int, tokens: torch.Tensor
+    ) -> PaddedInput:
+        """Return an input with these tokens."""
+        return cls(numbers, place, tokens.shape[1], int(tokens[:, -1].mode().values))
+
+    def has_other_width(self, given: Any) -> bool:
+        """Return whether tokens are padded to another width."""
+        if not is_array(given) or given.dim() != 2 or given.shape[1] == self.width:
+            return False
+        return bool((given[:, -1] == self.padding).any())
+
+    def numbers_of(self, given: torch.Tensor) -> dict[str, float]:
+        """Return what is known once tokens have another width."""
+        widths = {"width": float(self.width), "other": float(given.shape[1])}
+        return {**self.numbers, **widths, "widths": 2.0}
+
+
+def mask_beside(
+    tokens: torch.Tensor, given: Iterable[object], frame: FrameType | None
+) -> str:
+    """Return what the program calls a mask of padding that a model is not given.
+
+    Args:
+        tokens: What the model is given, with padding behind.
+        given: All that it is given.
+        frame: Where to look for names, and outwards from there.
+    """
+    lengths = lengths_of(tokens)
+    if lengths is None:
+        return ""
+    seen = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
+    if any(_is_mask(each, seen) for each in given):
+        return ""
+    for names in namespaces(frame):
+        inside = [each for each in names.values() if isinstance(each, Mapping)]
+        for scope in (names, *inside[:_MOST_MAPPINGS]):
+            for name, value in [*scope.items()][:_MOST_NAMES]:
+                if type(name) is str and _is_mask(value, seen):
+                    return name
+    return ""
+
+
+def _is_mask(value: object, seen: torch.Tensor) -> bool:
+    """Return whether a tensor has ones where places are seen, or where they are not."""
+    if type(value) is not torch.Tensor or value.shape != seen.shape:
+        return False
+    if value.device != seen.device or value.is_complex():
+        return False
+    return bool(((value == 1) == seen).all() and ((value == 0) == ~seen).all()) or bool(
+        ((value == 0) == seen).all() and ((value == 1) == ~seen).all()
     )

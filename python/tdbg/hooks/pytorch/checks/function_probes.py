@@ -31,7 +31,11 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.attention_masks import faults_of_masks
+from tdbg.hooks.pytorch.checks.attention_masks import (
+    PaddedInput,
+    faults_of_masks,
+    mask_beside,
+)
 from tdbg.hooks.pytorch.checks.outside_effects import ModelSurvey
 from tdbg.hooks.pytorch.checks.probe_batch import (
     LEAST_ROWS,
@@ -84,11 +88,16 @@ class FunctionProbes:
         self._batch: FirstBatch | None = None
         self._n_calls = self._n_steps = 0
         self._has_probed = False
+        self._padded: PaddedInput | None = None
         self.is_open = is_open
 
     def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
         """Note that a registered module is about to be called."""
         if self._model is not None and self._model() is not model:
+            return
+        if self._padded is not None:
+            with self._guard():
+                self._note_width(self._padded, args, kwargs)
             return
         if self._n_calls >= _MOST_CALLS or IS_REPLICA in vars(model):
             return
@@ -98,7 +107,10 @@ class FunctionProbes:
         with self._guard():
             if self._batch is None:
                 self._model, self._name = weakref.ref(model), name
-                self._batch = FirstBatch(ModelCall.of(args, kwargs))
+                call = ModelCall.of(args, kwargs)
+                batch = self._batch = FirstBatch(call)
+                for tokens in [*batch.tokens.values()][:1]:
+                    batch.mask = mask_beside(tokens, call.leaves, sys._getframe(1))
             elif self._batch.needs_others:
                 self._batch.note_next(ModelCall.of(args, kwargs))
 
@@ -113,7 +125,7 @@ class FunctionProbes:
 
     def step_ends(self) -> None:
         """Probe the model if it is time; an optimizer has stepped."""
-        if not self.is_open:
+        if not self.is_open or self._padded is not None:
             return
         self._n_steps = max(self._n_steps + 1, self._session.n_training_steps)
         is_last = self._n_steps >= _LAST
@@ -125,13 +137,13 @@ class FunctionProbes:
         self._has_probed = True
         with self._guard():
             self._probe()
-        if is_last:
+        if is_last and self._padded is None:
             self.remove()
 
     def remove(self) -> None:
         """Probe no more."""
         self.is_open = False
-        self._batch = None
+        self._batch = self._padded = None
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
@@ -157,7 +169,10 @@ class FunctionProbes:
         words: Mapping[str, str] | None = None,
     ) -> None:
         step = max(0, self._session.latest_step(ModeKeys.TRAIN)[0])
-        seen = Observation(fault, step, (self._name,), numbers or {}, words or {})
+        # What was told before, and is worse, needs another name.
+        more = () if self._padded is None else (f"{self._name}_input_0",)
+        names = self._name, *more
+        seen = Observation(fault, step, names, numbers or {}, words or {})
         self._session.run(self._session.observe, seen)
 
     def _probe(self) -> None:
@@ -174,7 +189,23 @@ class FunctionProbes:
         for each in found:
             self._say(*each)
         if found:
+            padded = self._seen_padding(found[0], self._batch)
             self.remove()
+            self._padded, self.is_open = padded, padded is not None
+
+    def _note_width(self, padded: PaddedInput, args: Any, kwargs: Any) -> None:
+        """Report another width of a model that sees padding, and has seen one width."""
+        for given in ModelCall.of(args, kwargs).leaves[padded.place :][:1]:
+            if padded.has_other_width(given):
+                self._say(Fault.PADDING_IS_SEEN, padded.numbers_of(given))
+                self.remove()
+
+    def _seen_padding(self, found: _Finding, batch: FirstBatch) -> PaddedInput | None:
+        """Return what later calls may tell of a model that sees padding."""
+        is_of_padding = found.fault is Fault.PADDING_IS_SEEN and not found.words
+        if not is_of_padding or found.numbers["widths"] > 1:
+            return None
+        return PaddedInput.of(found.numbers, *next(iter(batch.tokens.items())))
 
 
 def _refuse_ranks() -> None:
@@ -306,7 +337,8 @@ class _Probe:
                 "change": max(self._changes(first, alone, inner)),
                 "widths": float(len(self._batch.widths)),
             }
-            yield _Finding(Fault.PADDING_IS_SEEN, numbers)
+            words = {"mask": self._batch.mask} if self._batch.mask else {}
+            yield _Finding(Fault.PADDING_IS_SEEN, numbers, words)
         elif self._shift == 1:
             numbers = {"change": max(self._changes(first, alone, inner))}
             words = {"earlier": self._sees_earlier(first, alone)}

@@ -155,6 +155,7 @@ class FirstBatch:
         tokens: All tokens of the inputs that are some, by the index of the leaf.
         widths: How many places the first of these had in the batches so far.
         losses: What the losses of this batch were given.
+        mask: What the program calls a mask of padding that the model was not given.
 
     Raises:
         Unsuitable: If the inputs are none that can be kept.
@@ -184,6 +185,7 @@ class FirstBatch:
         }
         self.widths = {each.shape[1] for each in [*self.tokens.values()][:1]}
         self.losses: list[GivenLoss] = []
+        self.mask = ""
         self._next: torch.Tensor | None = None
         self._is_same_size = False
         self._autocast = {

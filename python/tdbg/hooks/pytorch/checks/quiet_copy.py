@@ -12,15 +12,18 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import inspect
+import linecache
 import math
 import random
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -192,6 +195,8 @@ _IN_PLACE = frozenset(
 )
 DROPOUT = "dropout"
 """What ``random`` says of any dropout by a function."""
+DEFAULT_DROPOUT = "dropout without the argument training"
+"""What it says of one that drops because nobody has told it the mode."""
 ATTENTION_DROPOUT = "scaled_dot_product_attention"
 DROPOUT_MODULE = "a dropout module"
 """What it says of a module that drops though the copy is in evaluation mode."""
@@ -207,6 +212,17 @@ _DROPOUT = frozenset(
         "feature_dropout",
     }
 )
+# The functions whose default is to drop, by their code.
+_CODES = {
+    each.__code__: each
+    for each in (
+        nn.functional.dropout,
+        nn.functional.dropout1d,
+        nn.functional.dropout2d,
+        nn.functional.dropout3d,
+    )
+}
+_BEFORE_MODE = 2
 _RANDOM = frozenset(
     {
         "rand",
@@ -241,7 +257,55 @@ def _randomness(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     is_on = kwargs.get("training", args[2] if len(args) > 2 else False)
     if not (is_on and kwargs.get("p", args[1] if len(args) > 1 else 0.5)):
         return ""
-    return DROPOUT_MODULE if _is_called_by_module() else DROPOUT
+    if _is_called_by_module():
+        return DROPOUT_MODULE
+    return DEFAULT_DROPOUT if _leaves_mode_out() else DROPOUT
+
+
+def _leaves_mode_out() -> bool:
+    """Return whether the program calls a dropout of PyTorch, and passes no mode."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code not in _CODES:
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_back
+    if frame is None or caller is None:
+        return False
+    with contextlib.suppress(Exception):
+        called = ast.parse(_source_of_call(caller), mode="eval").body
+        return (
+            isinstance(called, ast.Call)
+            and _value_of(called.func, caller) is _CODES[frame.f_code]
+            and len(called.args) <= _BEFORE_MODE
+            and not any(isinstance(each, ast.Starred) for each in called.args)
+            and all(each.arg in {"input", "p"} for each in called.keywords)
+        )
+    return False
+
+
+def _source_of_call(frame: FrameType) -> str:
+    """Return the source of the call that a frame waits for."""
+    code = frame.f_code
+    positions = [*code.co_positions()][frame.f_lasti // 2]
+    first, last, start, end = positions
+    if first is None or last is None or start is None or end is None:
+        return ""
+    lines = linecache.getlines(code.co_filename, frame.f_globals)[first - 1 : last]
+    source = [each.encode() for each in lines]
+    source[-1] = source[-1][:end]
+    source[0] = source[0][start:]
+    return f"({b''.join(source).decode()})"
+
+
+def _value_of(node: ast.expr, frame: FrameType) -> object:
+    """Return what a name, or a name in modules, stands for; None: something else."""
+    if isinstance(node, ast.Attribute):
+        inside = _value_of(node.value, frame)
+        is_module = isinstance(inside, ModuleType)
+        return vars(inside).get(node.attr) if is_module else None
+    if not isinstance(node, ast.Name):
+        return None
+    names = frame.f_locals if node.id in frame.f_locals else frame.f_globals
+    return names.get(node.id)
 
 
 def _is_called_by_module() -> bool:

@@ -38,14 +38,15 @@ class MaskLeak(ProbedRule):
         if observation.fault not in {Fault.PADDING_IS_SEEN, Fault.MEMORY_PADDING_SEEN}:
             return Severity.ERROR
         varies = observation.numbers.get("widths", 1.0) > 1
-        return Severity.WARNING if varies else Severity.INFO
+        is_sure = varies or "mask" in observation.words
+        return Severity.WARNING if is_sure else Severity.INFO
 
     def describe(self, observation: Observation) -> Description:
         """Say what is seen."""
         change = observation.numbers.get("change", 0.0)
         name = observation.names[0]
         if observation.fault is Fault.PADDING_IS_SEEN:
-            message, advice = _of_padding(name, change)
+            message, advice = _of_padding(name, observation)
         elif observation.fault is not Fault.LATER_IS_SEEN:
             message, advice = _of_mask(name, observation)
         elif observation.words.get("earlier") == "unseen":
@@ -82,12 +83,19 @@ def _of_inverted_mask(name: str, change: float) -> tuple[str, str]:
     return message, advice
 
 
-def _of_padding(name: str, change: float) -> tuple[str, str]:
+def _of_padding(name: str, observation: Observation) -> tuple[str, str]:
+    numbers = observation.numbers
     message = (
         f"Padding changes what {name} answers: with less padding behind, its outputs "
-        f"differ by up to {change:.2g} standard deviations. How much a sample gets "
-        "depends on its batch neighbours."
+        f"differ by up to {numbers.get('change', 0.0):.2g} standard deviations. "
     )
+    if "other" in numbers:
+        width, other = round(numbers.get("width", 0.0)), round(numbers["other"])
+        message += f"Batches are padded to {width} places, and a later one to {other}."
+    else:
+        message += "How much a sample gets depends on its batch neighbours."
+    if mask := observation.words.get("mask"):
+        message += f" The program has a mask of padding ({mask}), and does not pass it."
     advice = (
         "Pass a padding mask (attention_mask, src_key_padding_mask), and leave padding "
         "out of means and maxima; pack sequences for recurrent layers "

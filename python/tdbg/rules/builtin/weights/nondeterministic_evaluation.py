@@ -14,6 +14,7 @@ from tdbg.run.observations import Fault, Observation
 __all__ = ["NondeterministicEvaluation"]
 
 _MODULE, _ATTENTION = "a dropout module", "scaled_dot_product_attention"
+_DEFAULT = "dropout without the argument training"
 
 
 @register
@@ -31,7 +32,7 @@ class NondeterministicEvaluation(ProbedRule):
         if observation.fault is Fault.ACTIVE_IN_EVALUATION:
             is_sure = observation.numbers.get("augments", 0.0) > 0
         else:
-            is_sure = bool({_MODULE, _ATTENTION} & _functions(observation))
+            is_sure = bool({_MODULE, _ATTENTION, _DEFAULT} & _functions(observation))
         return Severity.WARNING if is_sure else Severity.INFO
 
     def describe(self, observation: Observation) -> Description:
@@ -85,6 +86,12 @@ def _advice(functions: set[str]) -> str:
             "eval() does not reach a Dropout that your forward makes anew, or that "
             "stands in a plain list. Make it once, as an attribute (nn.Dropout) or in "
             "an nn.ModuleList."
+        )
+    if _DEFAULT in functions:
+        return (
+            "Pass the mode: F.dropout(x, p, training=self.training). Without it, the "
+            "function drops in eval(), too, because training=True is its default. For "
+            "Monte Carlo dropout on purpose, pass training=True."
         )
     if _ATTENTION in functions:
         return (
