@@ -58,6 +58,11 @@ class Fault(enum.StrEnum):
     RATIO_ALWAYS_ONE = "ratio_always_one"
     FOCAL_OF_MEAN = "focal_of_mean"
     VARIANCE_AS_DEVIATION = "variance_as_deviation"
+    # Losses of a policy: good choices become unlikely; the better one of a ratio and
+    # the clipped ratio counts; the values learn what they say themselves.
+    POLICY_REVERSED = "policy_reversed"
+    CLIPPED_FOR_NOTHING = "clipped_for_nothing"
+    VALUES_LEARN_THEMSELVES = "values_learn_themselves"
     # Classes weigh the more the more labels they have.
     WEIGHTS_UPSIDE_DOWN = "weights_upside_down"
     # Weights of classes that no label has, while others have no weight.

@@ -24,6 +24,7 @@ from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, Ste
 from tdbg.hooks.pytorch.checks.loss_terms import faults_of_terms
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
+from tdbg.hooks.pytorch.checks.policy_losses import PolicyLosses
 from tdbg.hooks.pytorch.checks.policy_ratio import PolicyRatio
 from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
 from tdbg.hooks.pytorch.checks.wrong_dimensions import (
@@ -92,6 +93,7 @@ class FirstUpdates:
             ClassWeights(self._note),
             MicroBatches(self._note),
             PolicyRatio(self._note),
+            PolicyLosses(self._note),
         ]
         reader.add(self)
 

@@ -41,6 +41,8 @@ _OF_CHANCE = SHAPING | {
     "Neg", "Pow", "Softmax", "Sub", "Sum",
 }  # fmt: skip
 _MOST_OF_CHANCE = 40
+# What a clipped loss takes of two.
+_OF_TWO = frozenset({"Maximum", "Min", "Minimum"})
 # Losses that PyTorch reduces to a mean, and how the graph calls that.
 _MEANS = frozenset({"NllLoss", "NllLoss2D", "BinaryCrossEntropyWithLogits"})
 _REDUCED_BY_MEAN = 1
@@ -196,7 +198,7 @@ def _is_of_policy(node: Any, terms: list[_Term]) -> bool:
 
 def _gathers(node: Any) -> bool:
     """Return whether numbers of both signs weigh chances that follow from choices."""
-    if name_of(node) in {"Minimum", "Min", "Maximum"}:
+    if name_of(node) in _OF_TWO:
         return any(map(_gathers, operands_of(node)))
     weights = _constant(node) if name_of(node) == "Mul" else None
     return weights is not None and float(weights.min()) < 0.0
@@ -205,8 +207,9 @@ def _gathers(node: Any) -> bool:
 def _made_of(node: Any) -> set[Any]:
     """Return the operations that made the scores or scales that a chance is of."""
     found = set[Any]()
-    for each in walk(node, _MOST_OF_CHANCE, _OF_CHANCE):
-        if name_of(each) not in _OF_CHANCE:
+    passes = _OF_CHANCE | _OF_TWO
+    for each in walk(node, _MOST_OF_CHANCE, passes):
+        if name_of(each) not in passes:
             found.add(each)
         elif name_of(each) == "Log":
             found.update(operands_of(each))

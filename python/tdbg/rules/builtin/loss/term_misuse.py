@@ -24,6 +24,8 @@ class LossTermMisuse(ObservedRule):
 
     - an entropy bonus of a policy that is added to the loss;
     - a ratio of probabilities that is one although the policy has changed;
+    - a policy loss that makes good choices unlikely, or whose clipping limits nothing;
+    - values that learn what they say themselves;
     - the weight of a focal loss that is computed from the mean over the batch;
     - noise that is multiplied by a variance, or by its logarithm;
     - weights of classes that are the larger, the more labels a class has;
@@ -37,6 +39,9 @@ class LossTermMisuse(ObservedRule):
         {
             Fault.ENTROPY_PENALIZED,
             Fault.RATIO_ALWAYS_ONE,
+            Fault.POLICY_REVERSED,
+            Fault.CLIPPED_FOR_NOTHING,
+            Fault.VALUES_LEARN_THEMSELVES,
             Fault.FOCAL_OF_MEAN,
             Fault.VARIANCE_AS_DEVIATION,
             Fault.WEIGHTS_NAME_NO_CLASS,
@@ -54,6 +59,8 @@ class LossTermMisuse(ObservedRule):
             message, advice = _of_keys(observation.words)
         elif observation.fault is Fault.WEIGHTS_UPSIDE_DOWN:
             message, advice = _of_weights(observation.numbers)
+        elif observation.fault is Fault.POLICY_REVERSED:
+            message, advice = _of_reversed(observation.words)
         elif observation.words.get("kind") == "slope":
             message, advice = _of_slope()
         elif observation.fault in _OF_GRADIENTS:
@@ -85,6 +92,29 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
         (
             "Compute the old log-probabilities once, without a gradient, when you "
             "sample the actions, and keep them for all updates: ratio = exp(new - old)."
+        ),
+    ),
+    Fault.CLIPPED_FOR_NOTHING: (
+        (
+            "The clipped loss of the policy takes the wrong one of its two parts: the "
+            "part that makes the loss smaller. So clipping limits nothing, and the "
+            "policy may go as far as it likes in one update."
+        ),
+        (
+            "Take the worse part: loss = -min(ratio * advantage, clip(ratio, 1 - eps, 1"
+            " + eps) * advantage).mean(), element by element, or max of both parts if "
+            "you negate them first."
+        ),
+    ),
+    Fault.VALUES_LEARN_THEMSELVES: (
+        (
+            "The values learn what they say themselves: whenever new samples come, the"
+            " error of the values is exactly 0, so the returns in the loss are the "
+            "values that the network gave for these samples. No reward reaches it."
+        ),
+        (
+            "Compare the values with returns: value_loss = ((new_values - returns) ** "
+            "2).mean(), where returns = advantages + old_values."
         ),
     ),
     Fault.FOCAL_OF_MEAN: (
@@ -152,6 +182,28 @@ def _of_weights(numbers: Mapping[str, float]) -> tuple[str, str]:
             "Divide by the number of labels: weight = counts.sum() / (len(counts) * "
             "counts), and pos_weight = negatives / positives. If frequent classes are "
             "to count more, drop this rule."
+        ),
+    )
+
+
+def _of_reversed(words: Mapping[str, str]) -> tuple[str, str]:
+    by = words.get("by", "")
+    is_by_values = by == "values"
+    seen = (
+        "the target of the values minus the values, in the same loss"
+        if is_by_values
+        else f"`{by}`"
+    )
+    return (
+        (
+            "The policy loss has the wrong sign: it rises with the probability of "
+            f"good choices. The sign of each choice's weight is that of {seen}, so the"
+            " training makes the best choices the least likely."
+        ),
+        (
+            "Put a minus in front: policy_loss = -(log_prob * advantage).mean(), with "
+            "advantage = returns - values. If you maximize the loss elsewhere, or the "
+            "numbers are costs, drop this rule."
         ),
     )
 
