@@ -288,10 +288,9 @@ class OptimizerWatch:
     def _begin(self, key: int, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         """Capture before the step; return other arguments, or None to keep them."""
         self._has_stepped = True
-        self._setup.step_begins(key)
-        for table in self._tables:
-            if table.early.copies:
-                table.fence()
+        if self._setup.hears_steps:
+            self._setup.step_begins(key)
+        self._fence()
         # PyTorch passes the optimizer itself among the arguments.
         place = 1 if args and args[0] is optimizer else 0
         closure = args[place] if len(args) > place else kwargs.get("closure")

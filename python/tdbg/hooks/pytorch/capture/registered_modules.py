@@ -139,7 +139,7 @@ class Begin(Callback):
             session.run(self.module_capture.begin, module)
             session.clock.add_batch(args, kwargs)
             inputs = self.module_capture.inputs
-            if inputs.is_interested(module):
+            if inputs.takes[bool(module.training)]:
                 session.run(inputs.take, module, args)
             if session.fingerprints is not None:
                 session.run(self.module_capture.take_samples, args, kwargs)

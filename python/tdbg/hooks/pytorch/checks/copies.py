@@ -17,13 +17,13 @@ import re
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import compiler, nn
 from torch.compiler import is_dynamo_compiling
-from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from tdbg.capture.session import Session
@@ -253,21 +253,30 @@ class Copies:
         self._hooks = UncompiledHooks()
 
     def search(
-        self, roots: Sequence[nn.Module], every: Sequence[nn.Module | Optimizer]
+        self,
+        roots: Sequence[nn.Module],
+        modules: Sequence[nn.Module],
+        held: AbstractSet[int],
     ) -> None:
-        """Find the copies among all modules of the process, before the first update."""
+        """Find the copies among all modules of the process, before the first update.
+
+        Args:
+            roots: Modules that are trained.
+            modules: All modules of the process.
+            held: The ids of what its optimizers hold.
+        """
         with contextlib.suppress(Exception):
             self._loaded.review()
             self._kept.loss_begins(sys._getframe(1))
         averages = {
             id(each.module): each
-            for each in every
+            for each in modules
             if isinstance(each, AveragedModel) and _is_mean(each)
         }
-        found = [_Copy(module, of) for module, of in copies_in(roots, every)]
+        found = [_Copy(module, of) for module, of in copies_in(roots, modules, held)]
         found += [
             _Copy(module, of, is_stranger=True)
-            for module, of in strangers_in(roots, every)
+            for module, of in strangers_in(roots, modules, held)
         ]
         for copy in found:
             module, original = copy.module, copy.original

@@ -28,7 +28,7 @@ from tdbg.hooks.pytorch.checks.target_networks import TargetNetworks
 from tdbg.hooks.pytorch.checks.teachers import Teachers
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
-from tdbg.hooks.pytorch.model.process_objects import held_ids, living
+from tdbg.hooks.pytorch.model.process_objects import held_ids, living, met
 from tdbg.run.loss_facts import LossFact, UntrainedParameter
 from tdbg.run.model_info import ModelInfo
 
@@ -225,9 +225,10 @@ class FirstLosses:
         self._teachers.note_roots(roots)
         if not self._has_searched:
             self._has_searched = True
-            every = living(nn.Module, Optimizer)
-            self._copies.search(roots, every)
-            self._teachers.search(every, self._copies.living())
+            modules = living(nn.Module)
+            held = set[int]().union(*map(held_ids, met(Optimizer)))
+            self._copies.search(roots, modules, held)
+            self._teachers.search(modules, held, self._copies.living())
         if graph.is_distance and self._targets is None:
             self._targets = TargetNetworks(self._step)
             self._targets.watch(self._copies.living())

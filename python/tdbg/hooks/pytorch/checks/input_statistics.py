@@ -86,22 +86,20 @@ class InputStatistics:
     Args:
         session: Writes what is seen.
         name: The beginning of the names of the root's inputs.
+
+    Attributes:
+        takes: Whether to call ``take`` as a call of the root begins: in evaluation
+            mode, and in training mode.
     """
 
-    __slots__ = ("_evaluated", "_is_over", "_name", "_session", "_trained")
+    __slots__ = ("_evaluated", "_name", "_session", "_trained", "takes")
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
         self._name = f"{name}_input_0"
         self._trained: list[_Batch | torch.Tensor] = []
         self._evaluated: list[_Batch] = []
-        self._is_over = False
-
-    def is_interested(self, module: nn.Module) -> bool:
-        """Return whether to call ``take`` as a call of the root begins."""
-        if module.training:
-            return len(self._trained) < _MOST_TRAINED and not self._is_over
-        return not self._is_over
+        self.takes = [True, True]
 
     def take(self, module: nn.Module, args: Sequence[Any]) -> None:
         """Take the inputs of a call that begins."""
@@ -117,16 +115,18 @@ class InputStatistics:
     def _take(self, given: torch.Tensor, *, is_training: bool) -> None:
         found = _by_channel(given)
         if found is None:
-            self._is_over = True
+            self.takes = [False, False]
         elif is_training:
             is_small = found.numel() <= _FEW_ELEMENTS
             self._trained.append(found.clone() if is_small else _batch_of(found))
+            self.takes[True] = len(self._trained) < _MOST_TRAINED
         else:
             self._evaluated.append(_batch_of(found))
             n = len(self._evaluated)
             if n & (n - 1) == 0:
                 self._judge()
-            self._is_over |= n >= _MOST_EVALUATED
+            if n >= _MOST_EVALUATED:
+                self.takes = [False, False]
 
     def _judge(self) -> None:
         if len(self._trained) < _LEAST_TRAINED:
@@ -158,7 +158,7 @@ class InputStatistics:
         step = max(0, self._session.latest_step(TRAIN)[0])
         names = (self._name,)
         self._session.observe(Observation(fault, step, names, numbers, words or {}))
-        self._is_over = True
+        self.takes = [False, False]
 
 
 def _by_channel(given: torch.Tensor) -> torch.Tensor | None:

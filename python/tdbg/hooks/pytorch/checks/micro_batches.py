@@ -104,12 +104,12 @@ class MicroBatches(StepCheck):
         """Compare the passes since the step before."""
         passes, self._passes = self._passes, []
         known = [each for each in passes if each is not None]
-        if len(known) < len(passes) or not known:
-            return
+        if len(known) < max(2, len(passes)):
+            return  # A single pass has nothing to be compared with.
         is_alike = len({(each.kind, id(each.leaf)) for each in known}) == 1
         if not is_alike or id(known[0].leaf) not in held_ids(optimizer):
             return
-        if len(known) > 1 and _are_averaged(known):
+        if _are_averaged(known):
             counts = [each.n_numbers for each in known]
             if max(counts) >= _UNEQUAL * min(counts) > 0:
                 self._unequal.append(max(counts) / min(counts))

@@ -103,6 +103,9 @@ class OptimizerSetup:
         step: Returns the global step of training.
         observe: Takes what was found.
         first_step: Called when an optimizer is about to step for the first time.
+
+    Attributes:
+        hears_steps: Whether steps tell more: not those of one that is alone.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class OptimizerSetup:
         self._roots = roots
         self._first_step = first_step
         self._found: dict[int, weakref.ref[Optimizer]] = {}
+        self.hears_steps = True
         self._step = step
         self._observe = observe
         # Optimizers whose groups were not looked at yet.
@@ -136,6 +140,7 @@ class OptimizerSetup:
         """Note an optimizer that holds parameters of the registered modules."""
         self._found[key] = weakref.ref(optimizer)
         self._new.add(key)
+        self.hears_steps = True
 
     def loss_begins(self, graph: Graph) -> None:
         """Note which parameters a loss reaches, as its backward pass begins."""
@@ -167,6 +172,7 @@ class OptimizerSetup:
                 self._first_step(self._optimizers()[key])
         if self._apart and self._stepped[key] >= _ENOUGH:
             self._tell_of_shared()
+        self.hears_steps = len(self._found) > 1 or self._stepped[key] < _ENOUGH
 
     def look(self, *, at_end: bool = False) -> None:
         """Look at the groups of new optimizers, and for those that never step."""

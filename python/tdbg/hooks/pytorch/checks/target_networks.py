@@ -20,14 +20,12 @@ from typing import Any
 import torch
 from torch import compiler, nn
 from torch.compiler import is_dynamo_compiling
-from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import modules_of
-from tdbg.hooks.pytorch.model.process_objects import held_ids
 
 __all__ = ["TargetNetworks", "copies_in", "strangers_in"]
 
@@ -78,7 +76,7 @@ class TargetNetworks:
 
 
 def copies_in(
-    roots: Sequence[nn.Module], every: Iterable[nn.Module | Optimizer]
+    roots: Sequence[nn.Module], modules: Sequence[nn.Module], held: AbstractSet[int]
 ) -> list[tuple[nn.Module, nn.Module]]:
     """Return copies of trained modules in these roots, each with its original.
 
@@ -86,11 +84,11 @@ def copies_in(
 
     Args:
         roots: Modules that are trained.
-        every: All modules and optimizers of the process.
+        modules: All modules of the process.
+        held: The ids of what its optimizers hold.
     """
-    modules, held = _modules_and_held(every)
     classes = {type(each) for root in roots for each in modules_of(root)}
-    if all(_is_held(each, held) for each in modules if type(each) in classes):
+    if _are_held([each for each in modules if type(each) in classes], held):
         return []
     trained = _trained(roots, held)
     # The largest first: the parts of a copy are no copies of their own.
@@ -113,53 +111,42 @@ def copies_in(
 
 
 def strangers_in(
-    roots: Sequence[nn.Module], every: Iterable[nn.Module | Optimizer]
+    roots: Sequence[nn.Module], modules: Sequence[nn.Module], held: AbstractSet[int]
 ) -> list[tuple[nn.Module, nn.Module]]:
     """Return modules like a root that no optimizer has, and that have other weights.
 
-    Each comes with the root.  Call it before the first update.
+    Each comes with the root.  Call it before the first update, as ``copies_in``.
     """
-    modules, held = _modules_and_held(every)
-    classes = {type(each) for each in roots}
+    classes, ours = {type(each) for each in roots}, set(map(id, roots))
+    others = [
+        each for each in modules if type(each) in classes and id(each) not in ours
+    ]
+    if not others:
+        return []
     trained = {_kind(each): each for each in roots if held >= _identities(each)}
     found = [
         (each, trained[_kind(each)])
-        for each in modules
-        if type(each) in classes
-        and _kind(each) in trained
-        and held.isdisjoint(_identities(each))
+        for each in others
+        if _kind(each) in trained and held.isdisjoint(_identities(each))
     ]
     apart = [(each, of) for each, of in found if not _is_copy(each, of)]
     return apart[:_MOST_COPIES]
 
 
-def _modules_and_held(
-    every: Iterable[nn.Module | Optimizer],
-) -> tuple[list[nn.Module], set[int]]:
-    """Return the modules, and the ids of what optimizers hold."""
-    modules, held = list[nn.Module](), set[int]()
-    for each in every:
-        if isinstance(each, nn.Module):
-            modules.append(each)
-        else:
-            held |= held_ids(each)
-    return modules, held
-
-
-def _is_held(module: nn.Module, held: AbstractSet[int]) -> bool:
-    """Return whether optimizers have all parameters that are the module's own."""
-    own = module._parameters.values()
-    return all(each is None or id(each) in held for each in own)
+def _are_held(modules: Iterable[nn.Module], held: AbstractSet[int]) -> bool:
+    """Return whether optimizers have all parameters that are these modules' own."""
+    own = [each for module in modules for each in module._parameters.values()]
+    return {id(each) for each in own if each is not None} <= held
 
 
 def _trained(
-    roots: Iterable[nn.Module], held: set[int]
+    roots: Iterable[nn.Module], held: AbstractSet[int]
 ) -> dict[_Kind, list[nn.Module]]:
     """Return the modules in these roots that optimizers train as a whole."""
     trained: dict[_Kind, list[nn.Module]] = {}
     for root in roots:
         for module in root.modules():
-            if (ours := _identities(module)) and held.issuperset(ours):
+            if (ours := _identities(module)) and held >= ours:
                 trained.setdefault(_kind(module), []).append(module)
     return trained
 

@@ -81,31 +81,26 @@ class Teachers:
 
     def search(
         self,
-        every: Sequence[nn.Module | Optimizer],
-        copies: Iterable[nn.Module] = (),
+        modules: Sequence[nn.Module],
+        held: AbstractSet[int],
+        copies: Iterable[nn.Module],
     ) -> None:
         """Find models that nobody trains and that are in training mode.
 
         Args:
-            every: All modules and optimizers of the process.
+            modules: All modules of the process.
+            held: The ids of what its optimizers hold.
             copies: Copies of the trained modules, which may follow these.
         """
         self._mode.search(self._living_roots())
         if not self._hooks.may_be_added:
             return
-        held = set[int]().union(
-            *(held_ids(each) for each in every if isinstance(each, Optimizer))
-        )
         parts = set[int]()
         copied = {id(part) for each in copies for part in each.modules()}
         models = [
             each
-            for each in every
-            if isinstance(each, nn.Module)
-            and (
-                _is_frozen_and_drops(each)
-                or (id(each) not in copied and _is_left_alone(each, held))
-            )
+            for each in modules
+            if _may_teach(each, held, is_copy=id(each) in copied)
         ]
         for each in sorted(models, key=lambda model: -sum(1 for _ in model.modules())):
             if id(each) in parts or len(self._hooks) >= _MOST_MODELS:
@@ -210,22 +205,32 @@ class _Called(Inert):
 never_compiled(_Called.__call__)
 
 
-def _is_frozen_and_drops(model: nn.Module) -> bool:
-    first = next(model.parameters(), None)
-    if not model.training or first is None or first.requires_grad:
+def _may_teach(model: nn.Module, held: AbstractSet[int], *, is_copy: bool) -> bool:
+    """Return whether nobody trains a model whose answers depend on its mode.
+
+    Either it is frozen and drops units, or no optimizer has it and it is no copy.
+    """
+    first = _first_of(model) if model.training else None
+    is_apart = not is_copy and id(first) not in held
+    if first is None or (first.requires_grad and not is_apart):
         return False
-    return _drops(model) and not any(each.requires_grad for each in model.parameters())
+    every = list(model.parameters())
+    if _drops(model) and not any(each.requires_grad for each in every):
+        return True
+    return is_apart and _depends(model) and held.isdisjoint(map(id, every))
 
 
-def _is_left_alone(model: nn.Module, held: AbstractSet[int]) -> bool:
-    """Return whether no optimizer has a model whose answers depend on its mode."""
-    first = next(model.parameters(), None)
-    if not model.training or first is None or id(first) in held:
-        return False
-    depends = _drops(model) or any(
+def _first_of(model: nn.Module) -> nn.Parameter | None:
+    """Return the first parameter of a model."""
+    every = (each for part in model.modules() for each in part._parameters.values())
+    return next((each for each in every if each is not None), None)
+
+
+def _depends(model: nn.Module) -> bool:
+    """Return whether the mode changes a model's answers, or its statistics."""
+    return _drops(model) or any(
         each.training and has_statistics(each) for each in model.modules()
     )
-    return depends and held.isdisjoint(map(id, model.parameters()))
 
 
 def _drops(model: nn.Module) -> bool:

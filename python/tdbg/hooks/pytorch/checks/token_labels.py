@@ -166,7 +166,8 @@ def faults_of_labels(
     if batches and not _writes_anew(model, gets_labels=batches[0].gets_labels):
         yield from _of_unmasked(texts)
     yield from _of_class(batches)
-    yield from _of_end(texts, _ends_of(model))
+    if texts:
+        yield from _of_end(texts, _ends_of(model))
 
 
 class _Text(NamedTuple):
