@@ -11,6 +11,7 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,17 +70,25 @@ class Load:
     """
 
     def __init__(
-        self, module: nn.Module, state: Mapping[str, Any], n: int, *, is_own: bool
+        self,
+        module: nn.Module,
+        state: Mapping[str, Any],
+        n: int,
+        *,
+        is_own: bool,
+        is_whole: bool,
     ) -> None:
         self.n_before = n
         self.is_own = is_own
         self._module = weakref.ref(module)
-        names = dict(_named(module))
-        self.n_given, self.n_names = len(state), len(names)
-        self.n_matched = len(names.keys() & state.keys())
+        self.n_given = self.n_names = self.n_matched = len(state)
         self.remedy = Remedy()
-        if self.n_matched < _ENOUGH * self.n_names:
-            self.remedy = _remedy_for(names, state)
+        if not is_whole:
+            names = dict(_named(module))
+            self.n_names = len(names)
+            self.n_matched = len(names.keys() & state.keys())
+            if self.n_matched < _ENOUGH * self.n_names:
+                self.remedy = _remedy_for(names, state)
         self._weights = dict(some_weights(module))
 
     @property
@@ -131,16 +140,24 @@ def loads() -> list[Load]:
 
 def is_own(module: nn.Module, state: Any) -> bool:
     """Return whether a state has nothing for a module that is not its own memory."""
-    pairs = [(state[name], own) for name, own in _named(module) if name in state]
-    return bool(pairs) and all(
+    pairs = ((state[name], own) for name, own in _named(module) if name in state)
+    first = next(pairs, None)
+    return first is not None and all(
         isinstance(one, torch.Tensor) and one.data_ptr() == own.data_ptr() != 0
-        for one, own in pairs
+        for one, own in itertools.chain((first,), pairs)
         if own.numel()
     )
 
 
-def remember(module: nn.Module, state: Any, *, is_own: bool) -> None:
-    """Note that a program has loaded a state, and whether it was the module's own."""
+def remember(module: nn.Module, state: Any, *, is_own: bool, is_whole: bool) -> None:
+    """Note that a program has loaded a state.
+
+    Args:
+        module: What it was loaded into.
+        state: What was loaded.
+        is_own: Whether it was the module's own memory.
+        is_whole: Whether all names are known to have matched.
+    """
     if not isinstance(state, Mapping):
         return
     known = next((each for each in _loads if each.module is module), None)
@@ -149,7 +166,7 @@ def remember(module: nn.Module, state: Any, *, is_own: bool) -> None:
         known.n_before = n  # It is loaded again and again.
         return
     _loads[:] = [each for each in loads() if each is not known][-_MOST_MODULES + 1 :]
-    _loads.append(Load(module, state, n, is_own=is_own))
+    _loads.append(Load(module, state, n, is_own=is_own, is_whole=is_whole))
 
 
 def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

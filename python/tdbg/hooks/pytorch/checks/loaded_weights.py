@@ -220,7 +220,9 @@ def _wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
             was_own = is_own(module, state)
         result = original(module, *args, **kwargs)
         with contextlib.suppress(Exception):
-            remember(module, state, is_own=was_own)
+            # Neither missing nor unexpected names.
+            is_whole = isinstance(result, tuple) and not any(result)
+            remember(module, state, is_own=was_own, is_whole=is_whole)
         return result
 
     return load_state_dict
