@@ -170,6 +170,8 @@ class ClippedGradients(StepCheck):
         if self._n_steps >= _MOST_STEPS:
             self.remove()
             return
+        if self._n_steps > _ENOUGH and not self._n_calls:
+            return  # The program does not clip, or has not begun to.
         used = (
             (id(each), each.grad)
             for each in parameters_of(optimizer)

@@ -206,8 +206,8 @@ def _passes_weights(node: Any) -> bool:
 
     Dropout multiplies them by numbers that have no gradient.
     """
-    is_by_constant = name_of(node) == "Mul" and len(operands_of(node)) == 1
-    return name_of(node) in _OF_WEIGHTS or is_by_constant
+    name = name_of(node)
+    return name in _OF_WEIGHTS or (name == "Mul" and len(operands_of(node)) == 1)
 
 
 def _compares(softmax: Any) -> bool:
@@ -250,24 +250,21 @@ def _over_samples(starts: list[_Start]) -> Iterator[_Seen]:
     """Yield operations over the samples of a loss, from the loss downwards."""
     seen, waiting = {start[0] for start in starts}, starts
     for result, axis in waiting:
-        if (fault := _fault_of(result, axis)) is not None:
+        name, fault = name_of(result[0]), None
+        if name in _SOFTMAXES:
+            fault = _fault_of_softmax(result, axis)
+        elif name in _RECURRENT or name == "Stack":
+            fault = _fault_of_recurrence(result, name, axis)
+        if fault is not None:
             yield fault
             continue
         for below, its in _below(result, axis):
             if below not in seen and len(seen) < _MOST_OF_SAMPLES:
                 seen.add(below)
                 waiting.append((below, its))
-                if (fault := _fault_of_norm(result, below, its)) is not None:
+                fault = _fault_of_norm(result, below, its) if name == "Div" else None
+                if fault is not None:
                     yield fault
-
-
-def _fault_of(result: _Result, axis: _Axis) -> _Seen | None:
-    name = name_of(result[0])
-    if name in _SOFTMAXES:
-        return _fault_of_softmax(result, axis)
-    if name in _RECURRENT or name == "Stack":
-        return _fault_of_recurrence(result, name, axis)
-    return None
 
 
 def _fault_of_softmax(result: _Result, axis: _Axis) -> _Seen | None:
@@ -296,7 +293,7 @@ def _fault_of_recurrence(result: _Result, name: str, axis: _Axis) -> _Seen | Non
 
 def _fault_of_norm(above: _Result, below: _Result, axis: _Axis) -> _Seen | None:
     """Return the fault of samples that are divided by a norm over all of them."""
-    if name_of(above[0]) != "Div" or below != above[0].next_functions[0]:
+    if below != above[0].next_functions[0]:
         return None
     shape = _shape(below)
     divisor = above[0].next_functions[1][0]
