@@ -128,6 +128,16 @@ class Rule(ABC):
         """
         return training.lacks(every_need(self.needs))
 
+    def unsought(self, training: TrainingFacts) -> str:
+        """Return why nobody looked for what the rule is about; "": somebody did.
+
+        A rule about what a hook saw finds nothing where the hook does not look, and
+        that says nothing.  Asked if it gave no finding: "tdbg does not look for this in
+        JAX".
+        """
+        del training
+        return ""
+
     def unjudged(self, training: TrainingFacts) -> str:
         """Return what nobody tells of a training that the rule needs; "": nothing.
 

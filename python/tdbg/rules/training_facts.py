@@ -5,7 +5,7 @@ Thread safety: immutable values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ __all__ = [
     "NO_PROFILE",
     "NO_TREES",
     "OF_LAYERS",
+    "ONE_WORKER",
     "TrainingFacts",
 ]
 
@@ -49,6 +50,8 @@ _ABSENT = {
 NO_TREES = "this training has no boosted trees"
 #: Why what is asked of layers, or of their optimizer, is not asked of trees.
 NO_LAYERS = "boosted trees have no layers and no optimizer"
+#: Why what is asked of ranks is not asked.
+ONE_WORKER = "the training has one worker"
 #: Collections that only layers and their optimizers fill.
 OF_LAYERS = frozenset(
     {"weights", "biases", "gradients", "updates", "inputs", "outputs", "model_inputs"}
@@ -71,6 +74,7 @@ class TrainingFacts:
         told: The phases of a step that it tells.
         n_ranks: How many ranks train; those that write nothing count, too.
         observations: What hooks saw once.
+        hook: Whose hook wrote the run, such as "PyTorch"; "" if that is not known.
     """
 
     modes: frozenset[ModeKeys] = frozenset()
@@ -83,6 +87,7 @@ class TrainingFacts:
     told: ToldPhases = ALL_TOLD
     n_ranks: int = 1
     observations: tuple[Observation, ...] = ()
+    hook: str = ""
 
     @classmethod
     def of(
@@ -98,6 +103,7 @@ class TrainingFacts:
         told: ToldPhases = ALL_TOLD,
         n_ranks: int = 1,
         observations: Iterable[Observation] = (),
+        hook: str = "",
     ) -> TrainingFacts:
         """Return the facts of a training.
 
@@ -112,6 +118,7 @@ class TrainingFacts:
             told: The phases of a step that it tells.
             n_ranks: How many ranks train; those that write nothing count, too.
             observations: What hooks saw once.
+            hook: Whose hook wrote the run.
         """
         infos, names = tuple(model_infos), tuple(units)
         kinds = {kind for info in infos for kind in _kinds(info, names)}
@@ -126,6 +133,7 @@ class TrainingFacts:
             told=told,
             n_ranks=max(n_workers, n_ranks),
             observations=tuple(observations),
+            hook=hook,
         )
 
     @property
@@ -137,6 +145,17 @@ class TrainingFacts:
     def is_regression(self) -> bool:
         """Whether each of its losses is known to compare numbers, not classes."""
         return bool(self.kinds & REGRESSIONS) and not self.kinds & CLASSIFICATIONS
+
+    def not_sought(self, hooks: Container[str]) -> str:
+        """Return that none of these hooks wrote the run; "": one did, or may have.
+
+        Example:
+            >>> TrainingFacts(hook="JAX").not_sought({"PyTorch"})
+            'tdbg does not look for this in JAX'
+        """
+        if not self.hook or self.hook in hooks:
+            return ""
+        return f"tdbg does not look for this in {self.hook}"
 
     def dtypes(self) -> set[str]:
         """Return the element types of its parameters."""

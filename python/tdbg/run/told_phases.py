@@ -78,6 +78,11 @@ class ToldPhases:
     framework: str = ""
     unreported: frozenset[Phase] = frozenset()
 
+    @property
+    def hook(self) -> str:
+        """Whose hook wrote the run: "Keras", whatever computes; "": nobody knows."""
+        return self.framework.partition(" on ")[0]
+
     def tells(self, *phases: Phase) -> bool:
         """Return whether the run tells each of some phases."""
         return self.unreported.isdisjoint(phases)

@@ -143,7 +143,7 @@ def _without_problems(diagnosis: Diagnosis) -> tuple[Tone, str]:
     elif blind:
         return "info", f"{_had_too_little(blind)}."
     else:
-        words = "Nothing is wrong"
+        return "info", "No rule applies to this training."
     if notes:
         tone = "info"
         words += f"; {plural(len(notes), 'note')}: {_names(notes)}"

@@ -40,9 +40,11 @@ class ObservedRule(Rule):
 
     Attributes:
         faults: What the rule is about.
+        hooks: The frameworks whose hooks look for any of these.
     """
 
     faults: ClassVar[frozenset[Fault]]
+    hooks: ClassVar[frozenset[str]] = frozenset({"PyTorch"})
 
     @property
     def needs(self) -> tuple[Needs, ...]:
@@ -53,6 +55,10 @@ class ObservedRule(Rule):
     def inapplicable(self, training: TrainingFacts) -> str:
         """Return that trees have no such state, if so."""
         return NO_LAYERS if training.has_trees else ""
+
+    def unsought(self, training: TrainingFacts) -> str:
+        """Return that the framework's hook does not look for this, if so."""
+        return self.inapplicable(training) or training.not_sought(self.hooks)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select losses and learning rates."""

@@ -90,6 +90,8 @@ def facts_of(
     infos, prefix = trial.model_info(), PREFIXES[Role.UNIT_SUMMARY]
     units = (each for each in trial.tensor_names() if each.startswith(prefix))
     is_of_trees = are_trees(collections, infos)
+    configuration = trial.configuration()
+    hook = "imported runs" if "imported" in configuration else told.hook
     return TrainingFacts.of(
         trial.modes(),
         infos,
@@ -99,8 +101,9 @@ def facts_of(
         n_workers=len(trial.workers()),
         n_bins=n_bins,
         told=told,
-        n_ranks=world_size_of(trial.configuration()),
+        n_ranks=world_size_of(configuration),
         observations=trial.observations(),
+        hook=hook,
     )
 
 
@@ -130,7 +133,8 @@ def describe_missing(
         if unnamed is not None:
             return _of_named(rule, unnamed, trial, has_judged=has_judged)
         has_judged &= training.n_bins >= rule.fewest_bins
-        why = "" if has_judged else rule.inapplicable(training)
+        why = rule.unsought(training)
+        why = why or ("" if has_judged else rule.inapplicable(training))
         if why:
             return Silence(f"does not apply: {why}", applies=False)
         needs = every_need(rule.needs)

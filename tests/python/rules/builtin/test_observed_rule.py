@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +12,22 @@ import pytest
 import torch
 
 import tdbg.pytorch
-from tdbg.rules import Description, Severity, check
+from tdbg.rules import Description, Severity, check, default_rules
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.testing import judge
 from tdbg.run.observations import Fault, Observation
 from tdbg.trial import create_trial
 
 FAULT = Fault.BROKEN_INVARIANT
+# The folders in which each framework's faults are found.
+HOOKS = {
+    "PyTorch": ("hooks/pytorch", "profiler", "capture"),
+    "Keras": ("hooks/keras",),
+    "JAX": ("hooks/jax",),
+    "TensorFlow": ("hooks/tensorflow",),
+    "MXNet": ("hooks/mxnet",),
+}
+FAMILY = [type(each) for each in default_rules() if isinstance(each, ObservedRule)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +149,24 @@ def test_odd_members_of_an_observation_are_left_out() -> None:
     assert Observation.from_json(document) == Observation(
         FAULT, 1, ("a",), {"m": 1.0}, {"v": "v"}
     )
+
+
+@functools.cache
+def names_of_faults(folder: str) -> set[str]:
+    """The faults that the sources in a folder of tdbg name."""
+    sources = (Path(tdbg.__file__).parent / folder).rglob("*.py")
+    text = "".join(each.read_text() for each in sources)
+    return {*re.findall(r"\bFault\.([A-Z_]+)", text)}
+
+
+@pytest.mark.parametrize("rule", [each for each in FAMILY if each.faults - {FAULT}])
+def test_a_rule_names_the_hooks_that_look_for_its_faults(
+    rule: type[ObservedRule],
+) -> None:
+    found = {
+        hook
+        for hook, folders in HOOKS.items()
+        for folder in folders
+        if names_of_faults(folder) & {each.name for each in rule.faults}
+    }
+    assert rule.hooks == found

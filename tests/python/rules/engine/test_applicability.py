@@ -11,7 +11,13 @@ from rules_fake import FakeRun
 from tdbg.modes import EVAL, TRAIN
 from tdbg.rules import default_rules, get
 from tdbg.rules.engine.engine import check
-from tdbg.rules.training_facts import NO_LAYERS, NOT_EVALUATED, TrainingFacts
+from tdbg.rules.training_facts import (
+    NO_LAYERS,
+    NO_PROFILE,
+    NOT_EVALUATED,
+    ONE_WORKER,
+    TrainingFacts,
+)
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 from tdbg.view import diagnosis_of_report, verdict_of_rules
 
@@ -68,6 +74,64 @@ def test_a_rule_applies_where_its_question_arises(
     found = get(rule)().inapplicable(training)
     assert why in found
     assert bool(found) == bool(why)
+
+
+def of_hook(hook: str, **known: Any) -> TrainingFacts:
+    return TrainingFacts(modes=frozenset({TRAIN}), hook=hook, **known)
+
+
+PROFILED = {"profile": frozenset({"step"})}
+
+
+@pytest.mark.parametrize(
+    ("rule", "training", "why"),
+    [
+        ("ModelCopies", of_hook("PyTorch"), ""),
+        ("ModelCopies", of_hook("JAX"), "does not look for this in JAX"),
+        ("ModelCopies", of_hook("imported runs"), "in imported runs"),
+        ("ModelCopies", NOTHING_KNOWN, ""),
+        ("RepeatedRandomness", of_hook("JAX"), ""),
+        ("RepeatedRandomness", of_hook("PyTorch"), "in PyTorch"),
+        ("RunningStatistics", of_hook("Keras"), ""),
+        ("GradientsNotCleared", of_hook("PyTorch"), ""),
+        ("GradientsNotCleared", of_hook("TensorFlow"), "in TensorFlow"),
+        ("LoaderMisuse", of_hook("PyTorch", **PROFILED), ""),
+        ("LoaderMisuse", of_hook("PyTorch"), NO_PROFILE),
+        ("ReplicaDivergence", of_hook("PyTorch", n_ranks=2), ""),
+        ("ReplicaDivergence", of_hook("PyTorch"), ONE_WORKER),
+        ("ReplicaDivergence", of_hook("JAX"), ""),
+        ("BrokenInvariant", of_hook("MXNet"), ""),
+        ("LossSpike", of_hook("MXNet"), ""),
+    ],
+)
+def test_a_rule_says_where_nobody_looks_for_what_it_is_about(
+    rule: str, training: TrainingFacts, why: str
+) -> None:
+    found = get(rule)().unsought(training)
+    assert why in found
+    assert bool(found) == bool(why)
+
+
+def test_what_nobody_looked_for_is_not_counted_as_sound() -> None:
+    """Sabotaged: a run of MXNet says that no copy of the model is wrong."""
+    run = FakeRun()
+    run.settings = {"framework": {"name": "mxnet", "version": "1.9.1"}}
+    run.known_facts = [ModelInfo(step=0, modules={"net": "Dense"})]
+    for step in range(20):
+        run.step(step, {"L2Loss_output_0": np.float32(1 / (step + 1))})
+    report = check(run, default_rules(), record=False)
+    diagnosis = diagnosis_of_report(report)
+    assert {"ModelCopies", "StoppedOptimizer"} <= {*diagnosis.inapplicable}
+    assert "BrokenInvariant" in diagnosis.quiet
+
+
+def test_if_no_rule_applies_the_run_is_not_called_sound() -> None:
+    run = FakeRun()
+    for step in range(20):
+        run.step(step, {"MSELoss_output_0": np.float32(1 / (step + 1))})
+    report = check(run, [get("TreeDepth")()], record=False)
+    sentence = verdict_of_rules(diagnosis_of_report(report)).sentence
+    assert sentence == "No rule applies to this training."
 
 
 def test_what_does_not_apply_lacks_no_data() -> None:

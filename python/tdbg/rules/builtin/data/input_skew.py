@@ -35,6 +35,7 @@ class InputSkew(ObservedRule):
             Fault.SCALED_BY_BATCH,
         }
     )
+    hooks = frozenset({"Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return a warning, unless it is a factor that data may have."""

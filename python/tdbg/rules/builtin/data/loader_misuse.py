@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.registry import register
+from tdbg.rules.training_facts import NO_PROFILE, TrainingFacts
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.observations import Fault, Observation
@@ -39,6 +40,11 @@ class LoaderMisuse(ObservedRule):
             Fault.PARTS_OVERLAP,
         }
     )
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that no profiler watched the loaders, if so."""
+        why = ObservedRule.inapplicable(self, training)
+        return why or ("" if "step" in training.profile else NO_PROFILE)
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return an info for epochs that shuffle, and draw the same random numbers."""

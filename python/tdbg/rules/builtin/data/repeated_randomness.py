@@ -22,6 +22,7 @@ class RepeatedRandomness(ObservedRule):
     severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
     faults = frozenset({Fault.RANDOM_NUMBERS_REPEAT})
+    hooks = frozenset({"JAX"})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return a warning where each sample of a batch has its own random numbers.

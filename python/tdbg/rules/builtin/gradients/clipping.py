@@ -40,6 +40,7 @@ class ClippingMisuse(ObservedRule):
             Fault.CLIPPED_UPDATES,
         }
     )
+    hooks = frozenset({"JAX", "PyTorch"})
 
     def describe(self, observation: Observation) -> Description:
         """Say what the call does not do, and where it belongs."""

@@ -24,6 +24,7 @@ from tdbg.rules.window import (
     rows_of_lasting,
 )
 from tdbg.run.findings import Evidence, Severity, Stage
+from tdbg.run.model_info import owner_of
 
 __all__ = ["VanishingGradient"]
 
@@ -56,6 +57,11 @@ IDLE = (
     "this layer is idle for now, as an expert without tokens or the head of another "
     "task, do nothing. Otherwise: "
 )
+UNFED = (
+    "The loss reaches the layer, but all of its inputs are zero, so the weight has no "
+    "effect. If an initial state of zeros is meant, do nothing. Otherwise, check what "
+    "zeroes the inputs: a mask, a factor, or dead ReLUs before the layer."
+)
 LITTLE_EFFECT = (
     "The neighboring layers are fine, so depth is not the reason: the loss hardly "
     "depends on this weight. If it should, check what scales its output down or "
@@ -79,8 +85,8 @@ class VanishingGradient(Rule):
 
     A gradient that is exactly zero is an info while a layer before it gets one: the
     loss reaches that layer on another way, and this one is idle, as an expert without
-    tokens or the head of another task.  If no layer before it gets any, it is a
-    warning.
+    tokens or the head of another task.  So it is while the bias of the layer gets one:
+    the inputs of the layer are all zero.  In all other cases, it is a warning.
 
     If every gradient has been exactly zero since the beginning, there is nothing to
     compare with, and the finding is a warning: the loss depends on no weight.
@@ -129,23 +135,24 @@ class VanishingGradient(Rule):
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select losses, gradients of weights, and those of biases if requested."""
-        if tensor.role == "loss":
-            return True
-        if tensor.role != "gradient":
-            return False
-        return self.biases or not is_bias(tensor.name)
+        """Select losses and gradients."""
+        return tensor.role in {"loss", "gradient"}
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each gradient against both limits."""
         for table in window.tables():
-            is_gradient = np.array([role == "gradient" for role in table.roles])
-            gradients = table.select(np.flatnonzero(is_gradient))
+            is_loss = np.array([role == "loss" for role in table.roles])
+            biases = np.array([is_bias(name) for name in table.names]) & ~is_loss
+            judged = ~is_loss if self.biases else ~is_loss & ~biases
+            gradients = table.select(np.flatnonzero(judged))
             if gradients.names:
-                learned = _have_learned(table.select(np.flatnonzero(~is_gradient)))
-                yield self._judge(gradients, learned, window)
+                learned = _have_learned(table.select(np.flatnonzero(is_loss)))
+                by_bias = _reached(gradients, table.select(np.flatnonzero(biases)))
+                yield self._judge(gradients, learned, by_bias, window)
 
-    def _judge(self, table: Table, learned: Bools, window: Window) -> Evaluation:
+    def _judge(
+        self, table: Table, learned: Bools, by_bias: Bools, window: Window
+    ) -> Evaluation:
         used = table["count"] - table["zero"]
         mean = np.where(used > 0, table["l1"] / np.maximum(used, 1.0), 0.0)
         # Skipped steps and gradients with NaN or Inf, which ExplodingTensor reports,
@@ -167,7 +174,7 @@ class VanishingGradient(Rule):
         is_reverse = np.array(
             [REVERSE.search(name) is not None for name in table.names]
         )
-        reached &= ~is_reverse[:, np.newaxis]
+        reached = (reached | by_bias) & ~is_reverse[:, np.newaxis]
         severities = np.where(
             is_alone | learned[np.newaxis, :], Severity.INFO, Severity.ERROR
         )
@@ -191,6 +198,7 @@ class VanishingGradient(Rule):
                 is_alone=bool(is_alone[i, j]),
                 is_reverse=bool(is_reverse[i]),
                 is_idle=bool(reached[i, j]),
+                is_unfed=bool(by_bias[i, j] and not is_reverse[i]),
             )
 
         return table.judge(severities, describe, known & (lasting | ~small))
@@ -227,7 +235,20 @@ class VanishingGradient(Rule):
         is_alone: bool,
         is_reverse: bool,
         is_idle: bool,
+        is_unfed: bool,
     ) -> Description:
+        if mean == 0 and is_unfed:
+            return Description(
+                message=(
+                    "The gradient of this weight was exactly zero at "
+                    f"{plural(self.patience, 'recorded step')} in a row, while the "
+                    f"bias of its layer has one. {layers}"
+                ),
+                value=mean,
+                threshold=self.threshold,
+                evidence=self._evidence,
+                advice=UNFED,
+            )
         if mean == 0:
             return Description(
                 message=(
@@ -274,6 +295,21 @@ def _have_learned(losses: Table) -> Bools:
         low = (loss >= 0) & (loss < LEARNED * first[:, np.newaxis])
         result = low[judged].any(axis=0) & ~(losses.known & ~low)[judged].any(axis=0)
     return result
+
+
+def _reached(table: Table, biases: Table) -> Bools:
+    """Find where the bias of a gradient's layer has a gradient."""
+    nonzero = biases.known & (biases["l1"] > 0)
+    rows = dict(zip(biases.names, nonzero, strict=True))
+    nowhere = np.zeros(len(table.steps), dtype=bool)
+    return np.array([rows.get(_bias_of(name), nowhere) for name in table.names])
+
+
+def _bias_of(name: str) -> str:
+    """Return what the bias beside a weight is called: weight_hh_l0, bias_hh_l0."""
+    owner = owner_of(name)
+    leaf = name[len(owner) :]
+    return owner + leaf.replace("weight", "bias").replace("kernel", "bias")
 
 
 def _rewarded(window: Window, table: Table) -> Bools:

@@ -52,6 +52,7 @@ class LossTermMisuse(ObservedRule):
             Fault.TERM_HAS_NO_GRADIENT,
         }
     )
+    hooks = frozenset({"Keras", "PyTorch"})
 
     def describe(self, observation: Observation) -> Description:
         """Say what the term does instead, and how it should be."""

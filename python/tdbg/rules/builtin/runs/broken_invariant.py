@@ -39,6 +39,8 @@ class BrokenInvariant(ObservedRule):
         del training
         return ""
 
+    unsought = inapplicable
+
     def severity_of(self, observation: Observation) -> Severity:
         """Return error, or info for a condition that could not be checked."""
         is_unchecked = "error" in observation.words

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from tdbg.rules.builtin.time.time_rule import TimeRule
-from tdbg.rules.training_facts import TrainingFacts
+from tdbg.rules.training_facts import ONE_WORKER, TrainingFacts
 from tdbg.run.told_phases import unrecorded_ranks
 
-__all__ = ["ONE_WORKER", "RankRule"]
-
-#: Why what is asked of ranks is not asked.
-ONE_WORKER = "the training has one worker"
+__all__ = ["RankRule"]
 
 
 class RankRule(TimeRule):

@@ -25,6 +25,7 @@ class NondeterministicEvaluation(ProbedRule):
     severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
     faults = frozenset({Fault.ACTIVE_IN_EVALUATION, Fault.RANDOM_IN_EVALUATION})
+    hooks = frozenset({"Keras", "PyTorch"})
     question = "randomness"
 
     def severity_of(self, observation: Observation) -> Severity:

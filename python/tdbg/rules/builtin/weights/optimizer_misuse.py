@@ -46,6 +46,7 @@ class OptimizerMisuse(ObservedRule):
             Fault.DECAY_GROWS,
         }
     )
+    hooks = frozenset({"JAX", "Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return INFO for what some programs do on purpose, else WARNING.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tdbg.config.quantities import join_names, percent, plural
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.registry import register
+from tdbg.rules.training_facts import ONE_WORKER, TrainingFacts
 from tdbg.rules.window import Description
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.observations import Fault, Observation
@@ -41,8 +42,14 @@ class ReplicaDivergence(ObservedRule):
             Fault.REPLICAS_DEVICES,
         }
     )
+    hooks = frozenset({"JAX", "PyTorch"})
     severities = (Severity.INFO, Severity.WARNING, Severity.ERROR)
     stage = Stage.SETUP
+
+    def inapplicable(self, training: TrainingFacts) -> str:
+        """Return that there is one rank, if so; JAX has several devices in one."""
+        is_alone = training.n_ranks < 2 and training.hook != "JAX"
+        return ONE_WORKER if is_alone else ObservedRule.inapplicable(self, training)
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return ERROR where nothing explains equal replicas that became different."""

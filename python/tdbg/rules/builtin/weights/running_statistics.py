@@ -36,6 +36,7 @@ class RunningStatistics(ObservedRule):
             Fault.EVALUATED_IN_TRAINING,
         }
     )
+    hooks = frozenset({"JAX", "Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return a warning, unless statistics have moved little or no name helps."""

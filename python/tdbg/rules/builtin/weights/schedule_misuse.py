@@ -41,6 +41,7 @@ class ScheduleMisuse(ObservedRule):
             Fault.WATCHES_NOTHING,
         }
     )
+    hooks = frozenset({"Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Warn where counts agree exactly; a training may have stopped early."""

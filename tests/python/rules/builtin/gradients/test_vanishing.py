@@ -138,6 +138,32 @@ def test_of_a_reverse_direction_that_is_all_zero_the_last_place_is_named():
     assert "out[:, -1]" in finding.advice
 
 
+def test_a_weight_whose_inputs_are_zero_is_an_info_as_its_bias_tells():
+    scales = {"0.weight": [0.0] * 3, "0.bias": [1e-2] * 3, "8.weight": [1e-2] * 3}
+    (finding,) = judge(run_with(scales), VanishingGradient())
+    assert finding.severity is Severity.INFO
+    assert "while the bias of its layer has one" in finding.message
+    assert "initial state" in finding.advice
+
+
+def test_a_bias_without_a_gradient_excuses_no_weight():
+    scales = {"0.weight": [0.0] * 3, "0.bias": [0.0] * 3, "8.weight": [1e-2] * 3}
+    (finding,) = judge(run_with(scales), VanishingGradient())
+    assert finding.severity is Severity.WARNING
+
+
+def test_of_a_reverse_direction_the_bias_is_no_excuse():
+    name = "gradient/lstm.weight_hh_l1_reverse"
+    bias = name.replace("weight", "bias")
+    run = FakeRun()
+    for step in range(12):
+        given = {name: [0.0] * 4, bias: [0.1], "gradient/lstm.weight_hh_l0": [0.1] * 4}
+        run.step(step, given)
+    (finding,) = judge(run, VanishingGradient())
+    assert finding.severity is Severity.WARNING
+    assert "out[:, -1]" in finding.advice
+
+
 def test_a_sparse_gradient_is_judged_by_what_is_not_zero():
     run = FakeRun(every=10)
     embedding = np.zeros(1_000_000)
