@@ -94,6 +94,9 @@ class LossyRun:
     def model_info(self) -> list[Any]:
         return []
 
+    def observations(self) -> list[Any]:
+        return []
+
     def collections(self) -> dict[str, Any]:
         return {}
 
