@@ -173,8 +173,9 @@ class Fault(enum.StrEnum):
     NEVER_FED = "never_fed"
     MOMENTUM_OF_ANOTHER_FRAMEWORK = "momentum_of_another_framework"
     FROZEN_STATISTICS_MOVE = "frozen_statistics_move"
-    # The model is evaluated in training mode.
+    # The model is evaluated in training mode, or trained in that of evaluation.
     EVALUATED_IN_TRAINING = "evaluated_in_training"
+    TRAINED_IN_EVALUATION = "trained_in_evaluation"
     # A step returns new running statistics, or a new state of the optimizer, and each
     # call is given the old ones.
     STATISTICS_DROPPED = "statistics_dropped"
@@ -183,6 +184,8 @@ class Fault(enum.StrEnum):
     RANDOM_NUMBERS_REPEAT = "random_numbers_repeat"
     # Flags that say what is trained were set, and the compiled step knows others.
     FREEZING_NOT_COMPILED = "freezing_not_compiled"
+    # A compiled step computes with arrays from outside that the program has replaced.
+    TAKEN_IN_AND_REPLACED = "taken_in_and_replaced"
 
     # Inputs of evaluation: the channels of training in another order; all of them
     # larger by one factor; each batch standardized by its own statistics.

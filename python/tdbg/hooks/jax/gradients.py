@@ -92,10 +92,18 @@ def optax(tx: Any) -> Any:
 
     inner = with_extra_args_support(tx)
 
+    def init(params: Any) -> Any:
+        state = inner.init(params)
+        trace = present_trace()
+        if trace is not None:
+            trace.made_states.append(state)
+        return state
+
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         trace = present_trace()
         if trace is not None:
             trace.facts.add_chain(tx)
+            trace.use_state(state)
         return show_update(inner.update, updates, state, params, **extra)
 
-    return GradientTransformationExtraArgs(inner.init, update)
+    return GradientTransformationExtraArgs(init, update)

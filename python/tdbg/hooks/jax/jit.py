@@ -29,6 +29,8 @@ from tdbg.hooks.compiled.step import CompiledFunction
 from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
 from tdbg.hooks.jax.batches import find_batch
+from tdbg.hooks.jax.closed_over import ClosedOver
+from tdbg.hooks.jax.normalizations import TrainedStatistics
 from tdbg.hooks.jax.primitive import when_done
 from tdbg.hooks.jax.repeated_keys import RepeatedKeys
 from tdbg.hooks.jax.returned import ReturnedTrees
@@ -94,6 +96,8 @@ class JitStep(CompiledFunction[_Tapped]):
         self._shows_all: tuple[StepPlan, int] | None = None
         self._returned = ReturnedTrees(capture.session, reader, capture.evaluations)
         self._keys = RepeatedKeys(capture.session, reader)
+        self._closed_over = ClosedOver(capture.session, function)
+        self._statistics = TrainedStatistics(capture.session, reader)
         # How often nothing has told yet where the batch is.
         self._n_unfound = 0
 
@@ -110,6 +114,8 @@ class JitStep(CompiledFunction[_Tapped]):
         mode = capture.mode() if self._mode is None else self._mode
         context = session.run(session.forward_begins, self._key, mode)
         execution: Execution | None = None
+        if mode is not TRAIN:
+            session.run(capture.flags.evaluation_begins, args, kwargs)
         clock, phase = session.clock, STEP_OF[mode]
         clock.enter(phase)
         try:
@@ -143,15 +149,28 @@ class JitStep(CompiledFunction[_Tapped]):
         outputs: Any,
     ) -> bool:
         """Look at a call that has returned; return whether it was one of the first."""
-        session, evaluations = self._session, self._capture.evaluations
+        session, capture, plain = self._session, self._capture, self.plain
         if mode is not TRAIN:
-            session.run(evaluations.look, self._reader, self.plain, args, kwargs)
+            session.run(capture.evaluations.look, self._reader, plain, args, kwargs)
+            session.run(
+                capture.ignored.look, self._reader, plain, args, kwargs, outputs
+            )
+            session.run(capture.flags.evaluated, args, kwargs)
+            if self._closed_over.is_on:
+                look = functools.partial(self._closed_over.look, trains=False)
+                session.run(look, plain, args, kwargs)
             return False
-        looks = self._returned.is_on or self._keys.is_on
-        if self._returned.is_on:
-            session.run(self._returned.look, self.plain, args, kwargs, outputs)
-        if self._keys.is_on:
-            session.run(self._keys.look, self.plain, args, kwargs)
+        looks = capture.flags.is_on
+        if looks:
+            session.run(capture.flags.trained, args, kwargs)
+        for each in (self._returned, self._statistics):
+            if each.is_on:
+                looks = True
+                session.run(each.look, plain, args, kwargs, outputs)
+        for other in (self._keys, self._closed_over):
+            if other.is_on:
+                looks = True
+                session.run(other.look, plain, args, kwargs)
         return looks
 
     def _find_batch(
@@ -300,6 +319,7 @@ class JitStep(CompiledFunction[_Tapped]):
             ticket = ticket if after is None else after
             with capture.tracing(ticket, (args, kwargs)) as restored:
                 outputs = restored(function(*args, **kwargs))
+                self._returned.makes_state = capture.makes_state()
             return outputs, when_done(ticket)
 
         with contextlib.suppress(TypeError, ValueError):  # Of a builtin, say.

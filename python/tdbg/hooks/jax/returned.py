@@ -34,8 +34,11 @@ __all__ = [
     "Evaluations",
     "Form",
     "ReturnedTrees",
+    "are_initial",
     "find_subtree",
     "form_of",
+    "is_readable",
+    "layers_in",
     "subtree_at",
 ]
 
@@ -121,12 +124,12 @@ class Evaluations:
         statistics = reader.of_step(args, kwargs).statistics
         if statistics is None or form_of(statistics) not in self._unused:
             return
-        if _are_initial(statistics) and _computes_with(
+        if are_initial(statistics) and _computes_with(
             compiled, args, kwargs, statistics
         ):
             self._n_looks = _MOST_EVALUATIONS
             step = max(0, session.latest_step(TRAIN)[0])
-            names = _layers_in(statistics)
+            names = layers_in(statistics)
             numbers = {"layers": float(len(names))}
             session.observe(
                 Observation(Fault.NEVER_FED, step, names[:_MOST_NAMED], numbers)
@@ -144,6 +147,7 @@ class ReturnedTrees:
     Attributes:
         is_on: Whether calls are to be looked at: most programs show in two of them
             that they keep everything.
+        makes_state: Whether the step makes the state that its optimizer uses.
     """
 
     def __init__(
@@ -157,6 +161,8 @@ class ReturnedTrees:
         self._n_calls = 0
         # Whether a state that has counted no step was another than that before.
         self._is_made_anew = False
+        self._n_made = 0
+        self.makes_state = False
         self.is_on = True
 
     def look(
@@ -192,8 +198,24 @@ class ReturnedTrees:
                 continue
             self._follow(fault, known, tree, outputs, has_moved=has_moved)
         has_copies = self._look_at_copies(found.parameters, outputs)
-        follows = bool(self._given) and self._n_calls < _MOST_CALLS
+        follows = bool(self._given) or self._makes_another(has_moved)
+        follows = follows and self._n_calls < _MOST_CALLS
         self.is_on = follows or has_copies
+
+    def _makes_another(self, has_moved: bool) -> bool:
+        """Count a call that made a state of the optimizer; return whether to go on."""
+        if not self.makes_state:
+            return False
+        self._n_made += has_moved
+        if self._n_made == _ENOUGH:
+            numbers, words = {"calls": float(self._n_made)}, {"how": "inside"}
+            step = max(0, self._session.latest_step(TRAIN)[0])
+            self._session.observe(
+                Observation(
+                    Fault.OPTIMIZER_STATE_DROPPED, step, ("optimizer",), numbers, words
+                )
+            )
+        return self._n_made < _ENOUGH
 
     def _look_at_copies(self, parameters: Any, outputs: Any) -> bool:
         """Compare the copies of parameters that devices hold, once.
@@ -283,9 +305,9 @@ class ReturnedTrees:
         numbers = {"calls": float(n_calls)}
         names: tuple[str, ...] = ("optimizer",)
         if fault is Fault.STATISTICS_DROPPED:
-            names = _layers_in(tree)
+            names = layers_in(tree)
             numbers["layers"] = len(names)
-            numbers["initial"] = float(_are_initial(tree))
+            numbers["initial"] = float(are_initial(tree))
         made = fault is Fault.OPTIMIZER_STATE_DROPPED and self._is_made_anew
         words = {"how": "made"} if made else {}
         self._session.observe(
@@ -301,7 +323,7 @@ def _arrays(tree: Any) -> list[Any]:
 def _is_shared(array: Any) -> bool:
     """Return whether several devices of this process hold all of an array."""
     return (
-        _is_readable(array)
+        is_readable(array)
         and isinstance(array, jax.Array)
         and array.is_fully_replicated
         and len(array.addressable_shards) > 1
@@ -335,7 +357,7 @@ def _differ(fault: Fault, given: Any, returned: Any) -> bool:
         for one, other in zip(
             *map(jax.tree_util.tree_leaves, (given, returned)), strict=True
         )
-        if _is_readable(one) and _is_readable(other)
+        if is_readable(one) and is_readable(other)
     ]
     if fault is Fault.OPTIMIZER_STATE_DROPPED:
         counts = [
@@ -352,14 +374,13 @@ def _has_not_begun(state: Any) -> bool:
     counts = [
         np.asarray(each)
         for each in jax.tree_util.tree_leaves(state)
-        if _is_readable(each)
-        and not each.ndim
-        and np.issubdtype(each.dtype, np.integer)
+        if is_readable(each) and not each.ndim and np.issubdtype(each.dtype, np.integer)
     ]
     return bool(counts) and not any(counts)
 
 
-def _is_readable(array: Any) -> bool:
+def is_readable(array: Any) -> bool:
+    """Return whether the values of an array are at hand, and few."""
     if isinstance(array, np.ndarray):
         return array.size <= _MOST_ELEMENTS
     return (
@@ -371,12 +392,12 @@ def _is_readable(array: Any) -> bool:
     )
 
 
-def _are_initial(statistics: Any) -> bool:
+def are_initial(statistics: Any) -> bool:
     """Return whether all means are 0 and all variances 1, as layers make them."""
     n_means = 0
     leaves = jax.tree_util.tree_flatten_with_path(statistics)[0]
     for path, array in leaves[: 2 * _MOST_ARRAYS]:
-        if not _is_readable(array):
+        if not is_readable(array):
             return False
         is_mean = path_name(path).endswith("mean")
         n_means += is_mean
@@ -385,7 +406,8 @@ def _are_initial(statistics: Any) -> bool:
     return n_means > 0
 
 
-def _layers_in(statistics: Any) -> tuple[str, ...]:
+def layers_in(statistics: Any) -> tuple[str, ...]:
+    """Return the paths of the layers that have statistics."""
     leaves = jax.tree_util.tree_flatten_with_path(statistics)[0]
     paths = (path_name(path).rpartition("/")[0] for path, _ in leaves)
     return tuple(dict.fromkeys(path or "model" for path in paths))

@@ -30,9 +30,11 @@ from tdbg.hooks.jax.argument_taps import ArgumentTaps, named_arrays
 from tdbg.hooks.jax.arguments import Arguments
 from tdbg.hooks.jax.facts import ModelFacts
 from tdbg.hooks.jax.interception import Interception
+from tdbg.hooks.jax.mode_flags import ModeFlags
+from tdbg.hooks.jax.normalizations import IgnoredStatistics
 from tdbg.hooks.jax.returned import Evaluations
 from tdbg.hooks.jax.sites import SitePlan, Sites
-from tdbg.hooks.jax.tracing import CaptureTrace
+from tdbg.hooks.jax.tracing import CaptureTrace, present_trace
 from tdbg.hooks.jax.waits import Waits
 from tdbg.modes import ModeKeys
 
@@ -110,6 +112,8 @@ class StepCapture:
         interception: Of modules and functions, while a variant with taps is traced.
         waits: Measures where the program waits for steps; None: nothing does.
         evaluations: Look at what evaluations are given.
+        ignored: Sees what evaluations are given, and do not use.
+        flags: Sees modules that are in the wrong mode.
     """
 
     def __init__(
@@ -128,6 +132,8 @@ class StepCapture:
         self.interception = Interception()
         self.waits: Waits | None = None
         self.evaluations = Evaluations(session)
+        self.ignored = IgnoredStatistics(session)
+        self.flags = ModeFlags(session)
         self._sites = sites
         self._entries: dict[tuple[Role, str], TensorEntry] = {}
         self._ids: dict[tuple[TensorEntry, Any, tuple[int, ...]], int] = {}
@@ -328,6 +334,15 @@ class StepCapture:
             replace_tap_plan(execution.ticket, plan.core)
             for name in trace.refused:
                 self.session.refuse(execution.context, name, "no tap can show it")
+
+    @staticmethod
+    def makes_state() -> bool:
+        """Return whether the step under trace makes the state that its optimizer uses.
+
+        An optimizer that makes several steps in one, or is not the only one, may.
+        """
+        trace = present_trace()
+        return trace is not None and trace.used_states == [True]
 
     def expect(self, execution: Execution, done: jax.Array) -> None:
         """Write what the taps of a step show when its program has ended."""

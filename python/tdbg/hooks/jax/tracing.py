@@ -56,6 +56,8 @@ class CaptureTrace:
         latest_module: Path of the module that returned last, for the names of
             functions; empty: none has.
         refused: Names of values that no tap can show.
+        made_states: States of optimizers that were made in it.
+        used_states: Whether each call of an optimizer was given one of these.
     """
 
     def __init__(self, sites: Sites, ticket: Any, facts: ModelFacts) -> None:
@@ -64,6 +66,18 @@ class CaptureTrace:
         self._ticket = ticket
         self.latest_module = ""
         self.refused: list[str] = []
+        self.made_states: list[Any] = []
+        self.used_states: list[bool] = []
+
+    def use_state(self, state: Any) -> None:
+        """Note that an optimizer is given a state."""
+        made = {
+            id(leaf)
+            for each in self.made_states
+            for leaf in jax.tree_util.tree_leaves(each)
+        }
+        given = jax.tree_util.tree_leaves(state)
+        self.used_states.append(bool(given) and all(id(each) in made for each in given))
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:

@@ -29,7 +29,8 @@ class OptimizerMisuse(ObservedRule):
     - an optimizer that never steps;
     - an optimizer that begins anew at each step, or is made anew again and again;
     - weight decay that makes weights grow;
-    - layers that are frozen, or trained, other than their flags say.
+    - layers that are frozen, or trained, other than their flags say;
+    - a compiled step that computes with arrays that the program has replaced.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
@@ -44,6 +45,7 @@ class OptimizerMisuse(ObservedRule):
             Fault.OPTIMIZER_MADE_ANEW,
             Fault.FREEZING_NOT_COMPILED,
             Fault.DECAY_GROWS,
+            Fault.TAKEN_IN_AND_REPLACED,
         }
     )
     hooks = frozenset({"JAX", "Keras", "PyTorch"})
@@ -142,13 +144,18 @@ def _never_steps(seen: Observation) -> Description:
 
 def _begins_anew(seen: Observation) -> Description:
     calls = int(seen.numbers.get("calls", 0))
-    is_made = seen.words.get("how") == "made"
-    again = "one that had counted no step" if is_made else "the first one again"
+    how = seen.words.get("how")
+    again = "one that had counted no step" if how == "made" else "the first one again"
+    what = (
+        f"each of {plural(calls, 'call')} made its state inside of the training step, "
+        "by init"
+        if how == "inside"
+        else f"in each of {plural(calls, 'call')}, the training step returned a new "
+        f"state of the optimizer, and the next call got {again}"
+    )
     return Description(
         message=(
-            f"The optimizer begins anew at each step: in each of "
-            f"{plural(calls, 'call')}, the training step returned a new state of the "
-            f"optimizer, and the next call got {again}. Its averages of "
+            f"The optimizer begins anew at each step: {what}. Its averages of "
             "gradients and its count of steps never grow, so momentum, bias "
             "correction and learning rate schedules do nothing."
         ),
@@ -224,6 +231,25 @@ def _grows(seen: Observation) -> Description:
     )
 
 
+def _taken_in(seen: Observation) -> Description:
+    calls, name = int(seen.numbers.get("calls", 0)), seen.names[0]
+    return Description(
+        message=(
+            f"The compiled step computes with old values of {name}: jax.jit took them "
+            "in when it compiled the step. The program has replaced them since, and "
+            f"{plural(calls, 'call')} still used the first ones."
+        ),
+        value=float(calls),
+        threshold=0.0,
+        advice=(
+            f"Give {name} to the step as an argument, and return what it changes: "
+            "params, opt_state = step(params, opt_state, batch). jax.jit reads "
+            "variables from outside of the function, and attributes of self, only "
+            "once."
+        ),
+    )
+
+
 _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.DECAYED_NORMALIZATION: _decayed,
     Fault.GRADIENTS_OF_ANOTHER_LOSS: _filled,
@@ -233,4 +259,5 @@ _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.OPTIMIZER_MADE_ANEW: _made_anew,
     Fault.FREEZING_NOT_COMPILED: _not_compiled,
     Fault.DECAY_GROWS: _grows,
+    Fault.TAKEN_IN_AND_REPLACED: _taken_in,
 }

@@ -34,6 +34,7 @@ class RunningStatistics(ObservedRule):
             Fault.FROZEN_STATISTICS_MOVE,
             Fault.STATISTICS_DROPPED,
             Fault.EVALUATED_IN_TRAINING,
+            Fault.TRAINED_IN_EVALUATION,
         }
     )
     hooks = frozenset({"JAX", "Keras", "PyTorch"})
@@ -57,6 +58,7 @@ class RunningStatistics(ObservedRule):
             Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK: _of_momentum,
             Fault.STATISTICS_DROPPED: _of_dropped,
             Fault.EVALUATED_IN_TRAINING: _of_mode,
+            Fault.TRAINED_IN_EVALUATION: _of_training,
         }.get(observation.fault, _of_frozen)
         return describe(observation)
 
@@ -66,6 +68,8 @@ def _of_unfed(observation: Observation) -> Description:
     is_off = momentum == 0
 
     how = observation.words.get("how")
+    if how == "used":
+        return _of_inference(observation)
     if how in {"adapt", "running"}:
         return _of_unfed_in_keras(observation, is_adapted=how == "adapt")
     is_off = is_off or how == "momentum"
@@ -122,7 +126,78 @@ def _of_unfed_in_keras(observation: Observation, *, is_adapted: bool) -> Descrip
     return Description(message=message, value=0.0, threshold=1.0, advice=advice)
 
 
+def _of_inference(observation: Observation) -> Description:
+    return Description(
+        message=(
+            f"{_named(observation)} normalizes nothing: the training step uses its "
+            "running statistics instead of those of the batch, and they are the mean 0 "
+            "and the variance 1 that it was made with, because nothing feeds them."
+        ),
+        value=0.0,
+        threshold=1.0,
+        advice=lambda words: (
+            "Call the model in training mode in your training step "
+            "(use_running_average=False). " + words.feeding_statistics
+        ),
+    )
+
+
+def _of_training(observation: Observation) -> Description:
+    kinds = observation.words.get("layers", "")
+    return Description(
+        message=(
+            "The model is trained in evaluation mode: since model.eval(), "
+            f"{_named(observation)} ({kinds}) {_verb(observation, 'work')} as in "
+            "evaluation, although the optimizer trains the parameters there. Dropout "
+            "drops nothing, and running statistics stand still."
+        ),
+        value=float(observation.numbers.get("layers", 1)),
+        threshold=0.0,
+        advice=(
+            "Call model.train() before the training loop, and again after each "
+            "evaluation."
+        ),
+    )
+
+
+def _of_batch(observation: Observation) -> Description:
+    return Description(
+        message=(
+            "The model is evaluated in training mode: the evaluation is given the "
+            f"running statistics of {_named(observation)}, and normalizes by those of "
+            "its own batch. So an answer depends on the samples beside it."
+        ),
+        value=float(observation.numbers.get("layers", 1)),
+        threshold=0.0,
+        advice=(
+            "Call the model with use_running_average=True in evaluation "
+            "(train=False). If you adapt to each batch on purpose, ignore this."
+        ),
+    )
+
+
+def _of_flags(observation: Observation) -> Description:
+    kinds = observation.words.get("layers", "")
+    return Description(
+        message=(
+            f"The model is evaluated in training mode: in evaluation, "
+            f"{_named(observation)} ({kinds}) {_verb(observation, 'draw')} random "
+            f"numbers or {_verb(observation, 'move')} running statistics, as in "
+            "training."
+        ),
+        value=float(observation.numbers.get("layers", 1)),
+        threshold=0.0,
+        advice=(
+            "Call model.eval() before each evaluation, and model.train() after it. If "
+            "you mean it (Monte Carlo dropout), ignore this."
+        ),
+    )
+
+
 def _of_mode(observation: Observation) -> Description:
+    how = observation.words.get("how")
+    if how in {"batch", "flags"}:
+        return _of_batch(observation) if how == "batch" else _of_flags(observation)
     name = next(iter(observation.names), "the model")
     layers = observation.words.get("layers", "")
     blocks = round(observation.numbers.get("blocks", 0))
@@ -221,6 +296,11 @@ def _named(observation: Observation) -> str:
     n = round(observation.numbers.get("layers", 1))
     first = next(iter(observation.names), "a normalization")
     return first if n < 2 else f"{first} and {plural(n - 1, 'other layer')}"
+
+
+def _verb(observation: Observation, verb: str) -> str:
+    is_one = observation.numbers.get("layers", 1) < 2
+    return f"{verb}s" if is_one else verb
 
 
 def _layers(observation: Observation) -> str:
