@@ -241,5 +241,5 @@ def _differ(one: Any, other: Any) -> bool:
     if any(isinstance(each, jax.Array) and each.is_deleted() for each in both):
         return False
     if one.shape != other.shape or one.size > _MOST_ELEMENTS:
-        return one.shape == other.shape
+        return bool(one.shape == other.shape)
     return not np.array_equal(np.asarray(one), np.asarray(other))

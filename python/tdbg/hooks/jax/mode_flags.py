@@ -115,11 +115,9 @@ class ModeFlags:
         if not quick or Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK in self._told:
             return False
         jumps = [
-            distance(
-                (before[path].state, before[path].variance), (each.state, each.variance)
-            )
+            distance(_statistics_of(before[path]), _statistics_of(each))
             for path, each in quick.items()
-            if path in before and each.variance is not None
+            if path in before
         ]
         if any(jumps):
             self._jumps.append(max(jumps))
@@ -254,6 +252,11 @@ def _array(value: Any) -> Array | None:
     if array.is_deleted() or not array.is_fully_addressable:
         return None
     return np.asarray(array)
+
+
+def _statistics_of(layer: _Layer) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    variance = np.ones_like(layer.state) if layer.variance is None else layer.variance
+    return layer.state.astype(np.float64), variance.astype(np.float64)
 
 
 def _is_equal(one: Array, other: Array) -> bool:
