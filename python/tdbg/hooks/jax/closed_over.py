@@ -15,7 +15,7 @@ import contextlib
 import dis
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
@@ -165,38 +165,46 @@ def _variables_of(
     function: Any, args: tuple[Any, ...], depth: int, seen: set[int]
 ) -> Iterator[_Variable]:
     """Yield variables from outside that a function reads, and those that it calls."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    with contextlib.suppress(ValueError):  # It goes round in circles.
-        function = inspect.unwrap(function)
+    function = _inner_of(function)
     owners = [getattr(function, "__self__", None)] if depth == 0 else []
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
     if code is None or id(code) in seen or depth > _MOST_DEPTH:
         return
     seen.add(id(code))
-    globals_, attributes = _names_in(code)
-    found = [
-        _Variable(name, functools.partial(_content_of, cell))
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
-    ]
+    loads, attributes = _names_in(code)
     names = function.__globals__
-    found += [
-        _Variable(name, functools.partial(names.get, name))
-        for name in globals_
-        if name in names
-    ]
-    for each in found:
-        value = each.read()
-        value = getattr(value, "__wrapped__", value)
+    for each in _read_by(function, loads):
+        value = getattr(each.read(), "__wrapped__", each.read())
         if not isinstance(value, FunctionType):
             yield each
         elif value.__globals__ is names:
             yield from _variables_of(value, (), depth + 1, seen)
-    owners += [each for each in args if _is_object(each)]
-    for owner in owners:
+    for owner in (*owners, *filter(_is_object, args)):
         for name in attributes & vars(owner).keys() if owner is not None else ():
             yield _Variable(f"self.{name}", functools.partial(_attribute, owner, name))
+
+
+def _inner_of(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    with contextlib.suppress(ValueError):  # It goes round in circles.
+        function = inspect.unwrap(function)
+    return function
+
+
+def _read_by(function: FunctionType, loads: Sequence[str]) -> list[_Variable]:
+    """Return the variables of a closure, and global ones."""
+    names, cells = function.__globals__, function.__closure__ or ()
+    found = [
+        _Variable(name, functools.partial(_content_of, cell))
+        for name, cell in zip(function.__code__.co_freevars, cells, strict=True)
+    ]
+    return found + [
+        _Variable(name, functools.partial(names.get, name))
+        for name in loads
+        if name in names
+    ]
 
 
 def _names_in(code: CodeType) -> tuple[list[str], set[str]]:

@@ -242,28 +242,14 @@ class IgnoredStatistics:
             return
         self._n_looks += 1
         found = reader.of_step(args, kwargs)
-        given = [found.statistics, found.parameters]
-        if any(each is None for each in given):
+        if found.statistics is None or found.parameters is None:
             return
-        program = _program_of(compiled, args, kwargs)
-        if program is None:
-            return
-        places = [_places_of(each, (args, kwargs)) for each in given]
-        if not all(places) or len(program.invars) != _count((args, kwargs)):
-            return
-        if len(program.outvars) != _count(outputs):
-            return
-        # Updated statistics are no answer of the model.
-        returned = _subtree_like(found.statistics, outputs)
-        own = set(_places_of(returned, outputs) or ()) if returned is not None else ()
-        inputs = set(program.invars)
-        flags = [
-            i not in own and not isinstance(each, Literal) and each not in inputs
-            for i, each in enumerate(program.outvars)
-        ]
-        used = partial_eval.dce_jaxpr(program, flags)[1]
+        used = _used_by_answers(compiled, args, kwargs, outputs, found.statistics)
         of_statistics, of_parameters = (
-            any(used[i] for i in each or ()) for each in places
+            any(used[i] for i in _places_of(each, (args, kwargs)) or ())
+            if used
+            else False
+            for each in (found.statistics, found.parameters)
         )
         if of_parameters and not of_statistics:
             self._n_looks = _MOST_EVALUATIONS
@@ -277,6 +263,34 @@ class IgnoredStatistics:
                     {"how": "batch"},
                 )
             )
+
+
+def _used_by_answers(
+    compiled: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    outputs: Any,
+    statistics: Any,
+) -> list[bool]:
+    """Return which arguments the answers of a model are computed with; none: unknown.
+
+    Statistics that it returns are no answer, and neither is what it hands on.
+    """
+    program = _program_of(compiled, args, kwargs)
+    if program is None or len(program.invars) != _count((args, kwargs)):
+        return []
+    if len(program.outvars) != _count(outputs):
+        return []
+    if _places_of(statistics, (args, kwargs)) is None:
+        return []
+    returned = _subtree_like(statistics, outputs)
+    own = set(_places_of(returned, outputs) or ())
+    inputs = set(program.invars)
+    flags = [
+        i not in own and not isinstance(each, Literal) and each not in inputs
+        for i, each in enumerate(program.outvars)
+    ]
+    return list(partial_eval.dce_jaxpr(program, flags)[1])
 
 
 def momentum_of(program: Any, output: Any, given: Any) -> float | None:
