@@ -173,8 +173,12 @@ class Fault(enum.StrEnum):
     NEVER_FED = "never_fed"
     MOMENTUM_OF_ANOTHER_FRAMEWORK = "momentum_of_another_framework"
     FROZEN_STATISTICS_MOVE = "frozen_statistics_move"
-    # The model is evaluated in training mode, or trained in that of evaluation.
+    # The model is evaluated in training mode: as it is called, by the statistics of its
+    # batch instead of those that it is given, or by its flags.  Or it is trained in
+    # the mode of evaluation.
     EVALUATED_IN_TRAINING = "evaluated_in_training"
+    EVALUATED_BY_BATCH = "evaluated_by_batch"
+    EVALUATED_AS_FLAGGED = "evaluated_as_flagged"
     TRAINED_IN_EVALUATION = "trained_in_evaluation"
     # A step returns new running statistics, or a new state of the optimizer, and each
     # call is given the old ones.

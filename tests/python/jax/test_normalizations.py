@@ -193,7 +193,7 @@ def train_nnx(
     ("options", "message"),
     [
         ({"momentum": 0.1}, "in norm, momentum is 0.1, the weight of the past"),
-        ({"calls_train": False}, "The model is trained in evaluation mode: since"),
+        ({"calls_train": False}, "The model is trained in evaluation mode: by"),
         ({"calls_eval": False}, "The model is evaluated in training mode: in"),
     ],
 )

@@ -135,7 +135,7 @@ class ModeFlags:
     ) -> None:
         """Remember the modules before an evaluation."""
         self._before = {}
-        is_told = Fault.EVALUATED_IN_TRAINING in self._told
+        is_told = Fault.EVALUATED_AS_FLAGGED in self._told
         if not is_told and self._n_evaluations < _MOST_EVALUATIONS:
             self._before = _layers_in(args, kwargs)
 
@@ -157,7 +157,7 @@ class ModeFlags:
             and not _is_equal(each.state, after[path].state)
         }
         if active:
-            self._observe(Fault.EVALUATED_IN_TRAINING, active)
+            self._observe(Fault.EVALUATED_AS_FLAGGED, active)
 
     def _observe(
         self,
@@ -172,8 +172,8 @@ class ModeFlags:
                 fault,
                 max(0, self._session.latest_step(TRAIN)[0]),
                 tuple(layers)[:_MOST_NAMED],
-                {"layers": float(len(layers)), "named": 1.0, **(numbers or {})},
-                {"how": "flags", "layers": ", ".join(kinds)},
+                {"layers": float(len(layers)), **(numbers or {})},
+                {"layers": ", ".join(kinds)},
             )
         )
 

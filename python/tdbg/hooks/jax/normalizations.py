@@ -256,11 +256,10 @@ class IgnoredStatistics:
             names = layers_in(found.statistics)
             self._session.observe(
                 Observation(
-                    Fault.EVALUATED_IN_TRAINING,
+                    Fault.EVALUATED_BY_BATCH,
                     max(0, self._session.latest_step(TRAIN)[0]),
                     names[:_MOST_NAMED],
-                    {"layers": float(len(names)), "named": 1.0},
-                    {"how": "batch"},
+                    {"layers": float(len(names))},
                 )
             )
 

@@ -34,6 +34,8 @@ class RunningStatistics(ObservedRule):
             Fault.FROZEN_STATISTICS_MOVE,
             Fault.STATISTICS_DROPPED,
             Fault.EVALUATED_IN_TRAINING,
+            Fault.EVALUATED_BY_BATCH,
+            Fault.EVALUATED_AS_FLAGGED,
             Fault.TRAINED_IN_EVALUATION,
         }
     )
@@ -58,6 +60,8 @@ class RunningStatistics(ObservedRule):
             Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK: _of_momentum,
             Fault.STATISTICS_DROPPED: _of_dropped,
             Fault.EVALUATED_IN_TRAINING: _of_mode,
+            Fault.EVALUATED_BY_BATCH: _of_batch,
+            Fault.EVALUATED_AS_FLAGGED: _of_flags,
             Fault.TRAINED_IN_EVALUATION: _of_training,
         }.get(observation.fault, _of_frozen)
         return describe(observation)
@@ -146,7 +150,7 @@ def _of_training(observation: Observation) -> Description:
     kinds = observation.words.get("layers", "")
     return Description(
         message=(
-            "The model is trained in evaluation mode: since model.eval(), "
+            "The model is trained in evaluation mode: by its flags, "
             f"{_named(observation)} ({kinds}) {_verb(observation, 'work')} as in "
             "evaluation, although the optimizer trains the parameters there. Dropout "
             "drops nothing, and running statistics stand still."
@@ -154,8 +158,8 @@ def _of_training(observation: Observation) -> Description:
         value=float(observation.numbers.get("layers", 1)),
         threshold=0.0,
         advice=(
-            "Call model.train() before the training loop, and again after each "
-            "evaluation."
+            "Set the model to training mode (nnx.Module.train) before the training "
+            "loop, and again after each evaluation."
         ),
     )
 
@@ -188,16 +192,14 @@ def _of_flags(observation: Observation) -> Description:
         value=float(observation.numbers.get("layers", 1)),
         threshold=0.0,
         advice=(
-            "Call model.eval() before each evaluation, and model.train() after it. If "
-            "you mean it (Monte Carlo dropout), ignore this."
+            "Set the model to evaluation mode (nnx.Module.eval) before each "
+            "evaluation, and back (nnx.Module.train) after it. If you mean it (Monte "
+            "Carlo dropout), ignore this."
         ),
     )
 
 
 def _of_mode(observation: Observation) -> Description:
-    how = observation.words.get("how")
-    if how in {"batch", "flags"}:
-        return _of_batch(observation) if how == "batch" else _of_flags(observation)
     name = next(iter(observation.names), "the model")
     layers = observation.words.get("layers", "")
     blocks = round(observation.numbers.get("blocks", 0))
