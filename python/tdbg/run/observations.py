@@ -38,6 +38,14 @@ class Fault(enum.StrEnum):
     OPTIMIZER_MADE_ANEW = "optimizer_made_anew"
     # An optimizer whose parameters have gradients does not step, while others do.
     OPTIMIZER_NEVER_STEPS = "optimizer_never_steps"
+    # Gradients are cleared before the optimizer uses them; are used twice, or while a
+    # scaler's factor is in them; or the optimizer has those of a copy of the model.
+    CLEARED_BEFORE_STEP = "cleared_before_step"
+    STEPPED_TWICE = "stepped_twice"
+    STEPPED_SCALED = "stepped_scaled"
+    OPTIMIZER_OF_COPY = "optimizer_of_copy"
+    # Weight decay on biases and normalizations, and not on weights.
+    DECAY_UPSIDE_DOWN = "decay_upside_down"
     # A condition that the author of the training gave does not hold.
     BROKEN_INVARIANT = "broken_invariant"
     # Gradients are clipped without effect: no parameters are given, they have no
@@ -93,9 +101,13 @@ class Fault(enum.StrEnum):
     TIE_COPIED = "tie_copied"
     MEMORY_SHARED = "memory_shared"
     NETWORKS_ARE_ONE = "networks_are_one"
-    # Micro-batches count alike, whatever their size, or add up without division.
+    # Networks that began as copies of each other, and are still equal after some steps.
+    NETWORKS_STAY_EQUAL = "networks_stay_equal"
+    # Micro-batches count alike, whatever their size, add up without division, or are
+    # divided and cleared, so that the last one counts alone.
     MEAN_OF_MEANS = "mean_of_means"
     MICRO_BATCHES_ADD_UP = "micro_batches_add_up"
+    MICRO_BATCHES_CLEARED = "micro_batches_cleared"
     # Schedules of the learning rate: one steps more often than the optimizer, and is
     # over early; its length is in epochs, in micro-batches, or for all ranks, while it
     # steps with the optimizer.
@@ -110,6 +122,17 @@ class Fault(enum.StrEnum):
     # it sets the rate, and another one that steps, too, overwrites that.
     SCHEDULE_OF_ANOTHER = "schedule_of_another"
     SCHEDULE_OVERWRITTEN = "schedule_overwritten"
+    # Its steps, or those at which the rate falls, are in batches while it steps once an
+    # epoch, or the reverse; nobody steps it; the program makes it again and again.
+    SCHEDULE_IN_BATCHES = "schedule_in_batches"
+    DECAYS_IN_EPOCHS = "decays_in_epochs"
+    SCHEDULE_NEVER_STEPS = "schedule_never_steps"
+    SCHEDULE_MADE_ANEW = "schedule_made_anew"
+    # It is given a metric at each step, while it waits for a few epochs.
+    PLATEAU_AT_EACH_STEP = "plateau_at_each_step"
+    # Rates that are set where nobody reads them, and that are taken for factors.
+    RATE_SET_ELSEWHERE = "rate_set_elsewhere"
+    FACTOR_IS_RATE = "factor_is_rate"
     # It waits for a metric to fall that rises as the model gets better, or the reverse.
     PLATEAU_WRONG_WAY = "plateau_wrong_way"
     # A callback does so, to stop the training, to keep the best model or to lower the
@@ -208,6 +231,8 @@ class Fault(enum.StrEnum):
     # An average of several models that evaluates with the statistics of the last one.
     AVERAGE_NEVER_FED = "average_never_fed"
     TARGET_NEVER_MOVES = "target_never_moves"
+    # A copy that moves, and parts of which never do.
+    COPY_PARTLY_STALE = "copy_partly_stale"
     # Copies that are the model: a name for the best one, an average or a target that
     # has the model's weights at each step; an average whose weights the model keeps
     # after an evaluation; and one that has nothing in common with the model.

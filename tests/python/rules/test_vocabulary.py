@@ -38,18 +38,22 @@ ONLY_PYTORCH = {
         "ClippingMisuse _nothing _between _scaled",
         "CLIPPED_NOTHING",
     ),
+    "gradients/accumulation.py": ("_last_alone", "MICRO_BATCHES_CLEARED"),
     "gradients/not_cleared.py": ("GradientsNotCleared", "keeps_gradients"),
     "weights/dropout_in_evaluation.py": ("DropoutInEvaluation", "dropping"),
     "weights/eval_mode.py": ("TrainedInEvalMode", "evaluating"),
     "weights/model_copies.py": (
         (
             "_of_reference _of_statistics _of_average _of_mean _of_target _of_best "
-            "_of_no_average _of_no_target _of_swap _of_another"
+            "_of_no_average _of_no_target _of_swap _of_another _of_parts"
         ),
         "STATISTICS_LEFT_BEHIND",
     ),
     "weights/optimizer_misuse.py": (
-        "_decayed _shared _filled _never_steps _made_anew",
+        (
+            "_decayed _shared _filled _never_steps _made_anew _cleared _twice _scaled "
+            "_of_copy _upside_down"
+        ),
         "GRADIENTS_OF_ANOTHER_LOSS",
     ),
     "weights/resumption_misuse.py": (
@@ -60,7 +64,9 @@ ONLY_PYTORCH = {
     "weights/schedule_misuse.py": (
         (
             "_too_often _in_epochs _in_micro_batches _for_all_ranks "
-            "_warm_up_too_long _warm_up_not_over _wrong_way _of_another _overwritten"
+            "_warm_up_too_long _warm_up_not_over _wrong_way _of_another _overwritten "
+            "_in_batches _decays_in_epochs _never_steps _made_anew _plateau_each "
+            "_set_elsewhere _factor_is_rate"
         ),
         "SCHEDULE_TOO_OFTEN",
     ),

@@ -268,6 +268,8 @@ class OptimizerWatch:
         groups = getattr(optimizer, "param_groups", ())
         sizes = [len(group["params"]) for group in groups]
         if self._foreign.get(optimizer) == sizes:
+            if not self._first_updates.is_over:
+                self._first_updates.stranger_steps(optimizer)
             return
         if self._holds_ours(optimizer):
             self.add(optimizer)

@@ -13,7 +13,7 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 from __future__ import annotations
 
 import contextlib
-import re
+import itertools
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
@@ -27,19 +27,23 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim.swa_utils import AveragedModel
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.average_swaps import AVERAGE
 from tdbg.hooks.pytorch.checks.kept_references import KeptReferences
 from tdbg.hooks.pytorch.checks.loaded_states import are_strangers, some_weights
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statistics_of
-from tdbg.hooks.pytorch.checks.target_networks import copies_in, strangers_in
+from tdbg.hooks.pytorch.checks.target_networks import (
+    copies_in,
+    is_called_an_average,
+    is_follower,
+    strangers_in,
+)
+from tdbg.hooks.pytorch.checks.training_mode import kinds_in
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.call_context import is_traced
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import class_name
-from tdbg.hooks.pytorch.model.variables import locals_of, namespaces
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -64,10 +68,8 @@ _TO_MOVE = 50
 _LEAST_AVERAGED = 2
 # Share of the steps at which it must have been looked at.
 _LATE = 0.8
-# What they call the class of an average of weights.
-_AVERAGE_CLASS = re.compile(r"EMA|Ema|SWA|Averag|Shadow")
-# Frames from the call of a copy outwards in which its names are looked for.
-_MOST_FRAMES = 30
+# Blocks of calls in training mode that are evaluations, and steps between them.
+_ENOUGH_BLOCKS, _APART = 3, 5
 
 
 class _Copy:
@@ -83,6 +85,9 @@ class _Copy:
         looked: The number of steps at the last look.
         at_evaluations: Whether it was the model itself, as evaluations called it.
         at_steps: The same, as steps of training called it.
+        is_follower: Whether its name in a model says that it follows another part.
+        blocks: The steps before blocks of calls in training mode, without gradients.
+        is_evaluated: Whether it was called in evaluation mode.
     """
 
     def __init__(
@@ -95,6 +100,9 @@ class _Copy:
         self._is_average, self._asked = False, -1
         self._module, self._original = weakref.ref(module), weakref.ref(original)
         self._first = _weights_of(module)
+        self._parts = [sample_of(each) for each in _some(module)]
+        self.is_follower = self.is_evaluated = False
+        self.blocks: list[int] = []
         self._written = _times_written(module)
         self._layers = [
             (weakref.ref(one), weakref.ref(other), statistics_of(one))
@@ -150,13 +158,18 @@ class _Copy:
         ours, theirs = (dict(some_weights(each)) for each in (module, original))
         return are_strangers([(ours[key], theirs[key]) for key in ours])
 
+    @property
+    def is_average(self) -> bool:
+        """Whether the program was seen to call it an average."""
+        return self._is_average
+
     def is_average_by(
         self, module: nn.Module, frame: FrameType | None, n_steps: int
     ) -> bool:
         """Return whether the program calls it an average, in this or an outer frame."""
         if not self._is_average and n_steps != self._asked:
             self._asked = n_steps
-            self._is_average = _is_called_an_average(module, frame)
+            self._is_average = is_called_an_average(module, frame)
         return self._is_average
 
     def has_moved_at(self, n_steps: int) -> bool:
@@ -192,6 +205,35 @@ class _Copy:
             deviations = after[1].sqrt().clamp(min=1e-12)
             found.append(float(((before - after)[0].abs() / deviations).mean()))
         return found
+
+    def n_stale(self) -> tuple[int, int]:
+        """Return the parameters that never moved, and all, where others have moved.
+
+        Of those that are looked at, the ones count whose originals have moved.
+        """
+        module, original = self._module(), self._original()
+        if module is None or original is None:
+            return 0, 0
+        both = zip(_some(module), _some(original), self._parts, strict=True)
+        moved = [
+            torch.equal(sample_of(one), first)
+            for one, other, first in both
+            if not torch.equal(sample_of(other), first)
+        ]
+        return (sum(moved), len(moved)) if not all(moved) else (0, 0)
+
+    def note_mode(self, n_steps: int, *, is_training: bool) -> None:
+        """Note that it is called, and in which mode."""
+        self.is_evaluated |= not is_training
+        is_new = not self.blocks or self.blocks[-1] != n_steps
+        if is_new and is_training and not torch.is_grad_enabled():
+            self.blocks.append(n_steps)
+
+    def is_evaluated_in_training(self) -> bool:
+        """Return whether there are blocks of calls, and each in training mode."""
+        gaps = [two - one for one, two in itertools.pairwise(self.blocks)]
+        is_enough = len(self.blocks) >= _ENOUGH_BLOCKS and min(gaps) >= _APART
+        return is_enough and not self.is_evaluated
 
     def n_averaged(self) -> int:
         """Return the number of models that it averages, if it was never fed."""
@@ -284,6 +326,7 @@ class Copies:
                 continue
             if (average := averages.get(id(module))) is not None:
                 copy.average = weakref.ref(average)
+            copy.is_follower = not copy.is_stranger and is_follower(module, roots)
             self._copies.append(copy)
             if self._hooks.may_be_added:
                 for each, is_copy in ((module, True), (original, False)):
@@ -306,8 +349,8 @@ class Copies:
         n_steps = self._session.n_training_steps
         for each in self._copies:
             each.look(n_steps)
-        if make_targets and n_steps >= _SURELY:
-            self._look_at_targets()
+        if n_steps >= _SURELY:
+            self._look_at_targets(make_targets=make_targets)
 
     def conclude(self, *, make_targets: bool) -> None:
         """Report targets that have never moved: training ends."""
@@ -317,8 +360,8 @@ class Copies:
             seen = each.at_evaluations
             if seen.is_always and seen.n >= _LEAST_LOOKS and n_steps >= _LEAST_STEPS:
                 self._observe(Fault.AVERAGE_IS_MODEL, each, {"looks": seen.n})
-        if make_targets and n_steps >= _LEAST_STEPS:
-            self._look_at_targets()
+        if n_steps >= _LEAST_STEPS:
+            self._look_at_targets(make_targets=make_targets)
 
     def remove(self) -> None:
         """Look no longer."""
@@ -348,8 +391,12 @@ class Copies:
             return
         copy.compare(copy.at_steps, n_steps)
         copy.is_fed |= module.training
+        copy.note_mode(n_steps, is_training=module.training)
         if not module.training:
             self._evaluates(copy, module, frame)
+        else:
+            copy.is_average_by(module, frame, n_steps)
+        self._look_at_parts(copy, module, n_steps)
 
     # ---- inside ----------------------------------------------------------------
 
@@ -387,10 +434,27 @@ class Copies:
             numbers = {"steps": float(n_steps)}
             self._observe(Fault.AVERAGE_OF_ANOTHER, copy, numbers)
 
-    def _look_at_targets(self) -> None:
+    def _look_at_parts(self, copy: _Copy, module: nn.Module, n_steps: int) -> None:
+        """See whether parts of a copy stand still, or it evaluates in training mode."""
+        is_used = copy.is_average or copy.at_steps.n >= _LEAST_CALLS
+        if is_used and n_steps >= _LEAST_STEPS / 2:
+            stale, n = copy.n_stale()
+            if stale:
+                numbers = {"stale": float(stale), "parameters": float(n)}
+                self._observe(Fault.COPY_PARTLY_STALE, copy, numbers)
+        if copy.is_average and copy.is_evaluated_in_training():
+            copy.is_evaluated = True  # It is told once.
+            numbers = {"blocks": float(len(copy.blocks)), "named": 1.0}
+            if layers := kinds_in(module):
+                words = {"layers": layers}
+                self._observe(Fault.EVALUATED_IN_TRAINING, copy, numbers, words)
+
+    def _look_at_targets(self, *, make_targets: bool) -> None:
         n_steps = self._session.n_training_steps
         for each in self._copies:
-            if each.is_stranger or not each.has_other_inputs():
+            is_target = make_targets and each.has_other_inputs()
+            is_follower = each.is_follower and each.at_steps.n >= _LEAST_CALLS
+            if each.is_stranger or not (is_target or is_follower):
                 continue
             seen = each.at_steps
             if seen.n >= _LEAST_CALLS and seen.is_always:
@@ -402,9 +466,16 @@ class Copies:
             ):
                 self._observe(Fault.TARGET_NEVER_MOVES, each, {"steps": each.looked})
 
-    def _observe(self, fault: Fault, copy: _Copy, numbers: dict[str, float]) -> None:
+    def _observe(
+        self,
+        fault: Fault,
+        copy: _Copy,
+        numbers: dict[str, float],
+        words: dict[str, str] | None = None,
+    ) -> None:
         step = max(0, self._session.latest_step(TRAIN)[0])
-        self._session.observe(Observation(fault, step, (copy.name,), numbers))
+        seen = Observation(fault, step, (copy.name,), numbers, words or {})
+        self._session.observe(seen)
 
 
 class _Called(Inert):
@@ -478,26 +549,3 @@ def _key_of(args: Sequence[Any]) -> int | None:
             some = each.detach().reshape(-1)[:_MOST_ELEMENTS].double().cpu()
             return hash((tuple(each.shape), some.numpy().tobytes()))
     return None
-
-
-def _is_called_an_average(module: nn.Module, frame: FrameType | None) -> bool:
-    """Return whether the program calls a module an average of weights."""
-    innermost = frame
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        for name, value in locals_of(frame).items():
-            if value is module and AVERAGE.search(name):
-                return True
-            if name == "self" and isinstance(value, nn.Module) and value is not module:
-                held = next((k for k, v in value._modules.items() if v is module), None)
-                if held is not None and (
-                    AVERAGE.search(held) or _AVERAGE_CLASS.search(type(value).__name__)
-                ):
-                    return True
-        frame = frame.f_back
-    return any(
-        value is module and AVERAGE.search(name)
-        for names in namespaces(innermost)
-        for name, value in names.items()
-    )

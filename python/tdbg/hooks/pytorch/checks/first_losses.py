@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -201,7 +201,7 @@ class FirstLosses:
                 self._cut[key] = cut
             else:
                 self._reached.add(key)
-        if self._n_looks < _LOOKS:
+        if self._n_looks < _LOOKS and theirs:
             self._watch(theirs)
         if graph.root is not None and len(theirs) == len(graph.leaves):
             self._n_in_vain += 1
@@ -237,9 +237,13 @@ class FirstLosses:
         known |= {(each.fault, each.operation): each for each in self.facts}
         self.facts = tuple(known.values())
 
-    def _watch(self, leaves: Iterable[torch.Tensor]) -> None:
+    def _watch(self, leaves: Sequence[torch.Tensor]) -> None:
+        attributes = set[int]()
+        if any(not isinstance(leaf, nn.Parameter) for leaf in leaves):
+            attributes = {id(each) for _, each in self._plain_tensors()}
         for leaf in leaves:
-            if id(leaf) in self._watched or not isinstance(leaf, nn.Parameter):
+            is_own = isinstance(leaf, nn.Parameter) or id(leaf) in attributes
+            if id(leaf) in self._watched or not is_own:
                 continue
             if len(self._watched) < _MOST_PARAMETERS:
                 self._watched[id(leaf)] = _Watched(
@@ -263,6 +267,7 @@ class FirstLosses:
             # Nobody means to train a copy that makes targets.
             held |= self._targets.parameters
         names = dict(self._in_containers())
+        names |= {id(each): name for name, each in self._plain_tensors()}
         for identity, parameter in left.items():
             if identity not in held:
                 yield UntrainedParameter(
@@ -271,6 +276,19 @@ class FirstLosses:
                     identity not in evaluating,
                     self._watched[identity].since,
                 )
+
+    def _plain_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield leaves that are attributes of modules, and no parameters."""
+        for table in self._tables:
+            root = table.module
+            if root is None:
+                continue
+            for path, module in named_modules(root):
+                owner = f"{class_name(root)}.{path}" if path else class_name(root)
+                for key, value in vars(module).items():
+                    is_plain = type(value) is torch.Tensor and value.is_leaf
+                    if is_plain and value.requires_grad:
+                        yield f"{owner}.{key}", value
 
     def _in_containers(self) -> Iterator[tuple[int, str]]:
         """Yield parameters in plain lists and dictionaries of the modules."""

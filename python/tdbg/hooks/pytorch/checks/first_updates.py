@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.checks.class_weights import ClassWeights
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
+from tdbg.hooks.pytorch.checks.gradient_use import GradientUse
 from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
 from tdbg.hooks.pytorch.checks.loss_terms import faults_of_terms
@@ -26,7 +27,7 @@ from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
 from tdbg.hooks.pytorch.checks.policy_losses import PolicyLosses
 from tdbg.hooks.pytorch.checks.policy_ratio import PolicyRatio
-from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
+from tdbg.hooks.pytorch.checks.shared_weights import EqualNetworks, SharedWeights
 from tdbg.hooks.pytorch.checks.wrong_dimensions import (
     faults_of_dimensions,
     key_of_dimensions,
@@ -82,8 +83,10 @@ class FirstUpdates:
         self._spend_once = spend_once
         self._reader = reader
         self._clipping = ClippedGradients(self._parameters, self._note)
+        self._use = GradientUse(self._parameters, self._note)
         self._checks: list[StepCheck] = [
             self._clipping,
+            self._use,
             shared,
             GraphFaults(
                 faults_of_dimensions, _OF_DIMENSIONS, self._note, key_of_dimensions
@@ -94,6 +97,7 @@ class FirstUpdates:
             MicroBatches(self._note),
             PolicyRatio(self._note),
             PolicyLosses(self._note),
+            EqualNetworks(tables, step, observe),
         ]
         reader.add(self)
 
@@ -120,6 +124,13 @@ class FirstUpdates:
             self._tell(
                 [self._clipping], lambda _: self._clipping.scaler_steps(step, scale)
             )
+        if not self._use.is_over:
+            self._tell([self._use], lambda _: self._use.scaler_steps(step.optimizer))
+
+    def stranger_steps(self, optimizer: Optimizer) -> None:
+        """Note that an optimizer without parameters of the model is about to step."""
+        if not self._use.is_over:
+            self._tell([self._use], lambda _: self._use.stranger_steps(optimizer))
 
     def remove(self) -> None:
         """Look at no more."""

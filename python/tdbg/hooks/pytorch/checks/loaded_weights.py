@@ -119,9 +119,13 @@ class LoadedWeights:
         """Look at what was loaded before the first update of a trained module."""
         for each in loads():
             module = each.module
-            if module is None or not self._is_ours(module):
+            if module is None:
                 continue
-            if each.restored_nothing():
+            if not self._is_ours(module):
+                # A teacher, or another model that is asked and not trained.
+                if each.restored_nothing():
+                    self._tell(Fault.LOAD_RESTORED_NOTHING, module, each, role="other")
+            elif each.restored_nothing():
                 self._tell(Fault.LOAD_RESTORED_NOTHING, module, each)
             elif each.is_own:
                 self._tell(Fault.LOAD_OF_OWN, module, each)
@@ -134,7 +138,9 @@ class LoadedWeights:
         self._taken.clear()
         _unwrap()
 
-    def _tell(self, fault: Fault, module: nn.Module, load: Load) -> None:
+    def _tell(
+        self, fault: Fault, module: nn.Module, load: Load, *, role: str = ""
+    ) -> None:
         remedy = load.remedy
         numbers = {
             "given": float(load.n_given),
@@ -146,6 +152,7 @@ class LoadedWeights:
             "stripped": remedy.stripped,
             "added": remedy.added,
             "inside": remedy.inside,
+            "role": role,
         }
         step = max(0, self._session.latest_step(TRAIN)[0])
         self._session.observe(

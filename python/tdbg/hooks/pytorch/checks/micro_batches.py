@@ -63,12 +63,14 @@ class _Pass(NamedTuple):
         leaf: The parameter next to the loss.
         factor: What the mean is multiplied by.
         n_numbers: The numbers that it is a mean of.
+        is_first: Whether no gradient waits that it is added to.
     """
 
     kind: str
     leaf: torch.Tensor
     factor: float
     n_numbers: float
+    is_first: bool = False
 
 
 class MicroBatches(StepCheck):
@@ -85,6 +87,7 @@ class MicroBatches(StepCheck):
         # Of steps that have the fault: the largest count by the smallest.
         self._unequal: list[float] = []
         self._undivided: list[int] = []
+        self._cleared: list[int] = []
         self._handle: Any = None
         # The version of the first leaf's gradient, as the latest pass left it.
         self._versions = [-1]
@@ -96,6 +99,8 @@ class MicroBatches(StepCheck):
             self.remove()
             return
         found = _read(graph.loss)
+        if found is not None:
+            found = found._replace(is_first=_is_empty(found.leaf))
         self._passes.append(found)
         if found is not None and self._handle is None:
             self._watch(found.leaf)
@@ -110,10 +115,8 @@ class MicroBatches(StepCheck):
         if not is_alike or id(known[0].leaf) not in held_ids(optimizer):
             return
         if _are_averaged(known):
-            counts = [each.n_numbers for each in known]
-            if max(counts) >= _UNEQUAL * min(counts) > 0:
-                self._unequal.append(max(counts) / min(counts))
-        if self._add_up(known, optimizer):
+            self._compare(known)
+        if not known[-1].is_first and self._add_up(known, optimizer):
             self._undivided.append(len(known))
 
     def step_ends(self, optimizer: Optimizer) -> None:  # noqa: ARG002
@@ -122,6 +125,10 @@ class MicroBatches(StepCheck):
         if len(self._unequal) >= _ENOUGH:
             times = sorted(self._unequal)[len(self._unequal) // 2]
             self._note(Fault.MEAN_OF_MEANS, {"times": times}, {})
+            self.remove()
+        elif len(self._cleared) >= _ENOUGH:
+            passes = {"passes": float(max(self._cleared))}
+            self._note(Fault.MICRO_BATCHES_CLEARED, passes, {})
             self.remove()
         elif len(self._undivided) >= _ENOUGH and len(set(self._undivided)) == 1:
             passes = {"passes": float(self._undivided[0])}
@@ -137,6 +144,19 @@ class MicroBatches(StepCheck):
         if self._handle is not None:
             self._handle.remove()
             self._handle = None
+
+    def _compare(self, passes: Sequence[_Pass]) -> None:
+        """Note how passes whose losses are divided by their number count.
+
+        Programs that compare the gradients of tasks clear them on purpose, and do not
+        divide the losses.
+        """
+        if all(each.is_first for each in passes):
+            self._cleared.append(len(passes))
+            return
+        counts = [each.n_numbers for each in passes]
+        if max(counts) >= _UNEQUAL * min(counts) > 0:
+            self._unequal.append(max(counts) / min(counts))
 
     def _watch(self, leaf: torch.Tensor) -> None:
         """Note each version of a gradient that a pass leaves."""
@@ -162,6 +182,11 @@ class MicroBatches(StepCheck):
         gradient = gradient_of(passes[0].leaf)
         is_untouched = gradient is not None and gradient._version == self._versions[0]
         return is_untouched and all(_is_close(each.factor, 1.0) for each in passes)
+
+
+def _is_empty(leaf: torch.Tensor) -> bool:
+    gradient = gradient_of(leaf)
+    return gradient is None or not bool(gradient.detach().any())
 
 
 def _are_averaged(passes: Sequence[_Pass]) -> bool:

@@ -290,13 +290,23 @@ class OptimizerSetup:
     # ---- what they decay --------------------------------------------------------
 
     def _look_at_groups(self, optimizer: Optimizer) -> None:
-        """Look for normalizations that are decayed where biases are exempt."""
+        """Look for normalizations that are decayed where biases or weights are not."""
         groups = optimizer.param_groups
         decayed = [group for group in groups if float(group.get("weight_decay") or 0)]
         exempt = [group for group in groups if group.get("weight_decay") == 0]
         if not (decayed and exempt):
             return
         places = self._places()
+        if _are_exchanged(decayed, exempt, places):
+            every = [each for group in decayed for each in group["params"]]
+            self._tell(
+                Fault.DECAY_UPSIDE_DOWN,
+                self._names(map(id, every)),
+                {"optimizer": type(optimizer).__name__},
+                parameters=len(every),
+                decay=max(float(group["weight_decay"]) for group in decayed),
+            )
+            return
         if not _is_exemption(exempt, places):
             return
         found = _normalizations(decayed, places)
@@ -392,6 +402,31 @@ def _is_exemption(
         return False  # They hold a part of the model, and differ in more than that.
     known = [place for each in members if (place := places.get(id(each))) is not None]
     return any(place.is_bias or place.kind in NORMS for place in known)
+
+
+def _are_exchanged(
+    decayed: Iterable[Mapping[str, Any]],
+    exempt: Iterable[Mapping[str, Any]],
+    places: Mapping[int, _Place],
+) -> bool:
+    """Return whether nothing but biases and normalizations is decayed, and no weight.
+
+    All that is decayed must be known, and weights that are exempt must be of layers
+    whose biases, or of normalizations behind them, are decayed.
+    """
+    ours = [places.get(id(each)) for group in decayed for each in group["params"]]
+    is_small = all(
+        place is not None and (place.is_bias or place.kind in NORMS) for place in ours
+    )
+    theirs = [each for group in exempt for each in group["params"]]
+    weights = [each for each in theirs if _is_weight(each, places)]
+    return (
+        is_small
+        and bool(ours)
+        and len(weights) > 1
+        and len(weights)
+        == sum(_is_weight(each, places) for each in theirs if each.ndim > 1)
+    )
 
 
 def _is_weight(parameter: torch.Tensor, places: Mapping[int, _Place]) -> bool:

@@ -8,8 +8,10 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 
 from __future__ import annotations
 
+import math
+import re
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
@@ -28,7 +30,7 @@ from tdbg.hooks.pytorch.model.process_objects import (
 )
 from tdbg.run.observations import Fault
 
-__all__ = ["RivalSchedules"]
+__all__ = ["RivalSchedules", "StrangeRates"]
 
 # Looks at which two schedules have set different rates, and steps of a schedule that
 # change no rate, at least.
@@ -155,3 +157,120 @@ def _set_by(schedule: LRScheduler) -> list[float]:
     rates = getattr(schedule, "_last_lr", [])
     is_known = all(isinstance(each, float | int) for each in rates)
     return [float(each) for each in rates] if is_known else []
+
+
+# ---- rates beside those of groups ----------------------------------------------------
+
+# Values of a number that is no setting, and looks, at least.
+_ENOUGH_VALUES, _ENOUGH_TIMES = 3, 3
+# Rates that are no factors, even of the end of a schedule.
+_LARGEST_RATE = 0.05
+# What programs call a rate.
+_NAME = re.compile(r"(^|_)(lr|learning_?rate|rate)$", re.IGNORECASE)
+# What schedules and PyTorch keep in groups, and never change.
+_KEPT = {"lr", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "target_lr"}
+
+
+class _Seen:
+    """What is known of one optimizer.
+
+    Attributes:
+        rates: The rates of its groups at the first look.
+        others: The values of other numbers at looks, by where they are.
+        factors: What a function has made of the first rate, at looks.
+        base: That first rate.
+        schedule: The class of the schedule.
+        is_over: Whether enough is known.
+    """
+
+    def __init__(self, rates: list[float]) -> None:
+        self.rates = rates
+        self.others: dict[str, list[float]] = {}
+        self.factors: list[float] = []
+        self.base, self.schedule = 0.0, ""
+        self.is_over = False
+
+
+class StrangeRates:
+    """The rates of optimizers, and numbers beside them.
+
+    Args:
+        tell: Called with what is found out.
+    """
+
+    def __init__(self, tell: _Tell) -> None:
+        self._tell = tell
+        self._seen: weakref.WeakKeyDictionary[Optimizer, _Seen] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def look(self, optimizers: Sequence[Optimizer]) -> None:
+        """Look at the rates of optimizers that train."""
+        for each in optimizers:
+            rates: list[Any] = [group.get("lr") for group in each.param_groups]
+            if not all(isinstance(rate, float | int) for rate in rates):
+                continue
+            seen = self._seen.setdefault(each, _Seen(rates))
+            if seen.is_over:
+                continue
+            if has_schedule(each):
+                self._look_at_factors(each, seen, rates)
+            elif rates != seen.rates:
+                seen.is_over = True  # The program knows where they are.
+            else:
+                self._look_elsewhere(each, seen)
+
+    def _look_elsewhere(self, optimizer: Optimizer, seen: _Seen) -> None:
+        if not type(optimizer).__module__.startswith("torch.optim"):
+            return  # Its own code may read other numbers.
+        for place, value in _others(optimizer):
+            values = seen.others.setdefault(place, [])
+            if not values or values[-1] != value:
+                values.append(value)
+            if len(values) >= _ENOUGH_VALUES:
+                seen.is_over = True
+                numbers = {"rate": seen.rates[0], "first": values[0], "latest": value}
+                words = {"place": place}
+                name = type(optimizer).__name__
+                self._tell(Fault.RATE_SET_ELSEWHERE, name, numbers, words)
+                return
+
+    def _look_at_factors(
+        self, optimizer: Optimizer, seen: _Seen, rates: Sequence[float]
+    ) -> None:
+        """See whether the largest factor of a first rate is that rate itself."""
+        found = [each for each in met(LambdaLR) if each.optimizer is optimizer]
+        if len(found) != 1 or len(set(found[0].base_lrs)) != 1:
+            return
+        base = float(found[0].base_lrs[0])
+        if not 0.0 < base <= _LARGEST_RATE:
+            seen.is_over = True
+            return
+        seen.factors.append(rates[0] / base)
+        seen.base, seen.schedule = base, type(found[0]).__name__
+
+    def conclude(self) -> None:
+        """Say what the largest factors are: training ends."""
+        for seen in self._seen.values():
+            if seen.is_over or len(seen.factors) < _ENOUGH_TIMES:
+                continue
+            # On its way to a larger one it may have been any number.
+            if math.isclose(max(seen.factors), seen.base, rel_tol=1e-6):
+                numbers = {"base": seen.base, "rate": seen.base * seen.factors[-1]}
+                self._tell(Fault.FACTOR_IS_RATE, seen.schedule, numbers, {})
+
+
+def _others(optimizer: Any) -> Iterator[tuple[str, float]]:
+    """Yield numbers that look like rates, and that no optimizer of PyTorch reads."""
+    for name, value in vars(optimizer).items():
+        if _NAME.search(name) and isinstance(value, float | int):
+            yield f"optimizer.{name}", float(value)
+    default = optimizer.defaults.get("lr")
+    if isinstance(default, float | int):
+        yield 'optimizer.defaults["lr"]', float(default)
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            is_own = name in _KEPT or name in optimizer.defaults
+            if not is_own and _NAME.search(name) and isinstance(value, float | int):
+                yield f'group["{name}"]', float(value)
+                return

@@ -15,28 +15,29 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import itertools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import distributed
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import (
-    CosineAnnealingLR,
-    LambdaLR,
-    LinearLR,
     LRScheduler,
-    PolynomialLR,
     ReduceLROnPlateau,
 )
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.rival_schedules import RivalSchedules
+from tdbg.hooks.pytorch.checks.rival_schedules import RivalSchedules, StrangeRates
+from tdbg.hooks.pytorch.checks.schedule_faults import (
+    Followed,
+    Look,
+    early_faults,
+    late_faults,
+)
 from tdbg.hooks.pytorch.model.process_objects import (
     counting_schedules,
     has_schedule,
@@ -44,24 +45,18 @@ from tdbg.hooks.pytorch.model.process_objects import (
 )
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
-from tdbg.run.schedules import BATCH_SETTINGS, RateSchedule
+from tdbg.run.schedules import RateSchedule
 
 __all__ = ["Schedules"]
 
-# Where PyTorch's schedules hold their lengths.
-_SETTINGS = ("total_steps", "T_max", "total_iters")
-# What functions for LambdaLR call it, as those of transformers do.
-_ARGUMENTS = ("num_training_steps", "total_steps", "max_steps")
-_WARM_UPS = ("num_warmup_steps", "warmup_steps")
-# Steps of a schedule for each step of the optimizer that are more than one.
-_MORE_THAN_ONE = 1.5
-# A schedule is over early if the optimizer makes at least so many steps afterwards,
-# and this share of all.
-_LEAST_AFTER, _SHARE_AFTER = 20, 0.1
-# The batches of an epoch, at least, that differ clearly from one.
-_LEAST_BATCHES = 4
-# Steps of a training that is no mere trial, and of a warm-up that is not in epochs.
-_LEAST_STEPS, _SURELY_BATCHES = 20, 100
+# Schedules one after the other that are no phases of a training, and the share of its
+# length after which a schedule has ended.
+_OFTEN, _NEARLY = 4, 0.8
+# Metrics at each step that are no accident, and how often they have lowered the rate;
+# an epoch has so many times the batches that are waited for.
+_ENOUGH_AT_STEPS, _ENOUGH_REDUCTIONS, _WAITS = 20, 2, 2
+# Steps of a training that is no mere trial.
+_LEAST_STEPS = 20
 # Steps of a schedule before the first step of the optimizer that show a resumption.
 _RESUMED = 2
 # Metrics that say which way they go, and those that are kept.
@@ -71,92 +66,6 @@ _ENOUGH_METRICS, _MOST_METRICS = 6, 500
 _MOST_SAMPLES, _ROUNDING, _DECIMAL = 20_000, 1.2e-7, 10**6
 # A loss falls to this share of where it began.
 _FALLEN = 0.5
-
-
-class _Look(NamedTuple):
-    """How far a schedule had come.
-
-    Attributes:
-        steps: Of the schedule.
-        n_steps: Of the training, that have begun.
-        n_forwards: Of the training.
-    """
-
-    steps: int
-    n_steps: int
-    n_forwards: int
-
-
-class _Followed:
-    """A schedule with a length, or with a warm-up, as it was last seen.
-
-    Attributes:
-        name: Its class.
-        setting: What sets its length; empty: nothing.
-        length: Number of its steps.
-        warm_up: Steps of its warm-up; 0: none is known.
-        falls: Whether the rate at its end is lower than at its beginning.
-        first: When it was seen first.
-        latest: When it was seen last.
-        before: When it was last seen before its end.
-        ended: When it was first seen at its end; None: it has not come there.
-        n_batches: Of the longest loader; 0: there is none.
-    """
-
-    def __init__(self, found: LRScheduler, now: _Look) -> None:
-        given = _given(found)
-        lengths = {name: given[name] for name in given if _is_length(given[name])}
-        self.name = type(found).__name__
-        names = (*_SETTINGS, *_ARGUMENTS)
-        self.setting = next((name for name in names if name in lengths), "")
-        self.length = lengths.get(self.setting, 0)
-        self.warm_up = next((lengths[each] for each in _WARM_UPS if each in lengths), 0)
-        self.falls = isinstance(found, CosineAnnealingLR | LambdaLR | PolynomialLR)
-        if isinstance(found, LinearLR):
-            self.falls = found.end_factor < found.start_factor
-        self.first = self.latest = self.before = now
-        self.ended: _Look | None = None
-        self.n_batches = 0
-        self.see(now)
-
-    def see(self, now: _Look) -> None:
-        """Note how far it has come."""
-        self.latest = now
-        if self.ended is not None or not self.length:
-            return
-        # OneCycleLR is at its end one step before it refuses to step.
-        if now.steps < self.length - 1:
-            self.before = now
-        else:
-            self.ended = now
-            self.n_batches = self.n_batches or longest_loader()
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it was seen from its beginning, which was the training's."""
-        return self.first.n_steps <= 1 and self.first.steps == 0
-
-    @property
-    def steps_with_optimizer(self) -> bool:
-        """Whether it steps once with each step of the optimizer."""
-        return 0 <= self.latest.n_steps - self.latest.steps <= 1
-
-    def pace(self) -> float:
-        """Return its steps for each step of the optimizer, or somewhat less."""
-        ends = [self.before] if self.ended is None else [self.before, self.ended]
-        paces = [
-            (each.steps - self.first.steps) / (each.n_steps - self.first.n_steps)
-            for each in ends
-            if each.n_steps > self.first.n_steps
-        ]
-        return max(paces, default=0.0)
-
-    def described(self, n_steps: int) -> RateSchedule:
-        """Return it as it is written at the end."""
-        latest = self.latest
-        return RateSchedule(
-            self.name, self.setting, self.length, latest.steps, latest.n_steps, n_steps
-        )
 
 
 class Schedules:
@@ -169,11 +78,14 @@ class Schedules:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._optimizer: weakref.ref[Optimizer] | None = None
-        self._found: dict[weakref.ref[LRScheduler], _Followed] = {}
+        self._found: dict[weakref.ref[LRScheduler], Followed] = {}
         self._has_begun = False
         # Of an optimizer without a state: it, its schedule, and the steps of that.
         self._stateless: tuple[weakref.ref[Optimizer], str, int] | None = None
         self._rivals = RivalSchedules(self._tell)
+        self._rates = StrangeRates(self._tell)
+        # How often a schedule took the place of its like, before this had ended.
+        self._n_renewed = 0
         # Optimizers whose rates may wait for a metric.
         self._watched: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._metrics: weakref.WeakKeyDictionary[Any, _Metrics] = (
@@ -191,6 +103,7 @@ class Schedules:
         self._look_at_state()
         with contextlib.suppress(Exception):
             self._rivals.look(optimizers)
+            self._rates.look(optimizers)
         if len(optimizers) != 1:
             # One that is gone has left what was last known of its schedules.
             if optimizers:
@@ -200,21 +113,53 @@ class Schedules:
         if not has_schedule(optimizer):
             return
         now = functools.partial(
-            _Look,
+            Look,
             n_steps=self._session.n_training_steps,
             n_forwards=self._session.n_forwards,
         )
-        if self._optimizer is None or self._optimizer() is not optimizer:
-            self._optimizer = weakref.ref(optimizer)
-            self._found = {
-                weakref.ref(each): _Followed(each, now(int(each.last_epoch)))
+        is_new = self._optimizer is None or self._optimizer() is not optimizer
+        if is_new or self._are_gone():
+            new = {
+                weakref.ref(each): Followed(each, now(int(each.last_epoch)))
                 for each in counting_schedules(optimizer)
             }
+            if is_new:
+                self._optimizer, self._found = weakref.ref(optimizer), new
+                self._n_renewed = 0
+            elif new:
+                before, self._found = [*self._found.values()], new
+                self._compare_with_old(before)
         for reference, followed in self._found.items():
             found = reference()
             if found is not None:
                 followed.see(now(int(found.last_epoch)))
-                self._tell_all(_early_faults(followed), followed)
+                followed.is_unused &= _is_unused(found)
+                followed.n_batches = max(followed.n_batches, longest_loader())
+                self._tell_all(early_faults(followed), followed)
+
+    def _are_gone(self) -> bool:
+        """Return whether the program has made others in the place of the schedules."""
+        is_gone = bool(self._found) and all(each() is None for each in self._found)
+        return is_gone and self._n_renewed < _OFTEN
+
+    def _compare_with_old(self, before: Sequence[Followed]) -> None:
+        """See whether a schedule begins what its like has begun, and not ended."""
+        if not before:
+            return
+        self._n_renewed += 1
+        (old, *_), new = before, next(iter(self._found.values()), None)
+        if new is None or len(before) > 1 or len(self._found) > 1:
+            self._n_renewed = _OFTEN
+            return
+        is_alike = (old.name, old.length, old.warm_up) == (
+            new.name, new.length, new.warm_up,
+        )  # fmt: skip
+        is_over = old.latest.steps >= _NEARLY * (old.length or math.inf)
+        if not is_alike or is_over or old.first.steps > old.latest.steps:
+            self._n_renewed = _OFTEN
+        elif self._n_renewed == _OFTEN - 1:
+            numbers = {"times": float(_OFTEN), "sure": float(old.length > 0)}
+            self._tell_all(iter([(Fault.SCHEDULE_MADE_ANEW, numbers)]), old)
 
     def known(self) -> tuple[RateSchedule, ...]:
         """Return those that have a length, as they were last seen."""
@@ -230,7 +175,30 @@ class Schedules:
         for each in self._found.values():
             each.n_batches = each.n_batches or longest_loader()
             if each.is_whole:
-                self._tell_all(_late_faults(each, *now, world), each)
+                self._tell_all(late_faults(each, *now, world), each)
+        with contextlib.suppress(Exception):
+            self._look_for_unused()
+            self._rates.conclude()
+
+    def _look_for_unused(self) -> None:
+        """Look for schedules none of which has ever stepped, and one should have."""
+        n_steps = self._session.n_training_steps
+        every = [*self._found.values()]
+        if not every or n_steps < _LEAST_STEPS or self._n_renewed:
+            return
+        # A function that has ended may have dropped its own.
+        if not all(
+            each.is_unused
+            and each.is_whole
+            and each.latest.n_steps >= _NEARLY * n_steps
+            for each in every
+        ):
+            return
+        each = every[0]
+        rises = each.length > 0 and not each.falls
+        is_over = n_steps >= each.length if rises else n_steps == each.length
+        if is_over or (each.n_batches > 1 and n_steps >= 2 * each.n_batches):
+            self._tell_all(iter([(Fault.SCHEDULE_NEVER_STEPS, {})]), each)
 
     def remove(self) -> None:
         """Watch no longer."""
@@ -238,7 +206,7 @@ class Schedules:
         self._metrics.clear()
 
     def _tell_all(
-        self, faults: Iterator[tuple[Fault, dict[str, float]]], followed: _Followed
+        self, faults: Iterator[tuple[Fault, dict[str, float]]], followed: Followed
     ) -> None:
         for fault, numbers in faults:
             known = {
@@ -282,11 +250,12 @@ class Schedules:
             return
         if not found or any(each.last_epoch != 0 for each in found):
             return
+        is_old = _steps_of(optimizer) > 1 or _has_momentum(optimizer)
         rates = [group["lr"] for group in optimizer.param_groups]
         meant = list(found[-1].get_last_lr())
         if any(isinstance(each, torch.Tensor) for each in (*rates, *meant)):
             return
-        if len(found) == 1 and rates != meant and _steps_of(optimizer) > 1:
+        if len(found) == 1 and rates != meant and is_old:
             self._tell(
                 Fault.SCHEDULE_BEGINS_ANEW,
                 type(found[0]).__name__,
@@ -330,6 +299,7 @@ class Schedules:
         if known.is_over or isinstance(rate, torch.Tensor):
             return
         known.add(float(metric), float(rate), float(plateau.factor))
+        self._look_at_pace(plateau, known)
         if known.goes_wrong(plateau.mode):
             known.is_over = True
             self._session.run(
@@ -345,6 +315,33 @@ class Schedules:
                 {"mode": plateau.mode},
             )
 
+    def _look_at_pace(self, plateau: ReduceLROnPlateau, known: _Metrics) -> None:
+        """See whether a schedule is given a metric at each step, and waits for few."""
+        n_steps, n = self._session.n_training_steps, len(known.values)
+        if n == 1:
+            known.since = n_steps
+        is_each = n - 1 <= n_steps - known.since <= n
+        batches = longest_loader()
+        # More than two epochs of steps, and a patience of less than half of one.
+        if not is_each or min(n, batches * _WAITS) < _ENOUGH_AT_STEPS:
+            return
+        if n <= _WAITS * batches or batches <= _WAITS * plateau.patience:
+            return
+        if known.n_reductions >= _ENOUGH_REDUCTIONS and not known.is_over:
+            known.is_over = True
+            self._session.run(
+                self._tell,
+                Fault.PLATEAU_AT_EACH_STEP,
+                type(plateau).__name__,
+                {
+                    "metrics": float(n),
+                    "reductions": float(known.n_reductions),
+                    "patience": float(plateau.patience),
+                    "batches": float(batches),
+                },
+                {},
+            )
+
 
 class _Metrics:
     """The metrics that a schedule was given.
@@ -353,12 +350,14 @@ class _Metrics:
         values: They.
         n_reductions: How often the schedule has lowered the rate.
         is_over: Whether enough is known.
+        since: The steps before the first of them.
     """
 
     def __init__(self) -> None:
         self.values: list[float] = []
         self.n_reductions = 0
         self.is_over = False
+        self.since = 0
         self._rate = math.nan
 
     def add(self, value: float, rate: float, factor: float) -> None:
@@ -413,58 +412,6 @@ def _are_shares(values: Sequence[float]) -> bool:
     return bool(fits.any()) and bool(_DECIMAL % int(samples[fits.argmax(), 0]))
 
 
-# ---- faults of one schedule ---------------------------------------------------------
-
-
-def _early_faults(each: _Followed) -> Iterator[tuple[Fault, dict[str, float]]]:
-    """Yield what is known while the training goes on."""
-    if each.warm_up > each.length > 0:
-        yield Fault.WARM_UP_TOO_LONG, {"warm_up": float(each.warm_up)}
-    ended, latest, pace = each.ended, each.latest, each.pace()
-    if ended is None or each.setting not in BATCH_SETTINGS or pace < _MORE_THAN_ONE:
-        return
-    after = latest.n_steps - ended.n_steps
-    if after >= max(_LEAST_AFTER, _SHARE_AFTER * latest.n_steps):
-        yield Fault.SCHEDULE_TOO_OFTEN, {"pace": pace}
-
-
-def _late_faults(
-    each: _Followed, n_steps: int, n_forwards: int, world: int
-) -> Iterator[tuple[Fault, dict[str, float]]]:
-    """Yield what the end of a training shows, by its counts."""
-    length, batches = each.length, each.n_batches
-    yield from _faults_of_warm_up(each, n_steps)
-    if length < 2 or not each.steps_with_optimizer:
-        return
-    is_epochs = batches >= _LEAST_BATCHES and n_steps == length * batches
-    if is_epochs and each.falls:
-        yield Fault.SCHEDULE_IN_EPOCHS, {"batches": float(batches)}
-        return
-    if length == n_forwards >= _MORE_THAN_ONE * n_steps:
-        is_sure = batches > 0 and n_forwards % batches == 0
-        numbers = {"forwards": float(n_forwards), "sure": float(is_sure)}
-        yield Fault.SCHEDULE_IN_MICRO_BATCHES, numbers
-    elif world > 1 and length == n_steps * world:
-        is_sure = batches > 0 and n_steps % batches == 0
-        numbers = {"ranks": float(world), "sure": float(is_sure)}
-        yield Fault.SCHEDULE_FOR_ALL_RANKS, numbers
-
-
-def _faults_of_warm_up(
-    each: _Followed, n_steps: int
-) -> Iterator[tuple[Fault, dict[str, float]]]:
-    """Yield that the rate was still rising at the end of the training."""
-    steps, warm_up = each.latest.steps, each.warm_up
-    if n_steps < _LEAST_STEPS or not 1 < steps < warm_up or warm_up > each.length > 0:
-        return
-    # SlowSchedule reports schedules as long as the training.
-    is_slow = 2 * steps <= min(warm_up, n_steps) and each.length != n_steps
-    if n_steps < warm_up and each.steps_with_optimizer:
-        yield Fault.WARM_UP_NOT_OVER, {"warm_up": float(warm_up), "sure": 0.0}
-    elif is_slow and n_steps >= warm_up >= _SURELY_BATCHES:
-        yield Fault.WARM_UP_NOT_OVER, {"warm_up": float(warm_up), "sure": 1.0}
-
-
 def _steps_of(optimizer: Optimizer) -> float:
     """Return the steps that the state of an optimizer knows of; 0: it counts none."""
     for state in optimizer.state.values():
@@ -474,27 +421,22 @@ def _steps_of(optimizer: Optimizer) -> float:
     return 0.0
 
 
+def _is_unused(found: LRScheduler) -> bool:
+    """Return whether a schedule of PyTorch has made no step, and the program none."""
+    rates = [group["lr"] for group in found.optimizer.param_groups]
+    is_known = type(found).__module__.startswith("torch.optim")
+    return is_known and found.last_epoch == 0 and list(found.get_last_lr()) == rates
+
+
+def _has_momentum(optimizer: Optimizer) -> bool:
+    """Return whether the state of an optimizer that counts no steps has some."""
+    first = next(iter(optimizer.state.values()), None)
+    found = first.get("momentum_buffer") if isinstance(first, Mapping) else None
+    return isinstance(found, torch.Tensor) and bool(found.detach().any())
+
+
 def _is_distributed() -> bool:
     return distributed.is_available() and distributed.is_initialized()
-
-
-def _is_length(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def _given(found: LRScheduler) -> dict[str, Any]:
-    """Return what a schedule was made with, as far as its lengths are concerned."""
-    if not isinstance(found, LambdaLR):
-        return {name: vars(found)[name] for name in _SETTINGS if name in vars(found)}
-    given: dict[str, Any] = {}
-    for function in found.lr_lambdas:
-        while isinstance(function, functools.partial):
-            given |= function.keywords
-            function = function.func  # noqa: PLW2901
-        with contextlib.suppress(Exception):
-            given |= inspect.getclosurevars(function).nonlocals
-    names = (*_ARGUMENTS, *_WARM_UPS)
-    return {name: given[name] for name in names if name in given}
 
 
 # ---- metrics ------------------------------------------------------------------------

@@ -13,26 +13,38 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import compiler, nn
 from torch.compiler import is_dynamo_compiling
 
+from tdbg.hooks.pytorch.checks.average_swaps import AVERAGE
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
-from tdbg.hooks.pytorch.model.module_tree import modules_of
+from tdbg.hooks.pytorch.model.module_tree import modules_of, named_modules
+from tdbg.hooks.pytorch.model.variables import locals_of, namespaces
 
-__all__ = ["TargetNetworks", "copies_in", "strangers_in"]
+__all__ = [
+    "TargetNetworks",
+    "copies_in",
+    "is_called_an_average",
+    "is_follower",
+    "strangers_in",
+]
 
 # Calls that are looked at, and steps of training at which there must be some.
 _MOST_CALLS, _LEAST_STEPS = 60, 3
 # Copies that are looked at, and modules that are compared with some, at most.
 _MOST_COPIES, _MOST_COMPARED = 16, 2000
+# What the rounding of an update changes, at most, in units of the number format.
+_ROUNDING = 4
 
 
 class TargetNetworks:
@@ -186,11 +198,93 @@ def _identities(module: nn.Module) -> AbstractSet[int]:
 
 
 def _is_copy(module: nn.Module, of: nn.Module) -> bool:
-    """Return whether all weights are equal, beyond those of every new layer."""
+    """Return whether all weights are equal, beyond those of every new layer.
+
+    A program may have updated the copy before the first loss, with what it is equal to:
+    then they differ by rounding.
+    """
     is_varied = False
     for one, other in zip(module.parameters(), of.parameters(), strict=True):
-        sample = sample_of(one)
-        if not torch.equal(sample, sample_of(other)):
+        sample, theirs = sample_of(one), sample_of(other)
+        if sample.dtype != theirs.dtype or not _are_close(sample, theirs):
             return False
         is_varied |= bool((sample != sample[:1]).any())
     return is_varied
+
+
+def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if torch.equal(one, other):
+        return True
+    if not one.is_floating_point() or one.shape != other.shape:
+        return False
+    tolerance = _ROUNDING * torch.finfo(one.dtype).eps
+    return torch.allclose(one, other, rtol=tolerance, atol=0.0)
+
+
+# ---- names of copies -----------------------------------------------------------------
+
+# What they call the class of an average of weights.
+_AVERAGE_CLASS = re.compile(r"EMA|Ema|SWA|Averag|Shadow")
+# What they call a part of a model that follows another part.
+_FOLLOWER = re.compile(
+    r"(^|_)(target|momentum|ema|shadow|polyak|slow)(_|$|[0-9])"
+    r"|(^|_)(encoder_k|key_encoder|k_encoder|teacher_ema|mean_teacher)$",
+    re.IGNORECASE,
+)
+# Frames from the call of a copy outwards in which its names are looked for.
+_MOST_FRAMES = 30
+
+
+def is_called_an_average(module: nn.Module, frame: FrameType | None) -> bool:
+    """Return whether the program calls a module an average of weights.
+
+    So it does if a variable or an attribute has a name such as ``ema``, or an object
+    that has such a name, or such a class, holds the module.
+    """
+    innermost = frame
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        for name, value in locals_of(frame).items():
+            if _says(name, value, module):
+                return True
+        frame = frame.f_back
+    return any(
+        _says(name, value, module)
+        for names in namespaces(innermost)
+        for name, value in names.items()
+    )
+
+
+def is_follower(module: nn.Module, roots: Sequence[nn.Module]) -> bool:
+    """Return whether a model calls one of its parts a target, or the like."""
+    return any(
+        each is module and _FOLLOWER.search(path.rpartition(".")[2])
+        for root in roots
+        for path, each in named_modules(root)
+    )
+
+
+def _says(name: str, value: Any, module: nn.Module) -> bool:
+    if value is module:
+        return AVERAGE.search(name) is not None
+    if isinstance(value, type | ModuleType | FunctionType):
+        return False
+    held = _name_in(value, module)
+    if not held:
+        return False
+    is_average = any(map(AVERAGE.search, (name, held)))
+    return is_average or _AVERAGE_CLASS.search(type(value).__name__) is not None
+
+
+def _name_in(value: Any, module: nn.Module) -> str:
+    """Return what an object calls a module that it holds, or nothing."""
+    attributes = getattr(value, "__dict__", None)
+    if type(attributes) is not dict:
+        return ""
+    places = [attributes]
+    if isinstance(value, nn.Module):
+        places.append(value._modules)
+    return next(
+        (str(key) for each in places for key, it in each.items() if it is module), ""
+    )

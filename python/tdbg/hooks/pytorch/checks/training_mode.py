@@ -35,7 +35,7 @@ from tdbg.hooks.pytorch.model.variables import locals_of
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["TrainingMode"]
+__all__ = ["TrainingMode", "kinds_in"]
 
 # Forwards of training whose callers are noted, forwards without gradients that are
 # looked at, and frames of each, at most.
@@ -68,7 +68,7 @@ class TrainingMode:
         if not self._hooks.may_be_added:
             return
         for root in roots:
-            kinds = _kinds_in(root)
+            kinds = kinds_in(root)
             if root.training and kinds:
                 self._hooks.add(root, _Called(self._session, kinds))
 
@@ -166,7 +166,7 @@ class _Called(Inert):
 never_compiled(_Called.__call__)
 
 
-def _kinds_in(root: nn.Module) -> str:
+def kinds_in(root: nn.Module) -> str:
     """Return the layers whose results the mode changes."""
     every = list(root.modules())
     drops = any(

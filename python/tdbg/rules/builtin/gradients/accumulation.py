@@ -18,7 +18,7 @@ __all__ = ["AccumulationMisuse"]
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulationMisuse(ObservedRule):
-    """Report gradients of micro-batches that add up, or count alike.
+    """Report gradients of micro-batches that add up, count alike, or are cleared.
 
     Args:
         times: How many times as many labels the largest micro-batch of a step must have
@@ -30,7 +30,13 @@ class AccumulationMisuse(ObservedRule):
 
     severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
-    faults = frozenset({Fault.MEAN_OF_MEANS, Fault.MICRO_BATCHES_ADD_UP})
+    faults = frozenset(
+        {
+            Fault.MEAN_OF_MEANS,
+            Fault.MICRO_BATCHES_ADD_UP,
+            Fault.MICRO_BATCHES_CLEARED,
+        }
+    )
 
     times: float = 1.5
 
@@ -41,6 +47,8 @@ class AccumulationMisuse(ObservedRule):
         """Warn of weights that differ much; a sum of losses may be meant."""
         if observation.fault is Fault.MICRO_BATCHES_ADD_UP:
             return Severity.INFO
+        if observation.fault is Fault.MICRO_BATCHES_CLEARED:
+            return Severity.WARNING
         is_large = observation.numbers.get("times", 0.0) >= self.times
         return Severity.WARNING if is_large else Severity.INFO
 
@@ -48,7 +56,10 @@ class AccumulationMisuse(ObservedRule):
         """Say how the micro-batches count, and how they should."""
         if observation.fault is Fault.MEAN_OF_MEANS:
             return self._mean_of_means(observation.numbers.get("times", 0.0))
-        return _sum_of_means(observation.numbers.get("passes", 0.0))
+        passes = observation.numbers.get("passes", 0.0)
+        if observation.fault is Fault.MICRO_BATCHES_CLEARED:
+            return _last_alone(passes)
+        return _sum_of_means(passes)
 
     def _mean_of_means(self, times: float) -> Description:
         return Description(
@@ -82,5 +93,23 @@ def _sum_of_means(passes: float) -> Description:
             "Divide the loss by the number of micro-batches before each backward "
             "pass. If you mean the sum, or chose the learning rate for it, ignore "
             "this."
+        ),
+    )
+
+
+def _last_alone(passes: float) -> Description:
+    share = f"1/{number(passes)}"
+    return Description(
+        message=(
+            f"Gradient accumulation uses the last micro-batch only: each step has "
+            f"{number(passes)} backward passes, each of which counts {share}, but the "
+            "gradients are cleared between them. What is left is a gradient of "
+            f"{share} of a small batch."
+        ),
+        value=1.0,
+        threshold=passes,
+        advice=(
+            "Call zero_grad() once for each step: right after optimizer.step(), or "
+            "before the first micro-batch, not before each backward pass."
         ),
     )

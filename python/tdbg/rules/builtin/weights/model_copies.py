@@ -33,6 +33,7 @@ class ModelCopies(ObservedRule):
             Fault.TARGET_IS_MODEL,
             Fault.AVERAGE_NOT_RESTORED,
             Fault.AVERAGE_OF_ANOTHER,
+            Fault.COPY_PARTLY_STALE,
         }
     )
 
@@ -48,6 +49,7 @@ class ModelCopies(ObservedRule):
             Fault.TARGET_IS_MODEL: _of_no_target,
             Fault.AVERAGE_NOT_RESTORED: _of_swap,
             Fault.AVERAGE_OF_ANOTHER: _of_another,
+            Fault.COPY_PARTLY_STALE: _of_parts,
         }.get(observation.fault, _of_target)
         return describe(observation)
 
@@ -215,7 +217,7 @@ def _of_no_target(observation: Observation) -> Description:
     return Description(
         message=(
             f"The target network is no target: in all {steps:,} steps that were looked "
-            f"at, it had exactly the weights of {_name(observation)}, which it is to "
+            f"at, it had the very weights of {_name(observation)}, which it is to "
             "follow slowly. The network learns from its own latest answers."
         ),
         value=0.0,
@@ -261,6 +263,27 @@ def _of_another(observation: Observation) -> Description:
         advice=(
             "Copy the model to its average after you have loaded or initialized it: "
             "ema = copy.deepcopy(model), or ema.load_state_dict(model.state_dict())."
+        ),
+    )
+
+
+def _of_parts(observation: Observation) -> Description:
+    stale, n = (
+        round(observation.numbers.get(key, 0)) for key in ("stale", "parameters")
+    )
+    return Description(
+        message=(
+            f"A copy of {_name(observation)} follows the model in part: of {n:,} of "
+            f"its parameters that were looked at, {stale:,} "
+            f"{'has' if stale == 1 else 'have'} never changed since the beginning, and "
+            "the others follow. Old and new layers do not fit each other."
+        ),
+        value=float(stale),
+        threshold=0.0,
+        advice=(
+            "Update all parameters of the copy: zip(copy.parameters(), "
+            "model.parameters()) of the whole model, with its head, and with the same "
+            "names on both sides."
         ),
     )
 

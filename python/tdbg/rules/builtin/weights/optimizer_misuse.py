@@ -28,7 +28,9 @@ class OptimizerMisuse(ObservedRule):
     - gradients of another network's loss that nobody clears;
     - an optimizer that never steps;
     - an optimizer that begins anew at each step, or is made anew again and again;
-    - weight decay that makes weights grow;
+    - weight decay that makes weights grow, or that leaves out all weights;
+    - gradients that are cleared before their step, used twice, or still scaled;
+    - an optimizer that has a copy of the model;
     - layers that are frozen, or trained, other than their flags say;
     - a compiled step that computes with arrays that the program has replaced.
     """
@@ -46,6 +48,11 @@ class OptimizerMisuse(ObservedRule):
             Fault.FREEZING_NOT_COMPILED,
             Fault.DECAY_GROWS,
             Fault.TAKEN_IN_AND_REPLACED,
+            Fault.DECAY_UPSIDE_DOWN,
+            Fault.CLEARED_BEFORE_STEP,
+            Fault.STEPPED_TWICE,
+            Fault.STEPPED_SCALED,
+            Fault.OPTIMIZER_OF_COPY,
         }
     )
     hooks = frozenset({"JAX", "Keras", "PyTorch"})
@@ -250,6 +257,102 @@ def _taken_in(seen: Observation) -> Description:
     )
 
 
+def _upside_down(seen: Observation) -> Description:
+    decay = seen.numbers.get("decay", 0.0)
+    n = int(seen.numbers.get("parameters", len(seen.names)))
+    optimizer = seen.words.get("optimizer", "The optimizer")
+    return Description(
+        message=(
+            f"{optimizer} decays biases and normalizations only, and no weight: the "
+            f"group with weight decay ({number(decay)}) has {plural(n, 'parameter')} "
+            f"such as {join_names(seen.names)}, and the group without has the weights."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            "Exchange the two groups: decay weights (parameter.ndim > 1), and exempt "
+            "biases and normalizations."
+        ),
+    )
+
+
+def _cleared(seen: Observation) -> Description:
+    optimizer = seen.words.get("optimizer", "The optimizer")
+    return Description(
+        message=(
+            f"Gradients are cleared before the optimizer ({optimizer}) uses them: the "
+            "backward pass has computed them, and none is left at step(). The model "
+            "does not learn."
+        ),
+        value=0.0,
+        threshold=1.0,
+        advice=(
+            "Call zero_grad() before the backward pass or after step(), never between "
+            "them: optimizer.zero_grad(); loss.backward(); optimizer.step()."
+        ),
+    )
+
+
+def _twice(seen: Observation) -> Description:
+    optimizer, earlier = (seen.words.get(key, "") for key in ("optimizer", "earlier"))
+    who = (
+        f"a step of {earlier} and one of another optimizer ({optimizer})"
+        if earlier
+        else f"two steps of {optimizer}"
+    )
+    return Description(
+        message=(
+            f"The same gradients are used twice: after one backward pass, {who} move "
+            "the same parameters by them. The second step is one that no loss has "
+            "asked for."
+        ),
+        value=2.0,
+        threshold=1.0,
+        advice=(
+            "Call step() once after each backward pass. With a scaler, "
+            "scaler.step(optimizer) is that call. If there are two optimizers, give "
+            "each of them its own parameters."
+        ),
+    )
+
+
+def _scaled(seen: Observation) -> Description:
+    optimizer = seen.words.get("optimizer", "The optimizer")
+    scale = seen.numbers.get("scale", 0.0)
+    return Description(
+        message=(
+            f"The optimizer ({optimizer}) uses gradients that are still multiplied by "
+            f"the scale of GradScaler ({number(scale)}): the program scales the loss, "
+            "and calls optimizer.step() instead of scaler.step(optimizer)."
+        ),
+        value=scale,
+        threshold=1.0,
+        advice=(
+            "Call scaler.step(optimizer), then scaler.update(). It divides the "
+            "gradients by the scale, and skips steps whose gradients are infinite."
+        ),
+    )
+
+
+def _of_copy(seen: Observation) -> Description:
+    optimizer = seen.words.get("optimizer", "The optimizer")
+    n = int(seen.numbers.get("parameters", 0))
+    return Description(
+        message=(
+            f"The optimizer ({optimizer}) has the parameters of another model: its "
+            f"{plural(n, 'parameter')} have the shapes of yours, but never get "
+            "gradients. Those of the model that you train do, and no optimizer has "
+            "them, so the model does not learn."
+        ),
+        value=0.0,
+        threshold=1.0,
+        advice=(
+            "Create the optimizer after the last line that makes, copies or replaces "
+            "the model, with model.parameters() of the one that you call."
+        ),
+    )
+
+
 _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.DECAYED_NORMALIZATION: _decayed,
     Fault.GRADIENTS_OF_ANOTHER_LOSS: _filled,
@@ -260,4 +363,9 @@ _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.FREEZING_NOT_COMPILED: _not_compiled,
     Fault.DECAY_GROWS: _grows,
     Fault.TAKEN_IN_AND_REPLACED: _taken_in,
+    Fault.DECAY_UPSIDE_DOWN: _upside_down,
+    Fault.CLEARED_BEFORE_STEP: _cleared,
+    Fault.STEPPED_TWICE: _twice,
+    Fault.STEPPED_SCALED: _scaled,
+    Fault.OPTIMIZER_OF_COPY: _of_copy,
 }

@@ -82,10 +82,11 @@ def _optimizer(name: str, steps: int, optimizer: str) -> Description:
 def _schedule(
     name: str, steps: int, optimizer: str, rate: float, meant: float
 ) -> Description:
+    made = f"made {plural(steps, 'step')}" if steps else "momentum from before"
     return Description(
         message=(
             f"The training was resumed, but its schedule ({name}) begins anew: the "
-            f"optimizer ({optimizer}) has made {plural(steps, 'step')} and has its "
+            f"optimizer ({optimizer}) has {made} and has its "
             f"learning rate from then ({number(rate)}), while the schedule is at step "
             f"0, where it would be {number(meant)}."
         ),
@@ -108,11 +109,16 @@ def _unmatched(name: str, observation: Observation) -> Description:
     names, matched = int(numbers["names"]), int(numbers["matched"])
     reason, advice = _remedy(observation.words)
     restored = f"only {matched:,}" if matched else "none"
+    effect = (
+        "It answers with its initial weights."
+        if observation.words.get("role")
+        else "The model is trained from its initial weights."
+    )
     return Description(
         message=(
             f"load_state_dict(strict=False) restored {restored} of the "
             f"{plural(names, 'tensor')} of {name}: the names in the state are others."
-            f"{reason} The model is trained from its initial weights."
+            f"{reason} {effect}"
         ),
         value=float(matched),
         threshold=float(names),

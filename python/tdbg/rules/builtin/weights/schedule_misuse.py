@@ -39,6 +39,13 @@ class ScheduleMisuse(ObservedRule):
             Fault.SCHEDULE_OVERWRITTEN,
             Fault.WATCHES_WRONG_WAY,
             Fault.WATCHES_NOTHING,
+            Fault.SCHEDULE_IN_BATCHES,
+            Fault.DECAYS_IN_EPOCHS,
+            Fault.SCHEDULE_NEVER_STEPS,
+            Fault.SCHEDULE_MADE_ANEW,
+            Fault.PLATEAU_AT_EACH_STEP,
+            Fault.RATE_SET_ELSEWHERE,
+            Fault.FACTOR_IS_RATE,
         }
     )
     hooks = frozenset({"Keras", "PyTorch"})
@@ -299,6 +306,147 @@ def _watches_nothing(name: str, numbers: _Numbers, words: _Words) -> Description
     )
 
 
+def _in_batches(name: str, numbers: _Numbers, words: _Words) -> Description:
+    del words
+    at, steps = int(numbers["at"]), int(numbers["steps"])
+    batches, epochs = int(numbers["batches"]), int(numbers["epochs"])
+    return Description(
+        message=(
+            f"The schedule of the learning rate ({name}) counts batches, but the "
+            f"program steps it once an epoch: what it does at step {at:,} (epoch "
+            f"{at // batches:,} of {epochs:,}, with {plural(batches, 'batch')} each) "
+            f"has never come, because it was stepped {plural(steps, 'time')}."
+        ),
+        value=float(steps),
+        threshold=float(at),
+        since=0,
+        advice=(
+            "Call scheduler.step() after each optimizer.step(), or give its lengths in "
+            "epochs, without len(loader)."
+        ),
+    )
+
+
+def _decays_in_epochs(name: str, numbers: _Numbers, words: _Words) -> Description:
+    del words
+    at, batches = int(numbers["at"]), int(numbers["batches"])
+    epochs, steps = int(numbers["epochs"]), int(numbers["steps"])
+    return Description(
+        message=(
+            f"The schedule of the learning rate ({name}) counts epochs, but the "
+            f"program steps it after each batch: it first lowers the rate after "
+            f"{plural(at, 'step')}, within the first of {epochs:,} epochs, which have "
+            f"{plural(batches, 'batch')} each. It made {steps:,} steps."
+        ),
+        value=float(steps),
+        threshold=float(epochs),
+        since=0,
+        advice=(
+            "Call scheduler.step() once an epoch, behind the loop over the batches. To "
+            "step it after each batch, multiply its step_size or milestones by "
+            "len(loader)."
+        ),
+    )
+
+
+def _never_steps(name: str, numbers: _Numbers, words: _Words) -> Description:
+    del words
+    made = int(numbers["optimizer_steps"])
+    return Description(
+        message=(
+            f"The schedule of the learning rate ({name}) has never been stepped: the "
+            f"optimizer made {plural(made, 'step')}, all with the rate that the "
+            "schedule begins with."
+        ),
+        value=0.0,
+        threshold=1.0,
+        since=0,
+        advice=(
+            "Call scheduler.step() after each optimizer.step(), or once an epoch if it "
+            "counts epochs. If you want a constant rate, remove it."
+        ),
+    )
+
+
+def _made_anew(name: str, numbers: _Numbers, words: _Words) -> Description:
+    del words
+    times, steps = int(numbers["times"]), int(numbers["steps"])
+    return Description(
+        message=(
+            f"The program makes the schedule of the learning rate ({name}) again and "
+            f"again: at least {times:,} of them, one after the other, for the same "
+            f"optimizer. The rate begins anew each time, and each had made about "
+            f"{plural(steps, 'step')} and was not over."
+        ),
+        value=float(times),
+        threshold=1.0,
+        since=0,
+        advice=(
+            "Make the schedule once, next to the optimizer and before the loop over "
+            "epochs. For restarts on purpose, use CosineAnnealingWarmRestarts."
+        ),
+    )
+
+
+def _plateau_each(name: str, numbers: _Numbers, words: _Words) -> Description:
+    del words
+    patience, batches = int(numbers["patience"]), int(numbers["batches"])
+    reductions = int(numbers["reductions"])
+    return Description(
+        message=(
+            f"{name} gets a metric at each step, and takes noise for a plateau: its "
+            f"patience is {patience:,}, an epoch has {plural(batches, 'batch')}, and "
+            f"it has lowered the learning rate {plural(reductions, 'time')} in "
+            f"{plural(int(numbers['metrics']), 'step')}."
+        ),
+        value=float(reductions),
+        threshold=0.0,
+        since=0,
+        advice=(
+            "Call scheduler.step(metric) once an epoch, with the mean over the epoch "
+            "or the validation loss."
+        ),
+    )
+
+
+def _set_elsewhere(name: str, numbers: _Numbers, words: _Words) -> Description:
+    place = words["place"]
+    return Description(
+        message=(
+            f"The learning rate is set where {name} does not read it: the program has "
+            f"changed {place} from {number(numbers['first'])} to "
+            f"{number(numbers['latest'])}, and the rate is still "
+            f"{number(numbers['rate'])}."
+        ),
+        value=numbers["rate"],
+        threshold=numbers["latest"],
+        since=0,
+        advice=(
+            'Set group["lr"] of each group: for group in optimizer.param_groups: '
+            'group["lr"] = rate. Or use a schedule of torch.optim.lr_scheduler.'
+        ),
+    )
+
+
+def _factor_is_rate(name: str, numbers: _Numbers, words: _Words) -> Description:
+    del words
+    base = number(numbers["base"])
+    return Description(
+        message=(
+            f"The function of {name} returns a learning rate, not a factor: its "
+            f"largest value is {base}, and {name} multiplies the first rate, {base}, "
+            f"by it. So the largest rate is {number(numbers['base'] ** 2)}."
+        ),
+        value=numbers["base"] ** 2,
+        threshold=numbers["base"],
+        since=0,
+        advice=(
+            "Return a factor that is 1 where the rate should be the one that you gave "
+            "to the optimizer, such as min(1, (step + 1) / warmup_steps)."
+        ),
+    )
+
+
 _DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = {
     Fault.SCHEDULE_TOO_OFTEN: _too_often,
     Fault.SCHEDULE_IN_EPOCHS: _in_epochs,
@@ -311,4 +459,11 @@ _DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = 
     Fault.SCHEDULE_OVERWRITTEN: _overwritten,
     Fault.WATCHES_WRONG_WAY: _watches_wrong_way,
     Fault.WATCHES_NOTHING: _watches_nothing,
+    Fault.SCHEDULE_IN_BATCHES: _in_batches,
+    Fault.DECAYS_IN_EPOCHS: _decays_in_epochs,
+    Fault.SCHEDULE_NEVER_STEPS: _never_steps,
+    Fault.SCHEDULE_MADE_ANEW: _made_anew,
+    Fault.PLATEAU_AT_EACH_STEP: _plateau_each,
+    Fault.RATE_SET_ELSEWHERE: _set_elsewhere,
+    Fault.FACTOR_IS_RATE: _factor_is_rate,
 }

@@ -56,7 +56,7 @@ class UnregisteredParameter(ModelStateRule):
         if any(each.name for each in found):
             advice = (
                 "Put layers into torch.nn.ModuleList or ModuleDict instead of a plain "
-                "list, and other tensors into a module, so that parameters(), to(), "
+                "list, and make tensors an nn.Parameter, so that parameters(), to(), "
                 "state_dict() and train() include them."
             )
         elif self.severity_of(model_info) == Severity.WARNING:

@@ -26,7 +26,8 @@ class WeightSharing(ObservedRule):
     - weights that were one parameter when the model was registered, and are two now;
     - an output layer that begins as a copy of the embedding;
     - two parameters in the same memory, each of which an optimizer steps;
-    - an ensemble or several heads that are one network under several names.
+    - an ensemble or several heads that are one network under several names, or that
+      begin as copies of each other and never differ.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
@@ -38,6 +39,7 @@ class WeightSharing(ObservedRule):
             Fault.TIE_COPIED,
             Fault.MEMORY_SHARED,
             Fault.NETWORKS_ARE_ONE,
+            Fault.NETWORKS_STAY_EQUAL,
         }
     )
 
@@ -129,6 +131,17 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
             "Create each of them anew: [make() for _ in range(n)] instead of [layer] * "
             "n, which repeats one layer. To begin with equal weights, use "
             "copy.deepcopy()."
+        ),
+    ),
+    Fault.NETWORKS_STAY_EQUAL: (
+        (
+            "{names} began as copies of each other and never differ: after 5 steps, "
+            "their weights have moved and are still equal, number for number. You "
+            "train one network, not several."
+        ),
+        (
+            "Initialize each of them anew instead of copying one: [make() for _ in "
+            "range(n)]. Or give them different data, or different masks of dropout."
         ),
     ),
 }

@@ -81,6 +81,32 @@ def divided_gradients(training: Training) -> None:
             parameter.grad /= 4
 
 
+def cleared(weight: float, *, at: int = -1) -> Loop:
+    """Clear the gradients before each micro-batch, or before one of them only."""
+
+    def loop(training: Training) -> None:
+        for _ in training.steps():
+            for i in range(4):
+                if at in {-1, i}:
+                    training.optimizer.zero_grad()
+                backward(weight * training.loss())
+
+    return loop
+
+
+def compared(training: Training) -> None:
+    """The gradient of each task is read and cleared, and their mean is used."""
+    parameters = list(training.model.parameters())
+    for _ in training.steps():
+        found = []
+        for _ in range(4):
+            training.optimizer.zero_grad()
+            backward(training.loss())
+            found.append([each.grad for each in parameters])
+        for parameter, *gradients in zip(parameters, *found, strict=True):
+            parameter.grad = torch.stack(gradients).mean(0)
+
+
 def clipped(training: Training) -> None:
     for _ in training.steps():
         for _ in range(4):
@@ -165,4 +191,16 @@ def test_micro_batches_that_count_as_they_should_not(
     ],
 )  # fmt: skip
 def test_micro_batches_that_count_as_they_should(run_dir: Path, loop: Loop) -> None:
+    assert judged(run_dir, loop) == []
+
+
+def test_micro_batches_of_which_the_last_one_counts(run_dir: Path) -> None:
+    (finding,) = judged(run_dir, cleared(0.25))
+    assert finding.severity == Severity.WARNING
+    assert "uses the last micro-batch only: each step has 4 backward" in finding.message
+    assert "zero_grad() once for each step" in finding.advice
+
+
+@pytest.mark.parametrize("loop", [cleared(0.25, at=0), compared, cleared(1.0)])
+def test_micro_batches_that_are_cleared_on_purpose(run_dir: Path, loop: Loop) -> None:
     assert judged(run_dir, loop) == []

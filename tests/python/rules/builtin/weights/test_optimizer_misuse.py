@@ -143,6 +143,12 @@ def test_groups_as_they_are_meant_are_no_fault(tmp_path: Path, name: str) -> Non
     assert found(tmp_path, HEALTHY_GROUPS[name]) == []
 
 
+def test_decay_of_everything_but_weights_is_named(tmp_path: Path) -> None:
+    (finding,) = found(tmp_path, grouped(lambda _, parameter: parameter.ndim > 1))
+    assert "decays biases and normalizations only, and no weight" in finding.message
+    assert "Exchange the two groups" in finding.advice
+
+
 def test_normalizations_with_a_decay_of_their_own_are_meant(tmp_path: Path) -> None:
     def train(register: Callable[[nn.Module], None]) -> None:
         model = mlp(8, 8, norm=nn.LayerNorm)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -270,3 +271,53 @@ def test_layers_that_are_repeated_on_purpose(
     run_dir: Path, model: nn.Module, loss: Callable[[nn.Module], Tensor]
 ) -> None:
     assert judged(run_dir, model, loss) == []
+
+
+# ---- networks that stay equal ------------------------------------------------------
+
+
+def equal_members() -> nn.Module:
+    first = member()
+    return Ensemble([copy.deepcopy(first) for _ in range(3)])
+
+
+def test_networks_that_begin_as_copies_and_never_differ(run_dir: Path) -> None:
+    (finding,) = judged(run_dir, equal_members(), of_classes)
+    assert finding.severity is Severity.WARNING
+    assert "began as copies of each other and never differ" in finding.message
+    assert "Initialize each of them anew" in finding.advice
+
+
+class Towers(nn.Module):
+    """Two encoders that begin with the same weights, each for its own inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tower_1 = member()
+        self.tower_2 = copy.deepcopy(self.tower_1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        both: Tensor = self.tower_1(x) + self.tower_2(x + 1)
+        return both
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Towers,
+        lambda: nn.Sequential(
+            *[copy.deepcopy(nn.Linear(8, 8)) for _ in range(2)], nn.Linear(8, 4)
+        ),
+        lambda: Ensemble([nn.Sequential(nn.Dropout(0.1), each) for each in copies()]),
+    ],
+    ids=["towers", "depth", "dropout"],
+)
+def test_copies_that_become_different(
+    run_dir: Path, make: Callable[[], nn.Module]
+) -> None:
+    assert judged(run_dir, make(), of_classes) == []
+
+
+def copies() -> list[nn.Module]:
+    first = member()
+    return [copy.deepcopy(first) for _ in range(2)]

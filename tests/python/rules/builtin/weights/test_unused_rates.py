@@ -1,0 +1,274 @@
+"""ScheduleMisuse, on trainings whose schedules or rates have no effect, or too much."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn, optim
+from torch.nn import functional
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+import tdbg
+import tdbg.pytorch as td
+from tdbg.rules import ScheduleMisuse
+from tdbg.run.findings import Finding, Severity
+
+EPOCHS, BATCHES = 6, 12
+N_STEPS = EPOCHS * BATCHES
+RATE = 0.01
+
+
+class Training:
+    """A classifier of places, trained in epochs of a loader."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 4))
+        inputs = torch.randn(BATCHES * 8, 4)
+        data = TensorDataset(inputs, inputs.argmax(1))
+        self.loader = DataLoader(data, batch_size=8, shuffle=True)
+        self.optimizer = optim.SGD(self.model.parameters(), RATE)
+        # Schedules that live until the hook is closed.
+        self.alive: list[Any] = []
+
+    def run(
+        self,
+        *,
+        after: Callable[[int, float], None] | None = None,
+        at_epoch: Callable[[int], None] | None = None,
+    ) -> None:
+        """Call functions with numbers after each step, and before each epoch."""
+        step = 0
+        for epoch in range(EPOCHS):
+            if at_epoch is not None:
+                at_epoch(epoch)
+            for inputs, labels in self.loader:
+                self.optimizer.zero_grad()
+                loss = functional.cross_entropy(self.model(inputs), labels)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+                step += 1
+                if after is not None:
+                    after(step, float(loss.detach()))
+
+
+Loop = Callable[[Training], None]
+Make = Callable[[optim.Optimizer], Any]
+
+
+def judged(loop: Loop, run_dir: Path) -> list[Finding]:
+    training = Training()
+    rules = [ScheduleMisuse()]
+    with td.Hook(run_dir, rules=rules, min_free_bytes=0) as hook:
+        hook.register_module(training.model)
+        loop(training)
+        assert hook.counters()["internal_errors"] == 0
+    return list(tdbg.rules.check(run_dir, rules=rules).findings)
+
+
+def never(make: Make) -> Loop:
+    def loop(training: Training) -> None:
+        training.alive.append(make(training.optimizer))
+        training.run()
+
+    return loop
+
+
+def per_batch(make: Make, times: int = 1) -> Loop:
+    def loop(training: Training) -> None:
+        schedule = make(training.optimizer)
+
+        def after(_step: int, _loss: float) -> None:
+            for _ in range(times):
+                schedule.step()
+
+        training.run(after=after)
+
+    return loop
+
+
+def per_epoch(make: Make) -> Loop:
+    def loop(training: Training) -> None:
+        schedule = make(training.optimizer)
+        training.alive.append(schedule)
+        training.run(at_epoch=lambda epoch: schedule.step() if epoch else None)
+        schedule.step()
+
+    return loop
+
+
+def made_in_each_epoch(make: Make) -> Loop:
+    def loop(training: Training) -> None:
+        def begin(_: int) -> None:
+            for group in training.optimizer.param_groups:
+                group["lr"] = RATE
+            training.alive[:] = [make(training.optimizer)]
+
+        training.run(at_epoch=begin, after=lambda *_: training.alive[0].step())
+
+    return loop
+
+
+def with_losses(patience: int) -> Loop:
+    def loop(training: Training) -> None:
+        schedule = lr_scheduler.ReduceLROnPlateau(training.optimizer, patience=patience)
+        training.run(after=lambda _, loss: schedule.step(loss))
+
+    return loop
+
+
+def sets(where: str) -> Loop:
+    def loop(training: Training) -> None:
+        def set_rate(step: int, _: float) -> None:
+            optimizer: Any = training.optimizer
+            group = optimizer.param_groups[0]
+            holders = {
+                "lr": (vars(optimizer), "lr"),
+                "defaults": (optimizer.defaults, "lr"),
+                "key": (group, "learning_rate"),
+                "both": (group, "lr"),
+            }
+            holder, key = holders[where]
+            holder[key] = RATE * 0.97**step
+            if where == "both":
+                optimizer.lr = RATE * 0.97**step
+
+        training.run(after=set_rate)
+
+    return loop
+
+
+def lambdas(function: Callable[[int], float]) -> Make:
+    return functools.partial(lr_scheduler.LambdaLR, lr_lambda=function)
+
+
+def steps(size: int) -> Make:
+    return functools.partial(lr_scheduler.StepLR, step_size=size)
+
+
+def milestones(*found: int) -> Make:
+    return functools.partial(lr_scheduler.MultiStepLR, milestones=[*found])
+
+
+def cosine(length: int) -> Make:
+    return functools.partial(lr_scheduler.CosineAnnealingLR, T_max=length)
+
+
+def linear(length: int) -> Make:
+    return functools.partial(
+        lr_scheduler.LinearLR, start_factor=0.1, total_iters=length
+    )
+
+
+def rising(step: int) -> float:
+    return min(1.0, (step + 1) / 20)
+
+
+SICK: dict[str, tuple[Loop, str]] = {
+    "never, in epochs": (never(cosine(EPOCHS)), "never been stepped: the optimizer"),
+    "never, in steps": (never(steps(2)), "never been stepped"),
+    "never, a warm-up": (never(linear(20)), "(LinearLR) has never been stepped"),
+    "cosine in batches": (per_epoch(cosine(N_STEPS)), "counts batches, but the prog"),
+    "milestones in batches": (
+        per_epoch(milestones(3 * BATCHES, 5 * BATCHES)),
+        "what it does at step 36 (epoch 3 of 6",
+    ),
+    "steps in batches": (per_epoch(steps(2 * BATCHES + 4 * BATCHES)), "at step 72"),
+    "milestones in epochs": (per_batch(milestones(2, 4)), "counts epochs, but the"),
+    "steps in epochs": (per_batch(steps(3)), "rate after 3 steps, within the first"),
+    "twice": (per_batch(cosine(N_STEPS), 2), "ended too early: it is 72 steps long"),
+    "again": (made_in_each_epoch(cosine(N_STEPS)), "again and again: at least 4"),
+    "plateau": (with_losses(1), "gets a metric at each step"),
+    "attribute": (sets("lr"), "has changed optimizer.lr from 0.00"),
+    "defaults": (sets("defaults"), 'has changed optimizer.defaults["lr"]'),
+    "key": (sets("key"), 'has changed group["learning_rate"]'),
+    "factor": (
+        per_batch(lambdas(lambda step: RATE * rising(step))),
+        "largest value is 0.01, and LambdaLR multiplies the first rate, 0.01",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SICK)
+def test_says_what_has_no_effect_or_too_much(name: str, run_dir: Path) -> None:
+    loop, said = SICK[name]
+    (finding,) = judged(loop, run_dir)
+    assert finding.severity is Severity.WARNING
+    assert said in finding.message
+    assert finding.advice
+
+
+def test_notes_schedules_of_unknown_length_that_are_made_again(run_dir: Path) -> None:
+    (finding,) = judged(made_in_each_epoch(lambdas(rising)), run_dir)
+    assert finding.severity is Severity.INFO
+    assert "again and again" in finding.message
+
+
+def two_phases(training: Training) -> None:
+    training.alive.append(cosine(N_STEPS)(training.optimizer))
+    training.run(after=lambda *_: training.alive[0].step())
+    training.alive[:] = [cosine(N_STEPS)(training.optimizer)]
+    training.run(after=lambda *_: training.alive[0].step())
+
+
+def by_hand_beside_a_schedule(training: Training) -> None:
+    """The program sets the rate itself, and leaves the schedule alone."""
+    training.alive.append(cosine(EPOCHS)(training.optimizer))
+
+    def set_rate(epoch: int) -> None:
+        training.optimizer.param_groups[0]["lr"] = RATE * 0.9**epoch
+
+    training.run(at_epoch=set_rate)
+
+
+class Scaled(optim.SGD):
+    """An optimizer that reads a number of its own."""
+
+    lr = 1.0
+
+
+def own_optimizer(training: Training) -> None:
+    optimizer = training.optimizer = Scaled(training.model.parameters(), RATE)
+
+    def set_rate(step: int, _: float) -> None:
+        optimizer.lr = 0.9**step
+
+    training.run(after=set_rate)
+
+
+def later_children(training: Training) -> None:
+    first, second = linear(1000)(training.optimizer), cosine(9)(training.optimizer)
+    schedule = lr_scheduler.SequentialLR(training.optimizer, [first, second], [1000])
+    training.run(after=lambda *_: schedule.step())
+
+
+HEALTHY: dict[str, Loop] = {
+    "cosine in epochs": per_epoch(cosine(EPOCHS)),
+    "milestones in epochs": per_epoch(milestones(2, 4)),
+    "milestones in batches": per_batch(milestones(3 * BATCHES, 5 * BATCHES)),
+    "milestones after the end": per_epoch(milestones(30, 60)),
+    "steps of batches": per_batch(steps(BATCHES)),
+    "many steps of batches": per_batch(steps(20)),
+    "exponential": per_batch(functools.partial(lr_scheduler.ExponentialLR, gamma=0.99)),
+    "restarts by hand": made_in_each_epoch(cosine(BATCHES)),
+    "phases": two_phases,
+    "patient plateau": with_losses(2 * BATCHES),
+    "the rate itself": sets("both"),
+    "by hand": by_hand_beside_a_schedule,
+    "own optimizer": own_optimizer,
+    "factors": per_batch(lambdas(rising)),
+    "small factors": per_batch(lambdas(lambda step: 0.5 * rising(step))),
+    "children": later_children,
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_accuses_nobody(name: str, run_dir: Path) -> None:
+    found = judged(HEALTHY[name], run_dir)
+    assert [each for each in found if each.severity > Severity.INFO] == []
