@@ -189,6 +189,9 @@ class Fault(enum.StrEnum):
     SAMPLES_OVERWRITTEN = "samples_overwritten"
     # Parts of one dataset share samples: that of training and that of evaluation.
     PARTS_OVERLAP = "parts_overlap"
+    # Data of validation are those of training, or have samples of them.
+    VALIDATION_IS_TRAINING = "validation_is_training"
+    VALIDATION_SHARES = "validation_shares"
 
     # Running statistics of a normalization: evaluation uses those that it was made
     # with; the batch has the weight that is the past's in another framework; they

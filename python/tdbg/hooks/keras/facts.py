@@ -2,9 +2,9 @@
 
 The weights of classes have keys, which must be the classes that the labels have.
 ``validation_split`` takes the last rows, so of rows that are sorted it takes classes
-that training never sees.  And layers for training only, such as dropout, advance the
-state of their generator where they are active: if that moves in an evaluation, they are
-active there.
+that training never sees.  Data of validation may be those of training.  And layers for
+training only, such as dropout, advance the state of their generator where they are
+active: if that moves in an evaluation, they are active there.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
@@ -34,7 +34,7 @@ from tdbg.run.observations import Fault, Observation
 
 __all__ = [
     "EvaluationWatch",
-    "look_at_labels",
+    "look_at_data",
     "loss_facts_of",
 ]
 
@@ -76,6 +76,9 @@ _GENERATORS = "seed_generator", "generator"
 _MOST_EVALUATIONS, _MOST_NAMED = 2, 8
 # Labels that are read; classes are as many as this at most.
 _MOST_LABELS, _MOST_CLASSES = 1 << 22, 1000
+# Elements of data that are compared, different ones that make a row no code, and the
+# share of rows of which this must hold; the share of rows that two sets may share.
+_MOST_COMPARED, _OF_NUMBERS, _NEARLY_ALL, _SHARED = 1 << 24, 6, 0.9, 0.1
 # The share of labels of validation that training lacks, and how unlikely it is that
 # validation has one class only by chance.
 _UNTRAINED, _UNLIKELY = 0.1, math.log(1e-6)
@@ -166,14 +169,15 @@ def _numbers(backend: Backend, variable: Any) -> NDArray[Any]:
     return np.array(variable if array is None else array)
 
 
-def look_at_labels(session: Session, model: Any) -> None:
-    """Compare the labels that the present ``fit`` is given with its other arguments.
+def look_at_data(session: Session, model: Any) -> None:
+    """Compare what the present ``fit`` is given to train with its other arguments.
 
     Args:
         session: Receives what is seen.
         model: The model that is trained.
     """
     given = _arguments_of_fit()
+    _look_at_validation(session, given)
     if not _is_of_classes(model):
         return
     labels = _classes_of(given.get("y"))
@@ -199,6 +203,90 @@ def _arguments_of_fit() -> Mapping[str, Any]:
             return dict(frame.f_locals)
         frame = frame.f_back
     return {}
+
+
+def _look_at_validation(session: Session, given: Mapping[str, Any]) -> None:
+    """Report data of validation that are those of training, or share rows with them."""
+    data, held_back = given.get("x"), given.get("validation_data")
+    if data is None or held_back is None:
+        return
+    is_tuple = isinstance(held_back, tuple | list) and len(held_back) > 0
+    others = held_back[0] if is_tuple else held_back
+    rows, found = _rows_of(data), _rows_of(others)
+    if others is data or (rows is not None and _is_same(rows, found)):
+        _observe(session, Fault.VALIDATION_IS_TRAINING, {}, {}, "validation")
+    elif rows is not None and found is not None:
+        shared, n_trained = _shared_rows(rows, found)
+        # Whoever evaluates all data does so on purpose.
+        if shared >= _SHARED * len(found) and n_trained < _NEARLY_ALL * len(rows):
+            numbers = {"shared": float(shared), "evaluated": float(len(found))}
+            _observe(session, Fault.VALIDATION_SHARES, numbers, {}, "validation")
+    elif _is_shuffled_again(data, others):
+        words = {"how": "shuffle"}
+        _observe(session, Fault.VALIDATION_SHARES, {}, words, "validation")
+
+
+def _rows_of(given: Any) -> NDArray[Any] | None:
+    """Return samples of numbers, a row each; None: they are something else, or many."""
+    if not hasattr(given, "__array__") or not hasattr(given, "shape"):
+        return None
+    shape = tuple(given.shape)
+    if len(shape) < 2 or not 0 < math.prod(shape) <= _MOST_COMPARED:
+        return None
+    array = np.asarray(given)
+    return array.reshape(len(array), -1) if array.dtype.kind in "biuf" else None
+
+
+def _is_same(one: NDArray[Any], other: NDArray[Any] | None) -> bool:
+    return other is not None and one.shape == other.shape and bool((one == other).all())
+
+
+def _shared_rows(one: NDArray[Any], other: NDArray[Any]) -> tuple[int, int]:
+    """Return how many rows of the other are among the one, and the reverse.
+
+    Codes repeat by nature: most rows must have different elements.
+    """
+    if one.dtype != other.dtype or one.shape[1] != other.shape[1]:
+        return 0, 0
+    some = other[:: max(1, len(other) // 64)]
+    if np.mean([len(set(each.tolist())) >= _OF_NUMBERS for each in some]) < _NEARLY_ALL:
+        return 0, 0
+    known, asked = ([each.tobytes() for each in rows] for rows in (one, other))
+    trained, evaluated = set(known), set(asked)
+    return sum(each in trained for each in asked), sum(
+        each in evaluated for each in known
+    )
+
+
+_PARTS = {"_TakeDataset": "_SkipDataset", "_SkipDataset": "_TakeDataset"}
+
+
+def _is_shuffled_again(one: Any, other: Any) -> bool:
+    """Return whether both are parts of a dataset of TensorFlow that shuffles each time.
+
+    Then each pass draws the parts anew.
+    """
+    found = _shuffles_below(one)
+    return any(
+        _PARTS.get(found.get(shuffle, "")) == part
+        for shuffle, part in _shuffles_below(other).items()
+    )
+
+
+def _shuffles_below(dataset: Any) -> dict[int, str]:
+    """Return shuffles that begin anew each time, and how the dataset takes its part."""
+    found: dict[int, str] = {}
+    part = ""
+    for _ in range(_MOST_NAMED * 4):
+        name = type(dataset).__name__
+        if name == "CacheDataset" or dataset is None:
+            break
+        part = name if name in _PARTS else part
+        again = getattr(dataset, "_reshuffle_each_iteration", None)
+        if name == "_ShuffleDataset" and again is not False and part:
+            found[id(dataset)] = part
+        dataset = getattr(dataset, "_input_dataset", None)
+    return found
 
 
 def _is_of_classes(model: Any) -> bool:
@@ -298,10 +386,14 @@ _SPLIT = "validation_split"
 
 
 def _observe(
-    session: Session, fault: Fault, numbers: dict[str, float], words: dict[str, str]
+    session: Session,
+    fault: Fault,
+    numbers: dict[str, float],
+    words: dict[str, str],
+    name: str = "labels",
 ) -> None:
     step = max(0, session.latest_step(TRAIN)[0])
-    session.observe(Observation(fault, step, ("labels",), numbers, words))
+    session.observe(Observation(fault, step, (name,), numbers, words))
 
 
 def loss_facts_of(

@@ -97,8 +97,9 @@ class FirstSteps:
         self._jumps: list[float] = []
         # Which variables were trained as the step was compiled, by their ids.
         self._compiled: dict[int, bool] = {}
-        # Names and variables that were frozen since, with their values.
+        # Names and variables that were frozen since, or freed, with their values.
         self._frozen: list[tuple[str, Any]] = []
+        self._freed: list[tuple[str, Any]] = []
         self._values: list[NDArray[Any]] | None = None
         self._n_steps = 0
         # Steps that are over, and normalizations that may be fed by none of them, with
@@ -109,7 +110,7 @@ class FirstSteps:
     @property
     def wants_steps(self) -> bool:
         """Whether the next steps are to be shown one by one."""
-        return bool(self._layers or self._frozen or self._unfed)
+        return bool(self._layers or self._frozen or self._freed or self._unfed)
 
     def compiled(self) -> None:
         """Keras has made the step of training anew, with the flags that hold now."""
@@ -117,7 +118,7 @@ class FirstSteps:
             id(each.variable): bool(each.variable.trainable)
             for each in self._variables.tracked_parameters()
         }
-        self._frozen = []
+        self._frozen, self._freed = [], []
 
     def fit_begins(self) -> None:
         """Look for layers that were frozen since the step was compiled.
@@ -130,6 +131,12 @@ class FirstSteps:
             (each.weight.name, each.variable)
             for each in self._variables.tracked_parameters()
             if self._compiled.get(id(each.variable)) and not each.variable.trainable
+        ]
+        self._freed = [
+            (each.weight.name, each.variable)
+            for each in self._variables.tracked_parameters()
+            if self._compiled.get(id(each.variable)) is False
+            and each.variable.trainable
         ]
 
     def step_ended(self, model: Any, state: State) -> None:
@@ -147,6 +154,8 @@ class FirstSteps:
             self._look_at_statistics(state)
         if self._frozen:
             self._look_at_frozen(state)
+        elif self._freed:
+            self._look_at_freed(state)
         if self._unfed is None or self._unfed:
             self._look_at_unfed(model, state)
 
@@ -289,6 +298,25 @@ class FirstSteps:
             n = n_frozen if len(changed) == len(asked) else len(changed)
             numbers = {"steps": float(self._n_steps), "parameters": float(n)}
             self._observe(Fault.FREEZING_NOT_COMPILED, changed, numbers)
+
+    def _look_at_freed(self, state: State) -> None:
+        """Report variables that are to be trained again, and that steps leave alone."""
+        asked = [each for each in self._freed if _size(each[1]) <= _MOST_ELEMENTS]
+        asked = asked[:_MOST_VARIABLES]
+        values = self._read([variable for _, variable in asked], state)
+        if self._values is None:
+            self._values = values
+            return
+        self._n_steps += 1
+        stays = all(map(np.array_equal, self._values, values))
+        if stays and self._n_steps < _ENOUGH_STEPS:
+            return
+        names, n = tuple(name for name, _ in asked), len(self._freed)
+        self._freed, self._values = [], None
+        if stays and names:
+            numbers = {"steps": float(self._n_steps), "parameters": float(n)}
+            words = {"how": "freed"}
+            self._observe(Fault.FREEZING_NOT_COMPILED, names, numbers, words)
 
     def _observe(
         self,

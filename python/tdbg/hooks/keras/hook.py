@@ -22,7 +22,7 @@ from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.keras.adapter import KerasAdapter
 from tdbg.hooks.keras.backend import Backend, backend_of_keras
 from tdbg.hooks.keras.callbacks import CallbackWatch
-from tdbg.hooks.keras.facts import EvaluationWatch, look_at_labels
+from tdbg.hooks.keras.facts import EvaluationWatch, look_at_data
 from tdbg.hooks.keras.functions import FUNCTIONS, StepFunction
 from tdbg.hooks.keras.mode import KerasMode
 from tdbg.hooks.keras.model_info import KerasModel
@@ -117,7 +117,7 @@ class Hook(FrameworkHook):
         if watched is not None:
             self._session.run(watched.first_steps.fit_begins)
         self._callbacks = self._session.run(CallbackWatch, self._session, self)
-        self._session.run(look_at_labels, self._session, self.model)
+        self._session.run(look_at_data, self._session, self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """An epoch begins: Keras has reset its metrics."""

@@ -13,6 +13,9 @@ from tdbg.run.observations import Fault, Observation
 
 __all__ = ["LoaderMisuse"]
 
+# Its hook looks at what fit is given, and needs no profiler.
+_KERAS = "Keras"
+
 
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,8 @@ class LoaderMisuse(ObservedRule):
     - a loader that begins anew for each batch, and gives only its first one;
     - weights of a sampler that are fewer than the samples;
     - samples that the dataset changes whenever it gives them;
-    - parts of a dataset, for training and evaluation, that overlap.
+    - parts of a dataset, for training and evaluation, that overlap;
+    - validation data that are the training data, or have samples of them.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
@@ -38,13 +42,17 @@ class LoaderMisuse(ObservedRule):
             Fault.WEIGHTS_OF_CLASSES,
             Fault.SAMPLES_OVERWRITTEN,
             Fault.PARTS_OVERLAP,
+            Fault.VALIDATION_IS_TRAINING,
+            Fault.VALIDATION_SHARES,
         }
     )
+    hooks = frozenset({_KERAS, "PyTorch"})
 
     def inapplicable(self, training: TrainingFacts) -> str:
         """Return that no profiler watched the loaders, if so."""
         why = ObservedRule.inapplicable(self, training)
-        return why or ("" if "step" in training.profile else NO_PROFILE)
+        is_watched = training.hook == _KERAS or "step" in training.profile
+        return why or ("" if is_watched else NO_PROFILE)
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return an info for epochs that shuffle, and draw the same random numbers."""
@@ -149,7 +157,45 @@ def _of_parts(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_same(seen: Observation) -> tuple[str, str]:
+    del seen
+    message = (
+        "The validation data are the training data: fit got the same samples for both. "
+        "Validation cannot show whether the model overfits, and callbacks that watch "
+        "it keep the model that knows its training data best."
+    )
+    return message, (
+        "Hold samples back, for example by sklearn.model_selection.train_test_split, "
+        "and give fit those as validation_data."
+    )
+
+
+def _of_shared(seen: Observation) -> tuple[str, str]:
+    if seen.words.get("how") == "shuffle":
+        message = (
+            "Training and validation share samples: take and skip divide a dataset "
+            "that is shuffled anew in each pass, so each pass divides it otherwise, "
+            "and validation soon has samples that were trained on."
+        )
+        return message, (
+            "Divide first, and shuffle the training part afterwards, or pass "
+            "reshuffle_each_iteration=False to the shuffle before take and skip."
+        )
+    n = round(seen.numbers.get("shared", 0.0))
+    evaluated = round(seen.numbers.get("evaluated", 0.0))
+    message = (
+        f"Training and validation share samples: {n:,} of the {evaluated:,} samples "
+        "of the validation data are among the training data, to the last bit."
+    )
+    return message, (
+        "Split first, and only then oversample or augment. Remove duplicates before "
+        "you split. Until then, validation promises more than new data will show."
+    )
+
+
 _TEXTS = {
+    Fault.VALIDATION_IS_TRAINING: _of_same,
+    Fault.VALIDATION_SHARES: _of_shared,
     Fault.PARTS_OVERLAP: _of_parts,
     Fault.WORKERS_DRAW_ALIKE: _of_workers,
     Fault.EPOCHS_DRAW_ALIKE: _of_epochs,

@@ -201,6 +201,8 @@ def _made_anew(seen: Observation) -> Description:
 def _not_compiled(seen: Observation) -> Description:
     steps = int(seen.numbers.get("steps", 1))
     n = int(seen.numbers.get("parameters", len(seen.names)))
+    if seen.words.get("how") == "freed":
+        return _not_freed(seen, steps, n)
     return Description(
         message=(
             f"{plural(n, 'frozen parameter')} still "
@@ -215,6 +217,24 @@ def _not_compiled(seen: Observation) -> Description:
             "Call model.compile(...) again after each change of trainable. The new "
             "optimizer then trains what is trainable, and frozen normalizations keep "
             "their statistics."
+        ),
+    )
+
+
+def _not_freed(seen: Observation, steps: int, n: int) -> Description:
+    return Description(
+        message=(
+            f"{plural(n, 'parameter')} that you unfroze "
+            f"{'stays' if n == 1 else 'stay'} frozen: trainable is True of "
+            f"{join_names(seen.names)}, but {plural(steps, 'step')} changed nothing "
+            "there. You set the flag after the model was compiled, and the compiled "
+            "step does not know it."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            "Call model.compile(...) again after each change of trainable, with a low "
+            "learning rate if you tune pretrained layers."
         ),
     )
 
