@@ -91,6 +91,8 @@ class Fault(enum.StrEnum):
     # A loss takes scores of several places for those of one, or labels in another order
     # than the outputs.
     SCORES_MIXED = "scores_mixed"
+    # Images whose channels or pixels a reshape has mixed.
+    IMAGES_MIXED = "images_mixed"
     LABELS_IN_ANOTHER_ORDER = "labels_in_another_order"
     # Weights that are shared: a tie that the model declares and does not have, one
     # that it has lost, parameters that are two and have one memory, and networks that
@@ -222,6 +224,9 @@ class Fault(enum.StrEnum):
     CHANNELS_EXCHANGED = "channels_exchanged"
     INPUTS_SCALED = "inputs_scaled"
     SCALED_BY_BATCH = "scaled_by_batch"
+
+    # Windows of a series overlap, and evaluation has those between those of training.
+    WINDOWS_OVERLAP = "windows_overlap"
 
     # Rows of evaluation have classes that training lacks, or one class only.
     CLASSES_NOT_TRAINED = "classes_not_trained"

@@ -21,6 +21,13 @@ from torch import nn
 from torch._C import _current_graph_task_id
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.image_layout import (
+    ImageLayout,
+    image_layout_of,
+    mixed_layout,
+)
+from tdbg.hooks.pytorch.checks.window_overlap import WindowOverlap
+from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD, is_traced
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
@@ -29,6 +36,8 @@ __all__ = ["InputStatistics"]
 
 # Batches of training and of evaluation, at most; of training at least.
 _MOST_TRAINED, _MOST_EVALUATED, _LEAST_TRAINED = 32, 64, 8
+# Batches of training whose layout is looked at.
+_MOST_LAYOUTS = 2
 # Elements of a batch that are read, and channels.
 _MOST_ELEMENTS, _MOST_CHANNELS = 1 << 18, 64
 # Batches with so few elements are kept until there is something to compare them with.
@@ -92,13 +101,26 @@ class InputStatistics:
             mode, and in training mode.
     """
 
-    __slots__ = ("_evaluated", "_name", "_session", "_trained", "takes")
+    __slots__ = (
+        "_compares",
+        "_evaluated",
+        "_layouts",
+        "_name",
+        "_session",
+        "_trained",
+        "_windows",
+        "takes",
+    )
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session
         self._name = f"{name}_input_0"
         self._trained: list[_Batch | torch.Tensor] = []
         self._evaluated: list[_Batch] = []
+        self._layouts: list[ImageLayout] = []
+        self._windows = WindowOverlap()
+        # Whether statistics are compared, as for *takes*.
+        self._compares = [True, True]
         self.takes = [True, True]
 
     def take(self, module: nn.Module, args: Sequence[Any]) -> None:
@@ -109,24 +131,56 @@ class InputStatistics:
             return  # These are no numbers of a batch.
         given = next(iter(args), None)
         is_training = module.training and torch.is_grad_enabled()
-        if is_training == module.training and type(given) is torch.Tensor:
+        if is_training != module.training or type(given) is not torch.Tensor:
+            return
+        if self._compares[is_training]:
             self._take(given, is_training=is_training)
+        if not is_recording():
+            self._take_windows(given, is_training=is_training)
+        windows = self._windows
+        self.takes = [
+            self._compares[False] or not windows.is_over,
+            self._compares[True] or windows.needs_training,
+        ]
 
     def _take(self, given: torch.Tensor, *, is_training: bool) -> None:
+        if is_training and len(self._layouts) < _MOST_LAYOUTS:
+            self._look_at_layout(given)
         found = _by_channel(given)
         if found is None:
-            self.takes = [False, False]
+            self._compares = [False, False]
         elif is_training:
             is_small = found.numel() <= _FEW_ELEMENTS
             self._trained.append(found.clone() if is_small else _batch_of(found))
-            self.takes[True] = len(self._trained) < _MOST_TRAINED
+            self._compares[True] = len(self._trained) < _MOST_TRAINED
         else:
             self._evaluated.append(_batch_of(found))
             n = len(self._evaluated)
             if n & (n - 1) == 0:
                 self._judge()
             if n >= _MOST_EVALUATED:
-                self.takes = [False, False]
+                self._compares = [False, False]
+
+    def _look_at_layout(self, given: torch.Tensor) -> None:
+        layout = None if is_recording() else image_layout_of(given)
+        if layout is None:
+            return
+        self._layouts.append(layout)
+        if len(self._layouts) == _MOST_LAYOUTS and (
+            kind := mixed_layout(self._layouts)
+        ):
+            words = {"kind": kind, "shape": str(layout.shape)}
+            self._tell(Fault.IMAGES_MIXED, {}, words)
+
+    def _take_windows(self, given: torch.Tensor, *, is_training: bool) -> None:
+        if is_training:
+            if self._windows.needs_training:
+                self._windows.train(given)
+        elif not self._windows.is_over:
+            found = self._windows.evaluate(given)
+            if found is not None:
+                numbers = {key: float(each) for key, each in found._asdict().items()}
+                self._tell(Fault.WINDOWS_OVERLAP, numbers, {})
 
     def _judge(self) -> None:
         if len(self._trained) < _LEAST_TRAINED:
@@ -155,10 +209,15 @@ class InputStatistics:
         numbers: dict[str, float],
         words: dict[str, str] | None = None,
     ) -> None:
+        self._tell(fault, numbers, words or {})
+        self._compares = [False, False]
+
+    def _tell(
+        self, fault: Fault, numbers: dict[str, float], words: dict[str, str]
+    ) -> None:
         step = max(0, self._session.latest_step(TRAIN)[0])
         names = (self._name,)
-        self._session.observe(Observation(fault, step, names, numbers, words or {}))
-        self.takes = [False, False]
+        self._session.observe(Observation(fault, step, names, numbers, words))
 
 
 def _by_channel(given: torch.Tensor) -> torch.Tensor | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from tdbg.config.quantities import percent
 from tdbg.rules.builtin.data.sample_rule import SampleRule, SampleVerdict
@@ -11,8 +14,9 @@ from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
 from tdbg.rules.samples import Leak, SampleFacts
 from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
-from tdbg.rules.window import Description
+from tdbg.rules.window import Description, Evaluation, Window
 from tdbg.run.findings import Severity
+from tdbg.run.observations import Fault, Observation
 
 __all__ = ["DataLeakage"]
 
@@ -21,6 +25,8 @@ __all__ = ["DataLeakage"]
 OF_CODES = 5.0
 # What is told as an info: this part of the threshold.
 INFO_PART = 0.1
+# What is judged if windows overlap.
+WINDOWS = "evaluation windows"
 
 
 @register
@@ -49,6 +55,20 @@ class DataLeakage(SampleRule):
         """Return that nothing is evaluated, if so."""
         lacking = SampleRule.inapplicable(self, training)
         return lacking or ("" if training.is_evaluated else NOT_EVALUATED)
+
+    def evaluate(self, window: Window) -> Iterator[Evaluation]:
+        """Judge fingerprints, and windows that the hook has compared."""
+        yield from SampleRule.evaluate(self, window)
+        for seen in window.observations({Fault.WINDOWS_OVERLAP}):
+            for each in window.profile.bins[window.profile.start :]:
+                if each.last_step >= seen.step:
+                    yield Evaluation.of_one(
+                        WINDOWS,
+                        np.array([each.last_step], np.int64),
+                        each.mode,
+                        np.array([int(Severity.WARNING)]),
+                        functools.partial(_of_windows, seen),
+                    )
 
     def verdicts(self, facts: SampleFacts) -> Iterator[SampleVerdict]:
         """Judge the pass of evaluation with the most samples that were trained on."""
@@ -85,3 +105,26 @@ class DataLeakage(SampleRule):
                 "more than new data will show."
             ),
         )
+
+
+def _of_windows(seen: Observation, _: int) -> Description:
+    numbers = {key: round(each) for key, each in seen.numbers.items()}
+    n, between = numbers.get("n", 0), numbers.get("n_between", 0)
+    steps, shared = numbers.get("n_steps", 0), numbers.get("n_shared", 0)
+    return Description(
+        message=(
+            f"Data leakage: evaluation windows overlap training windows. {between:,} "
+            f"of {n:,} lie between two windows that were trained on, one that begins "
+            f"earlier and one that begins later; the nearest share {shared} of {steps} "
+            "time steps. So the values that evaluation asks for were trained on."
+        ),
+        value=100.0 * between / max(1, n),
+        threshold=0.0,
+        since=seen.step,
+        advice=(
+            "Split the series by time before you cut windows: train on the first part, "
+            "evaluate on the last, and leave out a window's length between them. With "
+            "several series, keep each one on one side. Until then, the evaluation "
+            "promises more than new data will show."
+        ),
+    )

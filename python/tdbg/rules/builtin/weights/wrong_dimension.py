@@ -24,7 +24,8 @@ class WrongDimension(ObservedRule):
     - an attention whose weights do not add up to one for a query;
     - a recurrent layer that takes the samples for the steps of one sequence;
     - a softmax or a norm over the samples of a batch;
-    - outputs that a view has mixed, or that are flattened in another order than labels.
+    - outputs that a view has mixed, or that are flattened in another order than labels;
+    - images that a reshape has mixed.
     """
 
     severities = (Severity.WARNING,)
@@ -37,12 +38,13 @@ class WrongDimension(ObservedRule):
             Fault.NORM_OF_BATCH,
             Fault.SCORES_MIXED,
             Fault.LABELS_IN_ANOTHER_ORDER,
+            Fault.IMAGES_MIXED,
         }
     )
 
     def describe(self, observation: Observation) -> Description:
         """Say over which dimension the operation goes, and which is right."""
-        message, advice = _TEXTS[observation.fault]
+        message, advice = _text_of(observation)
         axis = round(observation.numbers.get("axis", 0))
         shape = observation.words.get("shape", "its input")
         where = f"dim={axis} of {shape}"
@@ -54,6 +56,23 @@ class WrongDimension(ObservedRule):
         )
 
 
+def _text_of(observation: Observation) -> tuple[str, str]:
+    is_planar = observation.words.get("kind") == "planar"
+    return _PLANAR if is_planar else _TEXTS[observation.fault]
+
+
+_PLANAR = (
+    (
+        "A reshape has scrambled the images of {shape}: by their numbers, each has "
+        "one whole channel after the other, and they were taken for images with the "
+        "channels last. What the model sees as neighbours are places apart."
+    ),
+    (
+        "Reshape to the order that the data have, (samples, channels, height, width), "
+        "and permute nothing: x.reshape(-1, 3, 32, 32). If you need the channels last, "
+        "write x.reshape(-1, 3, 32, 32).permute(0, 2, 3, 1)."
+    ),
+)
 # What is wrong, and how it should be.
 _TEXTS: Mapping[Fault, tuple[str, str]] = {
     Fault.ATTENTION_OVER_QUERIES: (
@@ -111,6 +130,19 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
             "Move the classes instead: logits.transpose(1, 2), or permute(0, 3, 1, 2). "
             "Before logits.reshape(-1, classes), the classes must be the last "
             "dimension: logits.permute(0, 2, 3, 1). view and reshape move nothing."
+        ),
+    ),
+    Fault.IMAGES_MIXED: (
+        (
+            "A reshape has scrambled the images of {shape}: by their numbers, each "
+            "has the channels of one pixel side by side, and the shape says that it "
+            "has one whole channel after the other. So each channel that the model "
+            "sees is a mixture of all, and its neighbours are no neighbours."
+        ),
+        (
+            "Permute instead: image.permute(2, 0, 1), for a batch "
+            "permute(0, 3, 1, 2). view and reshape move nothing. Show one image that "
+            "the model gets: plt.imshow(x[0].permute(1, 2, 0))."
         ),
     ),
     Fault.LABELS_IN_ANOTHER_ORDER: (

@@ -408,3 +408,82 @@ def test_outputs_and_labels_in_one_order(run_dir: Path) -> None:
 
     model = places(is_batch_first=False)
     assert judged_by(run_dir, model, flat, torch.randn(N, PLACES, WIDTH)) == []
+
+
+# ---- images ----------------------------------------------------------------------
+
+
+def photographs(n: int = 16, size: int = 14) -> Tensor:
+    """Smooth images (n, 3, size, size) whose channels differ, and go together."""
+    light = torch.randn(n, 1, size, size).cumsum(2).cumsum(3)
+    colors = 0.3 * torch.randn(n, 3, size, size).cumsum(2).cumsum(3)
+    return light + colors + torch.tensor([4.0, 0.0, -6.0]).reshape(3, 1, 1)
+
+
+def last(images: Tensor) -> Tensor:
+    return images.permute(0, 2, 3, 1).contiguous()
+
+
+def in_bytes(images: Tensor) -> Tensor:
+    return (images * 5 + 128).clamp(0, 255).byte()
+
+
+Made = Callable[[], Tensor]
+MIXED: dict[str, Made] = {
+    "reshaped": lambda: last(photographs()).reshape(-1, 3, 14, 14),
+    "viewed": lambda: last(photographs()).view(16, 3, 14, 14) * 0.1,
+    "bytes": lambda: in_bytes(last(photographs())).view(16, 3, 14, 14) / 255,
+    "of another archive": lambda: photographs().reshape(-1, 14, 14, 3).movedim(3, 1),
+}
+AS_THEY_ARE: dict[str, Made] = {
+    "planar": photographs,
+    "permuted": lambda: last(photographs()).permute(0, 3, 1, 2),
+    "in lines of channels": lambda: photographs().to(memory_format=torch.channels_last),
+    "turned": lambda: last(photographs()).permute(0, 3, 2, 1),
+    "gray": lambda: photographs()[:, :1].expand(-1, 3, -1, -1).contiguous(),
+    "noise": lambda: torch.randn(16, 3, 12, 12),
+    "stripes": lambda: (
+        torch.arange(12) % 3 * torch.randn(16, 3, 1, 1)
+        + 0.1 * torch.randn(16, 3, 12, 12)
+    ),
+    "lines": lambda: torch.randn(16, 3, 12, 1) + 0.1 * torch.randn(16, 3, 12, 12),
+    "frames": lambda: photographs()[:, :1].repeat(1, 4, 1, 1) * torch.rand(16, 4, 1, 1),
+    "flags": lambda: torch.randint(2, (16, 3, 12, 12)) * 1.0,
+}
+
+
+def seen_of(run_dir: Path, make: Made) -> list[Finding]:
+    torch.manual_seed(0)
+    n_channels = make().shape[1]
+    model = nn.Sequential(
+        nn.Conv2d(n_channels, 4, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 2),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    rules = [WrongDimension()]
+    with td.Hook(run_dir, rules=rules, min_free_bytes=0) as hook:
+        hook.register_module(model)
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = entropy(model(make()), torch.randint(2, (16,)))
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            hook.save_scalar("loss", float(loss.detach()))
+        assert hook.counters()["internal_errors"] == 0
+    return list(tdbg.rules.check(run_dir, rules=rules).findings)
+
+
+@pytest.mark.parametrize("make", MIXED.values(), ids=MIXED)
+def test_images_that_a_reshape_has_mixed(run_dir: Path, make: Made) -> None:
+    (finding,) = seen_of(run_dir, make)
+    assert finding.severity is Severity.WARNING
+    assert "A reshape has scrambled the images of (16, 3, 14, 14)" in finding.message
+    assert "ermute" in finding.advice
+
+
+@pytest.mark.parametrize("make", AS_THEY_ARE.values(), ids=AS_THEY_ARE)
+def test_images_as_they_are(run_dir: Path, make: Made) -> None:
+    assert seen_of(run_dir, make) == []
