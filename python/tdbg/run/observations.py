@@ -174,6 +174,8 @@ class Fault(enum.StrEnum):
     UNMASKED_COUNT = "unmasked_count"
     CLASS_NEVER_COUNTS = "class_never_counts"
     END_NEVER_COUNTS = "end_never_counts"
+    # Of samples that are mixed of two, the loss knows the label of one.
+    MIXED_LABEL_FORGOTTEN = "mixed_label_forgotten"
     # No fault: the model was probed, or was not.  Words say why a question was not
     # asked, by the question (``PROBE_QUESTIONS``).
     PROBED = "probed"

@@ -41,6 +41,7 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
     registered_session,
 )
 from tdbg.hooks.pytorch.capture.replicas import ReplicaTensors
+from tdbg.hooks.pytorch.checks.batch_origins import BatchOrigins
 from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.first_inputs import FirstInputs
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
@@ -101,7 +102,8 @@ class Hook(FrameworkHook):
         self._functions: FunctionCalls | None = None
         probes = FunctionProbes(session, is_open=session.may_probe)
         self._inputs = FirstInputs(is_open=session.ranks is not None)
-        checks = (probes, LabelFacts(session), self._inputs)
+        origins = BatchOrigins(session)
+        checks = (probes, LabelFacts(session), self._inputs, origins)
         self._batches = FirstBatches(checks)
         self._schedules = Schedules(session)
         self._model = TorchModel(self._module_captures, self._losses, self._schedules)

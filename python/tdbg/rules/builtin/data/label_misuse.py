@@ -18,6 +18,8 @@ __all__ = ["LabelMisuse"]
 class LabelMisuse(ObservedRule):
     """Report labels of padding, of tokens that were not masked, and missing ones.
 
+    One may be missing of a sample that is mixed of two, too.
+
     The labels of the first batches are compared with the inputs of the model, and with
     the label that the loss ignores.
     """
@@ -30,6 +32,7 @@ class LabelMisuse(ObservedRule):
             Fault.UNMASKED_COUNT,
             Fault.CLASS_NEVER_COUNTS,
             Fault.END_NEVER_COUNTS,
+            Fault.MIXED_LABEL_FORGOTTEN,
         }
     )
 
@@ -41,6 +44,8 @@ class LabelMisuse(ObservedRule):
             return _of_unmasked(observation)
         if observation.fault is Fault.CLASS_NEVER_COUNTS:
             return _of_class(observation)
+        if observation.fault is Fault.MIXED_LABEL_FORGOTTEN:
+            return _of_mixed(observation)
         return _of_end(observation)
 
 
@@ -123,5 +128,28 @@ def _of_end(observation: Observation) -> Description:
         advice=(
             f"Let the first token {token} behind each text count. If it pads batches, "
             "too, mask labels by length and not by the token, or pad with another one."
+        ),
+    )
+
+
+def _of_mixed(observation: Observation) -> Description:
+    numbers = observation.numbers
+    least, most = numbers.get("least", 0.0), numbers.get("most", 1.0)
+    n = round(numbers.get("batches", 1))
+    kind = observation.words.get("kind", "mixup")
+    return Description(
+        message=(
+            f"The loss forgets the second label of mixed samples: in {n} batches, each "
+            f"input of {observation.names[0]} is mixed of two samples ({kind}), and "
+            "the loss was given one label only. The sample that has it makes up "
+            f"between {least:.0%} and {most:.0%} of the input, or the rest."
+        ),
+        value=least,
+        threshold=0.0,
+        advice=(
+            "Weigh the losses of both labels by their shares: share * loss(outputs, "
+            "labels) + (1 - share) * loss(outputs, labels[other]), where other is the "
+            "permutation that chose the second samples. Or pass mixed labels as "
+            "probabilities."
         ),
     )

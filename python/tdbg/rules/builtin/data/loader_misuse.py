@@ -131,6 +131,17 @@ def _of_weights(seen: Observation) -> tuple[str, str]:
 
 def _of_overwritten(seen: Observation) -> tuple[str, str]:
     where = seen.words.get("attribute", seen.names[0])
+    if seen.words.get("by") == "program":
+        message = (
+            "The program changes its training data in place: whenever it takes a batch "
+            f"for {seen.names[0]} out of {where}, it has written to these samples, and "
+            "to no others. The changes add up, epoch by epoch."
+        )
+        return message, (
+            "Change a copy: x = data[rows] makes one, then x = x + noise. data[rows] "
+            "+= noise, and operations in place on a slice or a single sample, write to "
+            "the data. Use clone() before these."
+        )
     message = (
         f"The dataset changes its own samples: whenever the loader fetches one, "
         f"__getitem__ writes to the array in {where}. The changes add up, epoch by "
