@@ -36,6 +36,9 @@ _SHARE, _OWN = 0.5, 0.02
 # its neighbours are.
 _CERTAIN = math.log(1e-6)
 
+# Batches of training that must overlap somewhere, elements of these, and shifts.
+_FIRST_BATCHES, _MOST_FIRST, _SHIFTS = 32, 1 << 17, 8
+
 _Hashes = NDArray[np.int64]
 
 
@@ -83,6 +86,17 @@ class WindowOverlap:
             return
         self._trained.append(given.detach().clone())
         self._n_kept += given.numel()
+        if len(self._trained) == _FIRST_BATCHES and not self._are_of_series():
+            self._end()
+
+    def _are_of_series(self) -> bool:
+        """Return whether windows of training overlap: rows of a table do not."""
+        shape = self._trained[0].shape[1:]
+        rows = torch.cat(
+            [each.cpu() for each in self._trained if each.shape[1:] == shape]
+        )
+        rows = rows[: max(1, _MOST_FIRST // rows[0].numel())]
+        return any(_overlaps_itself(rows.movedim(i, 1)) for i in range(1, rows.dim()))
 
     def evaluate(self, given: torch.Tensor) -> Overlap | None:
         """Keep a batch of evaluation; return what overlaps, now and then."""
@@ -145,6 +159,20 @@ def _has_windows(given: torch.Tensor) -> bool:
         and max(given.shape[1:]) >= _LEAST_STEPS
         and given[:1].numel() <= _MOST_STEPS * _MOST_WIDTH
     )
+
+
+def _overlaps_itself(windows: torch.Tensor) -> bool:
+    """Return whether a window begins a few steps later than another one."""
+    n_steps = windows.shape[1]
+    if n_steps < _LEAST_STEPS:
+        return False
+    size = max(_LEAST_VALUES, n_steps // 2)
+    first = np.unique(_hashes(windows[:, :size]))
+    for i in range(1, min(_SHIFTS, n_steps - size) + 1):
+        part = windows[:, i : i + size]
+        if bool((np.isin(_hashes(part), first) & _is_varied(part)).any()):
+            return True
+    return False
 
 
 def _overlap(
