@@ -12,6 +12,7 @@ Errors: none reach the program.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import weakref
 import zlib
@@ -48,6 +49,10 @@ _LEAST_CHANGED, _MOST_BYTES, _MOST_INDICES = 3, 4096, 1 << 17
 # Samplers whose indices are known; and shared samples that are no accident.
 _SAMPLERS = frozenset({"RandomSampler", "SequentialSampler", "SubsetRandomSampler"})
 _LEAST_SHARED, _SHARE = 5, 0.02
+# Epochs without a draw after one in which each sample drew.
+_LEAST_CACHED = 2
+# What programs call what changes samples; datasets inside of each other, at most.
+_TRANSFORM, _MOST_SUBSETS = re.compile(r"transform|augment", re.IGNORECASE), 8
 # Comparisons of stored samples.
 _MOST_COMPARED = 64
 
@@ -131,12 +136,15 @@ class LoaderDraws:
         self._epoch = -1
         self._begun: list[_Begun] = []
         self._n_given = self._drawn_here = 0
+        # By epoch: the fetches in this process that were watched, and what they drew.
+        self._fetches: dict[int, list[int]] = {}
         self._is_dropped = False
         self._iterator: weakref.ref[Any] | None = None
         self._session: weakref.ref[Session] | None = None
         self._latest = (-1, -1)
         self._n_trained = self._n_evaluated = 0
         self._stored: _StoredSamples | None = None
+        self._transform = ""
         self._n_weights = 0
         self._part: _Part | None = None
         self._told: set[Fault] = set()
@@ -171,6 +179,7 @@ class LoaderDraws:
         states = RandomStates(dataset)
         if self._stored is None:
             self._stored = _StoredSamples(dataset)
+            self._transform = _or_none(_transform_of, dataset) or ""
         stored = self._stored
 
         def watched(index: Any) -> Any:
@@ -180,6 +189,7 @@ class LoaderDraws:
             after = None if before is None else _or_none(states.read)
             if before is not None and after is not None:
                 self._drawn_here = drawn_since(before, after)
+                self._fetches.setdefault(self._epoch, []).append(self._drawn_here)
             if row is not None:
                 _or_none(stored.after, row, data)
             return data
@@ -300,6 +310,7 @@ class LoaderDraws:
             yield Fault.SAMPLES_OVERWRITTEN, {}, {"attribute": self._stored.name}
         if self.is_map:
             yield from self._of_random()
+            yield from self._of_cache()
 
     def _of_random(self) -> Iterator[_Fault]:
         of_workers = self._shared_by_workers()
@@ -313,6 +324,17 @@ class LoaderDraws:
             is_same = all(each == orders[0] for each in orders)
             numbers = {"epochs": self._epoch + 1.0, "same_order": float(is_same)}
             yield Fault.EPOCHS_DRAW_ALIKE, numbers, {"source": SOURCES[of_epochs[0]]}
+
+    def _of_cache(self) -> Iterator[_Fault]:
+        """Yield that samples are drawn in the first epoch, and then are the same."""
+        first = self._fetches.get(0, [])
+        later = [each for epoch, each in self._fetches.items() if epoch > 0]
+        whole = [each for each in later if len(each) == len(first)]
+        if len(first) < FETCHES or not all(first) or len(whole) < _LEAST_CACHED:
+            return
+        if not any(any(each) for each in later):
+            numbers = {"epochs": float(len(whole))}
+            yield Fault.AUGMENTED_ONCE, numbers, {"transform": self._transform}
 
     def _shared_by_workers(self) -> list[int]:
         """Return the sources from which all workers draw the same numbers."""
@@ -338,6 +360,18 @@ class LoaderDraws:
             for worker in sorted(workers)
         ]
         return equal_in_all(every) if all(map(all, every)) else []
+
+
+def _transform_of(dataset: Any) -> str:
+    """Return the attribute that has the transforms of a dataset; empty: none does."""
+    for _ in range(_MOST_SUBSETS):
+        for name, value in vars(dataset).items():
+            if _TRANSFORM.search(name) and callable(value):
+                return f"{type(dataset).__name__}.{name}"
+        dataset = getattr(dataset, "dataset", None)
+        if dataset is None:
+            break
+    return ""
 
 
 def _or_none(function: Callable[..., Any], *arguments: Any) -> Any:

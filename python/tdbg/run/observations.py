@@ -185,12 +185,14 @@ class Fault(enum.StrEnum):
     WEIGHTS_READ = "weights_read"
 
     # What a loader draws: the same random numbers in its workers, or in its epochs; its
-    # first batches only; by fewer weights than samples.  Samples that it changes.
+    # first batches only; by fewer weights than samples.  Samples that it changes, and
+    # samples that draw random numbers in the first epoch only.
     WORKERS_DRAW_ALIKE = "workers_draw_alike"
     EPOCHS_DRAW_ALIKE = "epochs_draw_alike"
     ONLY_FIRST_BATCHES = "only_first_batches"
     WEIGHTS_OF_CLASSES = "weights_of_classes"
     SAMPLES_OVERWRITTEN = "samples_overwritten"
+    AUGMENTED_ONCE = "augmented_once"
     # Parts of one dataset share samples: that of training and that of evaluation.
     PARTS_OVERLAP = "parts_overlap"
     # Data of validation are those of training, or have samples of them.

@@ -28,6 +28,7 @@ class LoaderMisuse(ObservedRule):
     - a loader that begins anew for each batch, and gives only its first one;
     - weights of a sampler that are fewer than the samples;
     - samples that the dataset changes whenever it gives them;
+    - samples that are augmented once, and then come out of a cache;
     - parts of a dataset, for training and evaluation, that overlap;
     - validation data that are the training data, or have samples of them.
     """
@@ -41,6 +42,7 @@ class LoaderMisuse(ObservedRule):
             Fault.ONLY_FIRST_BATCHES,
             Fault.WEIGHTS_OF_CLASSES,
             Fault.SAMPLES_OVERWRITTEN,
+            Fault.AUGMENTED_ONCE,
             Fault.PARTS_OVERLAP,
             Fault.VALIDATION_IS_TRAINING,
             Fault.VALIDATION_SHARES,
@@ -55,10 +57,17 @@ class LoaderMisuse(ObservedRule):
         return why or ("" if is_watched else NO_PROFILE)
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return an info for epochs that shuffle, and draw the same random numbers."""
-        is_of_epochs = observation.fault is Fault.EPOCHS_DRAW_ALIKE
-        is_shuffled = not observation.numbers.get("same_order")
-        return Severity.INFO if is_of_epochs and is_shuffled else Severity.WARNING
+        """Return an info for what may be meant, else a warning.
+
+        Epochs that shuffle may draw the same random numbers, and a dataset without
+        transforms may make its samples up once.
+        """
+        is_meant = {
+            Fault.EPOCHS_DRAW_ALIKE: not observation.numbers.get("same_order"),
+            Fault.AUGMENTED_ONCE: not observation.words.get("transform"),
+        }
+        is_info = is_meant.get(observation.fault, False)
+        return Severity.INFO if is_info else Severity.WARNING
 
     def describe(self, observation: Observation) -> Description:
         """Say what the loader delivers instead, and how to mend it."""
@@ -153,6 +162,22 @@ def _of_overwritten(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_cache(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("epochs", 2.0))
+    name, transform = seen.names[0], seen.words.get("transform", "")
+    message = (
+        f"{name} is augmented once: its samples draw random numbers in the first "
+        f"epoch, and none in the {n} epochs after it. So each sample is the same in "
+        "all of them, as a cache behind the augmentation gives it."
+    )
+    if not transform:
+        message += " That is fine if your dataset makes its samples up once."
+    return message, (
+        "Cache what you read, and augment what comes out of the cache: call "
+        f"{transform or 'the transform'} after the lookup, in each __getitem__."
+    )
+
+
 def _of_parts(seen: Observation) -> tuple[str, str]:
     n = round(seen.numbers.get("shared", 0.0))
     evaluated = round(seen.numbers.get("evaluated", 0.0))
@@ -207,6 +232,7 @@ def _of_shared(seen: Observation) -> tuple[str, str]:
 _TEXTS = {
     Fault.VALIDATION_IS_TRAINING: _of_same,
     Fault.VALIDATION_SHARES: _of_shared,
+    Fault.AUGMENTED_ONCE: _of_cache,
     Fault.PARTS_OVERLAP: _of_parts,
     Fault.WORKERS_DRAW_ALIKE: _of_workers,
     Fault.EPOCHS_DRAW_ALIKE: _of_epochs,

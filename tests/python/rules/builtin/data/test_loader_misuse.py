@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -386,3 +387,107 @@ def test_folds_are_apart(tmp_path: Path) -> None:
                     criterion(model(x), labels)
             model.train()
     assert check(tmp_path / "run", [LoaderMisuse()], record=False).findings == ()
+
+
+# ---- caches ----------------------------------------------------------------------
+
+
+def add_noise(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.randn(WIDTH)
+
+
+class Cached(Dataset[Any]):
+    """Keeps its samples in a dictionary, before or after a transform."""
+
+    def __init__(self, *, is_transform_kept: bool) -> None:
+        self._data, self._cache = data(), dict[int, Any]()
+        self.transform, self._is_kept = add_noise, is_transform_kept
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self._cache:
+            x, label = self._data[index]
+            self._cache[index] = self.transform(x) if self._is_kept else x, label
+        x, label = self._cache[index]
+        return x if self._is_kept else self.transform(x), label
+
+
+class Remembering(Dataset[Any]):
+    """The same by ``lru_cache``, and its transform has another name."""
+
+    def __init__(self) -> None:
+        self._data, self.augmentation = data(), add_noise
+        self._get = functools.lru_cache(None)(self._make)
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        return self._get(index)
+
+    def _make(self, index: int) -> Any:
+        x, label = self._data[index]
+        return self.augmentation(x), label
+
+
+class MadeUp(Dataset[Any]):
+    """Samples that are drawn when they are asked for first."""
+
+    def __init__(self) -> None:
+        self._made = dict[int, Any]()
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self._made:
+            self._made[index] = torch.randn(WIDTH), index % 3
+        return self._made[index]
+
+
+class SeededLater(Noisy):
+    """Draws in the first batch only, to choose what it leaves out."""
+
+    left_out: frozenset[int] = frozenset()
+
+    def __getitem__(self, index: int) -> Any:
+        if not self.left_out:
+            self.left_out = frozenset({int(torch.randint(N, ()))})
+        return self._data[index]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Cached(is_transform_kept=True),
+        lambda: Subset(Cached(is_transform_kept=True), range(64)),
+        Remembering,
+    ],
+)
+def test_samples_that_are_augmented_once(
+    tmp_path: Path, make: Callable[[], Dataset[Any]]
+) -> None:
+    loader = DataLoader(make(), 8, shuffle=True)
+    ((severity, message),) = judged(tmp_path / "run", epochs(loader))
+    assert severity is WARNING
+    assert "is augmented once" in message
+
+
+def test_samples_that_are_made_up_once_are_a_note(tmp_path: Path) -> None:
+    loader = DataLoader(MadeUp(), 8, shuffle=True)
+    ((severity, message),) = judged(tmp_path / "run", epochs(loader))
+    assert severity is INFO
+    assert "fine if your dataset makes its samples up" in message
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Cached(is_transform_kept=False), Noisy, SeededLater, data],
+)
+def test_samples_that_are_augmented_anew(
+    tmp_path: Path, make: Callable[[], Dataset[Any]]
+) -> None:
+    loader = DataLoader(make(), 8, shuffle=True)
+    assert judged(tmp_path / "run", epochs(loader)) == []
