@@ -21,7 +21,7 @@ from torch import nn
 from torch._C import _current_graph_task_id
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.image_layout import (
+from tdbg.hooks.pytorch.checks.batch_origins import (
     ImageLayout,
     image_layout_of,
     mixed_layout,
