@@ -224,7 +224,10 @@ def _tensors_like(
     seen = {id(given)}
     for names in spaces:
         for name, value in names.items():
-            for each in _parts_of(value):
+            has_parts = isinstance(value, list | tuple) or hasattr(
+                type(value), "__dataclass_fields__"
+            )
+            for each in _parts_of(value) if has_parts else (value,):
                 if len(seen) > _MOST_TENSORS:
                     return
                 if (

@@ -170,7 +170,7 @@ class InputStatistics:
         ]
 
     def _take(self, given: torch.Tensor, *, is_training: bool) -> None:
-        if is_training and len(self._layouts) < _MOST_LAYOUTS:
+        if is_training and given.dim() == 4 and len(self._layouts) < _MOST_LAYOUTS:
             self._look_at_layout(given)
         found = _by_channel(given)
         if found is None:
