@@ -64,6 +64,9 @@ _LEAST_LOOKS, _LEAST_CALLS = 3, 20
 _SHARE_OF_STEP = 0.1
 # Steps after which an average has moved towards its model.
 _TO_MOVE = 50
+# What a model must have moved for a copy to follow, in units of the number format: an
+# average moves by a small share of that, which rounding may swallow.
+_CLEARLY = 1e5
 # Models of an average that is none of them.
 _LEAST_AVERAGED = 2
 # Share of the steps at which it must have been looked at.
@@ -218,7 +221,7 @@ class _Copy:
         moved = [
             torch.equal(sample_of(one), first)
             for one, other, first in both
-            if not torch.equal(sample_of(other), first)
+            if _is_far(sample_of(other), first)
         ]
         return (sum(moved), len(moved)) if not all(moved) else (0, 0)
 
@@ -516,6 +519,15 @@ def _is_mean(average: AveragedModel) -> bool:
     given = vars(average)
     has_own = any(given.get(name) is not None for name in ("avg_fn", "multi_avg_fn"))
     return not has_own and given.get("use_buffers") is False
+
+
+def _is_far(present: torch.Tensor, first: torch.Tensor) -> bool:
+    """Return whether weights have moved by what a slow average cannot round away."""
+    if not first.is_floating_point() or present.shape != first.shape:
+        return False
+    way = float((present.double() - first.double()).norm())
+    least = _CLEARLY * torch.finfo(first.dtype).eps
+    return way > least * float(first.double().norm())
 
 
 def _weights_of(module: nn.Module) -> torch.Tensor:
