@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from tdbg.hooks.pytorch.checks.kept_references import namespaces
 from tdbg.hooks.pytorch.checks.token_labels import is_array, lengths_of
+from tdbg.hooks.pytorch.model.variables import namespaces
 from tdbg.run.observations import Fault
 
 __all__ = [
