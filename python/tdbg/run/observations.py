@@ -71,6 +71,12 @@ class Fault(enum.StrEnum):
     POLICY_REVERSED = "policy_reversed"
     CLIPPED_FOR_NOTHING = "clipped_for_nothing"
     VALUES_LEARN_THEMSELVES = "values_learn_themselves"
+    # Targets have the next value where an episode has ended, or only there; sums go on
+    # from one episode into the next; returns contain what was, not what comes.
+    TARGET_PAST_END = "target_past_end"
+    ENDS_INVERTED = "ends_inverted"
+    SUM_PAST_END = "sum_past_end"
+    RETURNS_OF_PAST = "returns_of_past"
     # Classes weigh the more the more labels they have.
     WEIGHTS_UPSIDE_DOWN = "weights_upside_down"
     # Weights of classes that no label has, while others have no weight.

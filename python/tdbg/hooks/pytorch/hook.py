@@ -42,6 +42,7 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
 )
 from tdbg.hooks.pytorch.capture.replicas import ReplicaTensors
 from tdbg.hooks.pytorch.checks.batch_origins import BatchOrigins
+from tdbg.hooks.pytorch.checks.bootstraps import LossVariables
 from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.first_inputs import FirstInputs
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
@@ -102,8 +103,9 @@ class Hook(FrameworkHook):
         self._functions: FunctionCalls | None = None
         probes = FunctionProbes(session, is_open=session.may_probe)
         self._inputs = FirstInputs(is_open=session.ranks is not None)
-        origins = BatchOrigins(session)
-        checks = (probes, LabelFacts(session), self._inputs, origins)
+        self._variables = LossVariables()
+        facts = (LabelFacts(session), BatchOrigins(session), self._variables)
+        checks = (probes, self._inputs, *facts)
         self._batches = FirstBatches(checks)
         self._schedules = Schedules(session)
         self._model = TorchModel(self._module_captures, self._losses, self._schedules)
@@ -313,7 +315,8 @@ class Hook(FrameworkHook):
             self._model_info,
             losses.begin_anew,
             FirstUpdates(
-                self._tables, step, observe, session.spend_once, reader, self._shared
+                *(self._tables, step, observe, session.spend_once, reader),
+                *(self._shared, self._variables),
             ),
             setup,
             self._batches,

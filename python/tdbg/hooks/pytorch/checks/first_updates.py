@@ -17,6 +17,7 @@ from torch import nn
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
+from tdbg.hooks.pytorch.checks.bootstraps import Bootstraps, LossVariables
 from tdbg.hooks.pytorch.checks.class_weights import ClassWeights
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
 from tdbg.hooks.pytorch.checks.gradient_use import GradientUse
@@ -62,6 +63,7 @@ class FirstUpdates:
         spend_once: Counts the time, in nanoseconds, that the checks cost.
         reader: Reads the graphs of losses.
         shared: Watches the weights that modules share.
+        variables: Those of the program where it computes losses.
 
     Attributes:
         is_over: Whether all was found out, so that no step need be seen.
@@ -75,6 +77,7 @@ class FirstUpdates:
         spend_once: Callable[[int], None],
         reader: GraphReader,
         shared: SharedWeights,
+        variables: LossVariables,
     ) -> None:
         self.is_over = False
         self._tables = tables
@@ -98,6 +101,7 @@ class FirstUpdates:
             PolicyRatio(self._note),
             PolicyLosses(self._note),
             EqualNetworks(tables, step, observe),
+            Bootstraps(self._note, variables),
         ]
         reader.add(self)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,21 +23,26 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     SHAPING,
     Graph,
-    factor_of,
     name_of,
     operands_of,
     saved_of,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
+from tdbg.hooks.pytorch.checks.weighed_chances import (
+    PAIRS,
+    WeighedChances,
+    signed_parts,
+    weighed_chances,
+)
 from tdbg.hooks.pytorch.model.numbers import as_numbers, named
 from tdbg.hooks.pytorch.model.process_objects import living
 from tdbg.run.observations import Fault
 
 __all__ = ["PolicyLosses"]
 
-# Losses that are read, those of them that must be no policy's, and operations of one.
-_MOST_LOSSES, _MOST_IN_VAIN, _MOST_OF_END = 60, 8, 400
-_MOST_OF_CHANCE, _LEAST_SAMPLES = 30, 8
+# Losses that are read, those of them that are no policy's, and operations of a ratio.
+_MOST_LOSSES, _MOST_IN_VAIN, _MOST_OF_RATIO = 60, 8, 30
+_LEAST_SAMPLES = 8
 # Losses that must have a fault, and losses without any after which nothing is sought.
 _ENOUGH, _ENOUGH_SOUND = 2, 3
 # How closely weights follow the values of the same loss, or numbers with a name.
@@ -55,35 +60,9 @@ _BAD = re.compile(
     re.IGNORECASE,
 )
 
-_PAIRS = frozenset({"Maximum", "Min", "Minimum"})
 _DISTANCES = frozenset({"HuberLoss", "MseLoss", "Pow", "SmoothL1Loss"})
-_PASSES = SHAPING | _PAIRS | {
-    "Add", "Div", "Expand", "Mean", "Mul", "Neg", "Rsub", "Sub", "Sum", "Where",
-}  # fmt: skip
-# Logarithms of chances, and what is the negative of one.
-_LOGARITHMS = {
-    "Gather": 1.0, "Pow": -1.0, "NllLoss": -1.0, "NllLoss2D": -1.0,
-    "BinaryCrossEntropyWithLogits": -1.0,
-}  # fmt: skip
-
-# Between the weight of a choice and the logarithm of its chance.
-_OF_CHANCE = SHAPING | {
-    "Add", "Clamp", "Div", "Exp", "Mean", "Mul", "Neg", "Rsub", "Sub", "Sum",
-}  # fmt: skip
 
 _Numbers = NDArray[np.float64]
-
-
-class _Weighed(NamedTuple):
-    """Chances that a loss weighs.
-
-    Attributes:
-        node: The product.
-        weights: What a unit of each chance adds to the loss, but for a positive factor.
-    """
-
-    node: Any
-    weights: _Numbers
 
 
 class PolicyLosses(StepCheck):
@@ -105,7 +84,7 @@ class PolicyLosses(StepCheck):
     def loss_begins(self, graph: Graph) -> None:
         """Read the loss at which a backward pass begins."""
         self._n_losses += 1
-        weighed = [] if graph.root is None else list(_weighed(graph.root))
+        weighed = [] if graph.root is None else list(weighed_chances(graph.root))
         if not weighed or any(_is_maximized(each) for each in living(Optimizer)):
             self._n_in_vain += 1
         else:
@@ -126,7 +105,7 @@ class PolicyLosses(StepCheck):
         if self._n_losses <= _ENOUGH and not is_reversed and _is_optimistic(graph.root):
             self._see(Fault.CLIPPED_FOR_NOTHING)
 
-    def _look_at_sign(self, graph: Graph, weighed: list[_Weighed]) -> None:
+    def _look_at_sign(self, graph: Graph, weighed: list[WeighedChances]) -> None:
         """Compare what the loss makes likely with what was good."""
         if self._n_sound >= _ENOUGH_SOUND or Fault.POLICY_REVERSED in self._told:
             return
@@ -142,7 +121,7 @@ class PolicyLosses(StepCheck):
         elif told:
             self._n_sound += 1
 
-    def _look_at_values(self, graph: Graph, weighed: list[_Weighed]) -> None:
+    def _look_at_values(self, graph: Graph, weighed: list[WeighedChances]) -> None:
         """Note that values learn what they say themselves.
 
         New samples have a ratio of one, and values that nobody has changed.
@@ -175,103 +154,15 @@ def _is_maximized(optimizer: Optimizer) -> bool:
 # ---- the graph -----------------------------------------------------------------------
 
 
-def _signed(root: Any) -> Iterator[tuple[Any, float]]:
-    """Yield the parts of a loss, each with the sign that it has in it; 0: unknown."""
-    waiting, seen = [(root, 1.0)], {root}
-    for node, sign in waiting:
-        yield node, sign
-        name, below = name_of(node), operands_of(node)
-        if name not in _PASSES or len(seen) > _MOST_OF_END:
-            continue
-        if name == "Mul" and len(below) == 1 and not _is_positive(node):
-            continue
-        for i, (each, _) in enumerate(node.next_functions):
-            if each is None or each in seen:
-                continue
-            seen.add(each)
-            waiting.append((each, sign * _sign_below(node, name, i)))
-
-
-def _sign_below(node: Any, name: str, i: int) -> float:
-    if name == "Neg" or (name == "Sub" and i == 1) or (name == "Rsub" and i == 0):
-        return -1.0
-    if name in {"Add", "Sub", "Rsub"} or name not in {"Mul", "Div"}:
-        return 1.0
-    if len(operands_of(node)) != 1:
-        return 0.0
-    factor = factor_of(node)
-    return 1.0 if factor is None else float(np.sign(factor))
-
-
-def _is_positive(node: Any) -> bool:
-    """Return whether a product is one by a number, or by numbers that are a mask."""
-    found = _constant(node)
-    return found is not None and (found.numel() == 1 or float(found.min()) >= 0.0)
-
-
-def _weighed(root: Any) -> Iterator[_Weighed]:
-    """Yield the products of chances and numbers in a loss."""
-    met = set[Any]()
-    for node, sign in _signed(root):
-        if name_of(node) != "Mul" or node in met or not sign:
-            continue
-        chain = _chance(node)
-        if chain is None:
-            continue
-        met.update(each for each, _ in chain)
-        weights = np.ones(1)
-        for each, direction in chain:
-            weights = weights * direction
-            factor = _constant(each) if name_of(each) == "Mul" else None
-            numbers = None if factor is None else as_numbers(factor)
-            if numbers is not None and numbers.size in {1, weights.size}:
-                weights = weights * numbers.reshape(-1)
-            elif numbers is not None and weights.size == 1:
-                weights = float(weights[0]) * numbers.reshape(-1)
-        yield _Weighed(node, sign * weights)
-
-
-def _chance(node: Any) -> list[tuple[Any, float]] | None:
-    """Return the operations from a part down to the chance of a choice, or None.
-
-    Each comes with the direction in which its result moves with what is below, up to
-    factors.  A square belongs to a chance if it is not all there is.
-    """
-    found, is_sum = list[tuple[Any, float]](), False
-    for _ in range(_MOST_OF_CHANCE):
-        name, below = name_of(node), operands_of(node)
-        if name in _LOGARITHMS:
-            is_known = name != "Pow" or is_sum
-            return [*found, (node, _LOGARITHMS[name])] if is_known else None
-        if not below or name not in _OF_CHANCE:
-            return None
-        if name == "Mul" and len(below) != 1:
-            return None
-        first = 0 if node.next_functions[0][0] is not None else 1
-        direction = 1.0 if name == "Mul" else _sign_below(node, name, first)
-        found.append((node, direction or 1.0))
-        is_sum |= name in {"Add", "Rsub", "Sub"}
-        node = operands_of(node)[0]
-    return None
-
-
-def _constant(node: Any) -> torch.Tensor | None:
-    for name in ("other", "self"):
-        found = saved_of(node, name)
-        if isinstance(found, torch.Tensor):
-            return found.detach()
-    return None
-
-
 def _is_optimistic(root: Any) -> bool:
     """Return whether a loss takes the better of a ratio and of the clipped ratio.
 
     A loss has the larger of both, and its negative the smaller one: clipping only takes
     away what a larger ratio would gain.
     """
-    for node, sign in _signed(root):
+    for node, sign in signed_parts(root):
         name = name_of(node)
-        is_pair = name in _PAIRS and len(operands_of(node)) == 2
+        is_pair = name in PAIRS and len(operands_of(node)) == 2
         is_larger = name == "Maximum"
         if is_pair and sign and (sign > 0) != is_larger and _clips(node):
             return True
@@ -289,7 +180,7 @@ def _clips(node: Any) -> bool:
 def _ratio_below(node: Any) -> tuple[Any, bool] | None:
     """Return the exponential in a product, and whether it is clipped."""
     is_clipped = False
-    for _ in range(_MOST_OF_CHANCE):
+    for _ in range(_MOST_OF_RATIO):
         name, below = name_of(node), operands_of(node)
         if name == "Exp":
             return node, is_clipped
@@ -300,7 +191,7 @@ def _ratio_below(node: Any) -> tuple[Any, bool] | None:
     return None
 
 
-def _ratio(weighed: Iterable[_Weighed]) -> _Numbers | None:
+def _ratio(weighed: Iterable[WeighedChances]) -> _Numbers | None:
     """Return the ratio of chances that a loss weighs."""
     for each in weighed:
         found = _ratio_below(operands_of(each.node)[0])
@@ -313,7 +204,7 @@ def _ratio(weighed: Iterable[_Weighed]) -> _Numbers | None:
 
 def _errors(root: Any) -> Iterator[_Numbers]:
     """Yield what values in a loss say too much: they, less their targets."""
-    for node, sign in _signed(root):
+    for node, sign in signed_parts(root):
         name = name_of(node)
         if name not in _DISTANCES or not sign:
             continue
@@ -336,7 +227,7 @@ def _errors(root: Any) -> Iterator[_Numbers]:
 # ---- what was good -------------------------------------------------------------------
 
 
-def _of_samples(weighed: list[_Weighed]) -> list[_Numbers]:
+def _of_samples(weighed: list[WeighedChances]) -> list[_Numbers]:
     """Return the weights of samples, or those of many products with a sample each."""
     every = [each.weights for each in weighed]
     ones = [each for each in every if each.size == 1]

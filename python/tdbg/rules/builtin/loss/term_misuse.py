@@ -25,7 +25,8 @@ class LossTermMisuse(ObservedRule):
     - an entropy bonus of a policy that is added to the loss;
     - a ratio of probabilities that is one although the policy has changed;
     - a policy loss that makes good choices unlikely, or whose clipping limits nothing;
-    - values that learn what they say themselves;
+    - values that learn what they say themselves, or what comes after an episode;
+    - returns that contain the past;
     - the weight of a focal loss that is computed from the mean over the batch;
     - noise that is multiplied by a variance, or by its logarithm;
     - weights of classes that are the larger, the more labels a class has;
@@ -42,6 +43,10 @@ class LossTermMisuse(ObservedRule):
             Fault.POLICY_REVERSED,
             Fault.CLIPPED_FOR_NOTHING,
             Fault.VALUES_LEARN_THEMSELVES,
+            Fault.TARGET_PAST_END,
+            Fault.ENDS_INVERTED,
+            Fault.SUM_PAST_END,
+            Fault.RETURNS_OF_PAST,
             Fault.FOCAL_OF_MEAN,
             Fault.VARIANCE_AS_DEVIATION,
             Fault.WEIGHTS_NAME_NO_CLASS,
@@ -60,8 +65,8 @@ class LossTermMisuse(ObservedRule):
             message, advice = _of_keys(observation.words)
         elif observation.fault is Fault.WEIGHTS_UPSIDE_DOWN:
             message, advice = _of_weights(observation.numbers)
-        elif observation.fault is Fault.POLICY_REVERSED:
-            message, advice = _of_reversed(observation.words)
+        elif observation.fault in _OF_NAMES:
+            message, advice = _OF_NAMES[observation.fault](observation.words)
         elif observation.words.get("kind") == "slope":
             message, advice = _of_slope()
         elif observation.fault in _OF_GRADIENTS:
@@ -264,6 +269,75 @@ def _of_slope() -> tuple[str, str]:
     )
 
 
+def _of_past_end(words: Mapping[str, str]) -> tuple[str, str]:
+    name = words.get("name", "done")
+    return (
+        (
+            "The target of the values goes on past the end of an episode: it is the "
+            f"reward plus the discounted next value, even where `{name}` says that the"
+            " episode ends there. So the values learn of a future that never comes."
+        ),
+        (
+            "Leave the next value out where an episode has ended: target = reward + "
+            "gamma * next_value * (1 - done). If every end is only a time limit, the "
+            "next value is right: drop this rule."
+        ),
+    )
+
+
+def _of_inverted(words: Mapping[str, str]) -> tuple[str, str]:
+    name = words.get("name", "done")
+    return (
+        (
+            "The ends of episodes count the wrong way round: the target has the next "
+            f"value only where `{name}` says that an episode ends, and is the reward "
+            "alone everywhere else. So no value looks beyond one step."
+        ),
+        (
+            "Multiply by the opposite: target = reward + gamma * next_value * (1 - "
+            "done). A mask that is 1 where an episode goes on needs no 1 - mask."
+        ),
+    )
+
+
+def _of_sum(words: Mapping[str, str]) -> tuple[str, str]:
+    name = words.get("name", "advantages")
+    return (
+        (
+            f"`{name}` go on past the end of an episode: where one ends, the sum "
+            "contains rewards and values of the next one, which the choices before do "
+            "not change."
+        ),
+        (
+            "Begin anew at each end: advantage = delta + gamma * lambda * (1 - done) * "
+            "advantage, with delta = reward + gamma * next_value * (1 - done) - value."
+            " If every end is only a time limit, drop this rule."
+        ),
+    )
+
+
+def _of_past(words: Mapping[str, str]) -> tuple[str, str]:
+    name = words.get("name", "returns")
+    return (
+        (
+            f"`{name}` contain the past: each return is the sum of the rewards up to "
+            "its step, discounted from the beginning of the episode, not of those that"
+            " follow. What a choice leads to does not count."
+        ),
+        (
+            "Add up from the end: for reward in reversed(rewards): total = reward + "
+            "gamma * total, and reverse the list of totals."
+        ),
+    )
+
+
+_OF_NAMES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
+    Fault.POLICY_REVERSED: _of_reversed,
+    Fault.TARGET_PAST_END: _of_past_end,
+    Fault.ENDS_INVERTED: _of_inverted,
+    Fault.SUM_PAST_END: _of_sum,
+    Fault.RETURNS_OF_PAST: _of_past,
+}
 _OF_GRADIENTS: Mapping[Fault, Callable[[], tuple[str, str]]] = {
     Fault.TARGET_LEARNS: _of_target,
     Fault.ADVANTAGE_LEARNS: _of_advantage,

@@ -1,0 +1,542 @@
+"""Find targets of values that go on past the end of an episode, or never see beyond.
+
+The target of a temporal difference is a reward and a share of the next value, which
+does not count where an episode has ended.  Returns are summed from the end, and sums of
+errors stop where an episode does.  Rewards, ends and values are among the variables of
+the program; its equation holds for all samples to the precision of the numbers.
+
+Thread safety: the training's thread.  Reads only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from tdbg.hooks.pytorch.checks.graph_nodes import (
+    Graph,
+    name_of,
+    operands_of,
+    saved_of,
+    shape_of,
+    walk,
+)
+from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
+from tdbg.hooks.pytorch.checks.weighed_chances import weighed_chances
+from tdbg.hooks.pytorch.model.numbers import as_numbers, named
+from tdbg.run.observations import Fault
+
+__all__ = ["Bootstraps", "LossVariables"]
+
+# Losses that are read, those of them that show nothing, and operations of one, at most.
+_MOST_LOSSES, _MOST_IN_VAIN, _MOST_OF_END = 40, 6, 60
+# Samples of a loss, ends among all of them, and losses that must be right, at least.
+_LEAST_SAMPLES, _LEAST_ENDS, _ENOUGH_SOUND = 8, 3, 3
+# Ends that say more than those of episodes that were cut off at a limit.
+_OF_LIMITS = 3.0
+# Equal numbers differ by rounding, by so much of the largest; others by far more.
+_ROUNDING, _FAR = 1e-5, 100.0
+# A discount is not above 1, and seldom lower than this.
+_LEAST_DISCOUNT = 0.5
+# Targets and rewards that are looked at, at most; steps of an episode, at least.
+_MOST_TARGETS, _LEAST_STEPS = 4, 4
+# How far equal numbers may be apart once standardized, and modules that are read.
+_ALIKE, _MOST_MODULES = 1e-3, 8
+# Next values that are compared, and choices that a table of values has, at most.
+_MOST_VALUES, _MOST_PAIRED, _MOST_CHOICES = 48, 10, 1024
+
+_REWARD = re.compile(r"(^|_)(r|rs|rew|rews|reward|rewards)($|_|\d)", re.IGNORECASE)
+_NO_REWARD = re.compile(
+    r"total|sum|mean|avg|episode|running|best|thresh|scale|to_go|discount|cumul|last"
+    r"|next|shap|intrinsic|curios|bonus|(^|_)(ep|int|intr)(_|$)|_(idx|ids?)$",
+    re.IGNORECASE,
+)
+_END = re.compile(
+    r"(^|_)(d|done|dones|terminals?|terminat\w*|ends?|ended|finished|game_?overs?"
+    r"|is_?(done|terminal|last|end)|absorbing)($|_|\d)",
+    re.IGNORECASE,
+)
+_GOES_ON = re.compile(
+    r"not_?done|non_?(terminal|final)|continu|goes_on|(^|_)(alive|masks?)(_|$)|undone",
+    re.IGNORECASE,
+)
+_CUT = re.compile(r"trunc|time_?(out|limit)|(^|_)next(_|$)", re.IGNORECASE)
+# What programs call targets, where the graph does not have them.
+_TARGET = re.compile(
+    r"target|(^|_)(returns?|rtgs?|expected|backups?|y|ys|tds?|bellman|gs?|q_?next)(_|$)",
+    re.IGNORECASE,
+)
+
+_NEXT = re.compile(r"next|boot|target|(^|_)(q|v)|value|disc", re.IGNORECASE)
+_MASK = re.compile(r"^(\w*_)?masks?(_\w*)?$", re.IGNORECASE)
+_VALUE = re.compile(
+    r"(^|_)(v|vs|vals?|values?|baselines?|v_?preds?)(_|$)", re.IGNORECASE
+)
+_GAIN = re.compile(r"(^|_)(adv|advs|advantages?|gaes?)(_|$)", re.IGNORECASE)
+_DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
+
+_Numbers = NDArray[np.float64]
+
+
+class _Names(NamedTuple):
+    """What a program has: numbers, each with its name.
+
+    Attributes:
+        every: All numbers.
+        rewards: Rewards.
+        ends: Ones where episodes end, and zeros elsewhere.
+        masks: The same, if their names say little.
+        discounts: Numbers that are called discounts.
+        limits: The largest numbers of steps of episodes, by their environments.
+    """
+
+    every: list[tuple[str, _Numbers]]
+    rewards: list[tuple[str, _Numbers]]
+    ends: list[tuple[str, _Numbers]]
+    masks: list[tuple[str, _Numbers]]
+    discounts: list[float]
+    limits: set[int]
+
+    def note_setting(self, name: str, value: Any) -> None:
+        """Note a discount, or an environment with a limit."""
+        if type(value) is float and _DISCOUNT.search(name):
+            self.discounts.append(value)
+        elif type(value).__module__.partition(".")[0] in {"gym", "gymnasium"}:
+            spec = getattr(value, "spec", None)
+            limit = getattr(spec, "max_episode_steps", None)
+            self.limits.update({limit} if isinstance(limit, int) else ())
+
+    def note_numbers(self, name: str, numbers: _Numbers) -> None:
+        """Note numbers by what their name says."""
+        self.every.append((name, numbers))
+        if _REWARD.search(name) and not _NO_REWARD.search(name):
+            self.rewards.append((name, numbers))
+        goes_on = bool(_GOES_ON.search(name))
+        is_end = (goes_on or _END.search(name)) and not _CUT.search(name)
+        if is_end and np.isin(numbers, (0.0, 1.0)).all():
+            found = self.masks if _MASK.search(name) else self.ends
+            found.append((name, 1.0 - numbers if goes_on else numbers))
+
+
+class LossVariables:
+    """What the program calls its numbers where the latest loss was computed.
+
+    One of the checks of ``FirstBatches``.
+
+    Attributes:
+        is_open: Whether it must still hear of losses and steps.
+    """
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._n_in_vain = 0
+        self._latest: _Names | None = None
+
+    def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
+        """Ignore a call of a module."""
+
+    def note_loss(self, _: Any) -> None:
+        """Read the variables: a loss is computed."""
+        if self.is_open:
+            with contextlib.suppress(Exception):
+                names = _names_in(sys._getframe(1))
+                self._latest = names if names.rewards else None
+            self._n_in_vain = 0 if self._latest is not None else self._n_in_vain + 1
+
+    def take(self) -> _Names | None:
+        """Return those of the latest loss, once."""
+        latest, self._latest = self._latest, None
+        return latest
+
+    def step_ends(self) -> None:
+        """Note that an optimizer has stepped."""
+        self.is_open &= self._n_in_vain < _MOST_IN_VAIN
+
+    def remove(self) -> None:
+        """Read no more."""
+        self.is_open = False
+        self._latest = None
+
+
+class Bootstraps(StepCheck):
+    """Read what the first losses compare values with.
+
+    Args:
+        note: Called with what is found out.
+        variables: Those where losses are computed.
+    """
+
+    def __init__(self, note: Note, variables: LossVariables) -> None:
+        self._note = note
+        self._variables = variables
+        self._n_losses = self._n_in_vain = self._n_sound = 0
+        # Ends that were met, and how many there must be.
+        self._seen: dict[Fault, tuple[int, float]] = {}
+        self._told: set[Fault] = set()
+        # Sums that were looked at.
+        self._met: set[int] = set()
+
+    def loss_begins(self, graph: Graph) -> None:
+        """Read the loss at which a backward pass begins."""
+        self._n_losses += 1
+        learned = [] if graph.root is None else list(_learned(graph.root))
+        names = self._variables.take()
+        if names is None and learned:
+            names = _names_in(sys._getframe(1))
+        if not learned or names is None or not names.rewards:
+            self._n_in_vain += 1
+        else:
+            self._n_in_vain = 0
+            self._look_at_targets(learned, names)
+            self._look_at_sums(learned, names)
+        is_known = self._n_sound >= _ENOUGH_SOUND or self._told
+        if (
+            is_known
+            or self._n_in_vain >= _MOST_IN_VAIN
+            or self._n_losses >= _MOST_LOSSES
+        ):
+            self.remove()
+
+    def remove(self) -> None:
+        """Read no more."""
+        super().remove()
+        self._variables.remove()
+
+    # ---- batches of single steps -----------------------------------------------------
+
+    def _look_at_targets(
+        self, learned: Sequence[_Numbers | None], names: _Names
+    ) -> None:
+        limit = min(names.limits, default=math.inf)
+        targets = [each for each in learned if each is not None]
+        if any(each is None for each in learned):
+            targets += [
+                each.reshape(-1) for name, each in names.every if _TARGET.search(name)
+            ]
+        for target in targets[:_MOST_TARGETS]:
+            n = target.size
+            ends = [(name, each) for name, each in names.ends if each.size == n]
+            masks = [(name, each) for name, each in names.masks if each.size == n]
+            rewards = [each for _, each in names.rewards if each.size == n]
+            if n < _LEAST_SAMPLES or not (ends or masks):
+                continue
+            values = None
+            for reward in rewards[:_MOST_TARGETS]:
+                step = _Step(target, reward.reshape(-1))
+                if step.is_trivial:
+                    continue
+                values = list(_values(names, n)) if values is None else values
+                self._judge(step, _flat(ends), _flat(masks), values, limit)
+
+    def _judge(
+        self,
+        step: _Step,
+        ends: Sequence[tuple[str, _Numbers]],
+        masks: Sequence[tuple[str, _Numbers]],
+        values: Sequence[tuple[bool, _Numbers]],
+        limit: float,
+    ) -> None:
+        if any(step.stops_at(each) for _, each in (*ends, *masks)):
+            self._n_sound += 1
+            return
+        for name, each in ends or masks:
+            if step.stops_before(each):
+                self._add(Fault.ENDS_INVERTED, int(each.sum()), name)
+                return
+        # What ends here may only have been cut off, where nothing else ends.
+        found = [
+            step.goes_past(each, values) if each.any() else 0
+            for _, each in ends or masks
+        ]
+        if all(found):
+            self._add(
+                Fault.TARGET_PAST_END, min(found), (ends or masks)[0][0], step.n / limit
+            )
+
+    # ---- whole episodes --------------------------------------------------------------
+
+    def _look_at_sums(self, learned: Sequence[_Numbers | None], names: _Names) -> None:
+        """Look at sums of rewards over the steps of episodes."""
+        for _, reward in names.rewards[:_MOST_TARGETS]:
+            if len(reward) < _LEAST_STEPS:
+                continue
+            sums = [
+                (name, each)
+                for name, each in names.every
+                if each.shape == reward.shape
+                and (_TARGET.search(name) or _GAIN.search(name))
+                and not _REWARD.search(name)
+            ][:_MOST_TARGETS]
+            key = hash(b"".join(each.tobytes() for _, each in sums))
+            if not sums or key in self._met:
+                continue
+            self._met.add(key)
+            for name, each in sums:
+                if _is_of_past(each, reward, names) and _is_learned(each, learned):
+                    self._add(Fault.RETURNS_OF_PAST, 2, name)
+            self._look_at_ends(reward, sums, names)
+
+    def _look_at_ends(
+        self, reward: _Numbers, sums: Sequence[tuple[str, _Numbers]], names: _Names
+    ) -> None:
+        """Find sums that go on where an episode has ended."""
+        ends = [each for each in names.ends if each[1].shape == reward.shape]
+        if not ends or not all(each[1:-1].any() for _, each in ends):
+            return
+        values = [
+            each[: len(reward)]
+            for name, each in names.every
+            if _VALUE.search(name)
+            and each.ndim == reward.ndim
+            and each.shape[1:] == reward.shape[1:]
+            and len(each) - len(reward) in {0, 1}
+        ]
+        for name, each in sums:
+            equations = [_Sum(each, reward, None)]
+            equations += [_Sum(each, reward, value) for value in values[:2]]
+            equations += [_Sum(each - value, reward, value) for value in values[:2]]
+            found = [min(each.goes_past(end) for _, end in ends) for each in equations]
+            if max(found) > 0:
+                n_limits = reward.size / min(names.limits, default=math.inf)
+                self._add(Fault.SUM_PAST_END, max(found), name, n_limits)
+
+    def _add(self, fault: Fault, n_ends: int, name: str, n_limits: float = 0.0) -> None:
+        """Count ends, and those that there may be because steps are limited."""
+        seen, least = self._seen.get(fault, (0, float(_LEAST_ENDS)))
+        seen, least = seen + n_ends, least + _OF_LIMITS * n_limits
+        self._seen[fault] = seen, least
+        if seen >= least and fault not in self._told:
+            self._told.add(fault)
+            self._note(fault, {"ends": float(seen)}, {"name": name})
+
+
+class _Sum:
+    """Sums over the steps of episodes, and what each should be made of.
+
+    A return is a reward and a share of the next return.  An advantage is an error of
+    the value, and a share of the next advantage.
+    """
+
+    def __init__(
+        self, given: _Numbers, reward: _Numbers, value: _Numbers | None
+    ) -> None:
+        n = len(given) - 1
+        beyond, after = given[:n] - reward[:n], [given[1:]]
+        if value is not None:
+            beyond, after = beyond + value[:n], [value[1:], given[1:]]
+        parts = np.stack([each.reshape(-1) for each in after], axis=1)
+        self._shape = given[:n].shape
+        size = max(np.abs(each).max() for each in (given, reward, *after))
+        self._rounding = _ROUNDING * float(max(size, 1e-6))
+        shares, *_ = np.linalg.lstsq(parts, beyond.reshape(-1), rcond=None)
+        told = parts @ shares
+        self._told = told.reshape(self._shape)
+        is_all = np.abs(told - beyond.reshape(-1)).max() <= self._rounding
+        is_share = shares.min() > -_ROUNDING and shares.max() <= 1.0 + _ROUNDING
+        self._holds = bool(is_all and is_share and shares.max() >= _LEAST_DISCOUNT)
+
+    def goes_past(self, ends: _Numbers) -> int:
+        """Return at how many ends a sum contains what follows."""
+        if not self._holds:
+            return 0
+        is_far = np.abs(self._told) > _FAR * self._rounding
+        # Ends may be marked at the last step, or at the first one after it.
+        marks = (ends[:-1] > 0, ends[1:] > 0)
+        return min(int((is_far & each).sum()) for each in marks)
+
+
+def _is_of_past(given: _Numbers, reward: _Numbers, names: _Names) -> bool:
+    """Return whether sums contain what was before each step, not what comes."""
+    if given.ndim != 1:
+        return False
+    known = [each for each in names.discounts if _LEAST_DISCOUNT <= each < 1.0]
+    for share in known[:4]:
+        past, future = _summed(reward, share), _summed(reward[::-1], share)[::-1]
+        for of in (lambda each: each, _standardized):
+            one, back, ahead = of(given), of(past), of(future)
+            rounding = _ROUNDING * float(np.abs(one).max())
+            if np.abs(one - ahead).max() <= 10 * rounding:
+                return False
+            if np.abs(one - back).max() <= 10 * rounding:
+                return True
+    return False
+
+
+def _summed(reward: _Numbers, share: float) -> _Numbers:
+    total, found = 0.0, []
+    for each in reward:
+        total = float(each) + share * total
+        found.append(total)
+    return np.array(found)
+
+
+def _standardized(numbers: _Numbers) -> _Numbers:
+    shifted: _Numbers = numbers - numbers.mean()
+    size = float(np.sqrt(shifted @ shifted))
+    return shifted / size if size > 0 else shifted
+
+
+def _is_learned(given: _Numbers, learned: Sequence[_Numbers | None]) -> bool:
+    """Return whether a loss contains numbers, perhaps standardized."""
+    one = np.sort(_standardized(given.reshape(-1)))
+    for each in learned:
+        if each is None:
+            return True
+        for other in (each, -each):
+            if other.size == one.size:
+                apart = one - np.sort(_standardized(other))
+                if np.abs(apart).max() <= _ALIKE:
+                    return True
+    return False
+
+
+class _Step:
+    """Targets and rewards of a batch of steps.
+
+    Attributes:
+        n: How many there are.
+        is_trivial: Whether the targets are the rewards.
+    """
+
+    def __init__(self, target: _Numbers, reward: _Numbers) -> None:
+        self.n = target.size
+        self._beyond = target - reward
+        size = float(max(np.abs(target).max(), np.abs(reward).max(), 1e-6))
+        self._rounding = _ROUNDING * size
+        self._is_none = np.abs(self._beyond) <= self._rounding
+        self.is_trivial = bool(self._is_none.all())
+
+    def stops_at(self, ends: _Numbers) -> bool:
+        """Return whether targets are rewards where episodes end."""
+        return bool(ends.any() and self._is_none[ends > 0].all())
+
+    def stops_before(self, ends: _Numbers) -> bool:
+        """Return whether targets are rewards where no episode ends, and only there."""
+        is_end = ends > 0
+        is_few = 0 < is_end.sum() < 0.5 * len(ends)
+        return bool(
+            is_few
+            and (~is_end).sum() >= _LEAST_SAMPLES
+            and self._is_none[~is_end].all()
+            and not self._is_none[is_end].any()
+        )
+
+    def goes_past(self, ends: _Numbers, values: Sequence[tuple[bool, _Numbers]]) -> int:
+        """Return at how many ends targets have the next value; 0: that is unknown.
+
+        They have it if rewards and a share of certain values make up all targets.
+        """
+        beyond, is_end = self._beyond, ends > 0
+        for is_named, each in values:
+            square = float(each @ each)
+            if square <= 0.0 or each.std() <= _FAR * self._rounding:
+                continue
+            share = float(beyond @ each) / square
+            if (
+                not _LEAST_DISCOUNT
+                <= share
+                <= (1.0 + _ROUNDING if is_named else 0.9999)
+            ):
+                continue
+            if np.abs(beyond - share * each).max() <= self._rounding:
+                past = np.abs(share * each[is_end]) > _FAR * self._rounding
+                return int(past.sum())
+        return 0
+
+
+# ---- what there is -------------------------------------------------------------------
+
+
+def _compared(root: Any) -> Iterator[Any]:
+    """Yield what compares numbers with numbers near the end of a loss."""
+    for node in walk(root, _MOST_OF_END):
+        name = name_of(node)
+        if name in {"HuberLoss", "MseLoss", "SmoothL1Loss"}:
+            yield node
+        elif name in {"Pow", "Abs", "Mul"}:
+            pair = next(iter(operands_of(node)), node)
+            if (
+                name_of(pair) == "Sub"
+                and len(operands_of(pair)) == 1
+                and shape_of(pair)
+            ):
+                yield node
+
+
+def _learned(root: Any) -> Iterator[_Numbers | None]:
+    """Yield the numbers that a loss compares values with, and those it weighs by.
+
+    None: numbers that the graph does not have.
+    """
+    for node in _compared(root):
+        if name_of(node) in {"Pow", "Abs", "Mul"}:
+            yield None
+            continue
+        is_swapped = node.next_functions[0][0] is None
+        found = saved_of(node, "self" if is_swapped else "target")
+        numbers = as_numbers(found)
+        if numbers is not None and numbers.size >= _LEAST_STEPS:
+            yield numbers.reshape(-1)
+    several = [each.weights for each in weighed_chances(root)]
+    yield from (each for each in several if each.size >= _LEAST_STEPS)
+    ones = [each for each in several if each.size == 1]
+    if len(ones) >= _LEAST_STEPS:
+        yield np.concatenate(ones)
+
+
+def _names_in(frame: Any) -> _Names:
+    names = _Names([], [], [], [], list(_discounts(frame)), set())
+    seen = set[int]()
+    for name, value in named(frame):
+        if id(value) in seen:
+            continue
+        numbers = as_numbers(value)
+        if numbers is None or numbers.size < 2:
+            names.note_setting(name, value)
+        else:
+            seen.add(id(value))
+            names.note_numbers(name, numbers)
+    return names
+
+
+def _discounts(frame: FrameType | None) -> Iterator[float]:
+    """Yield the discounts among the constants of the program's modules."""
+    seen = set[int]()
+    while frame is not None and len(seen) < _MOST_MODULES:
+        names = frame.f_globals
+        package = str(names.get("__name__")).partition(".")[0]
+        if id(names) not in seen and package not in {"numpy", "tdbg", "torch"}:
+            seen.add(id(names))
+            for name, value in list(names.items()):
+                if type(value) is float and _DISCOUNT.search(name):
+                    yield value
+        frame = frame.f_back
+
+
+def _flat(named_numbers: Sequence[tuple[str, _Numbers]]) -> list[tuple[str, _Numbers]]:
+    return [(name, each.reshape(-1)) for name, each in named_numbers]
+
+
+def _values(names: _Names, n: int) -> Iterator[tuple[bool, _Numbers]]:
+    """Yield what may be the values of the next states, and whether a name says so."""
+    found = list[tuple[bool, _Numbers]]()
+    for name, each in names.every:
+        is_named = bool(_NEXT.search(name))
+        if each.size == n:
+            found.append((is_named, each.reshape(-1)))
+        elif each.ndim == 2 and len(each) == n and each.shape[1] <= _MOST_CHOICES:
+            found.append((is_named, each.max(1)))
+    found = [each for each in found if not np.isin(each[1], (0.0, 1.0)).all()]
+    yield from found[:_MOST_VALUES]
+    for (is_named, one), (_, other) in itertools.combinations(found[:_MOST_PAIRED], 2):
+        yield is_named, np.minimum(one, other)
