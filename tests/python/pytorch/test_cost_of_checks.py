@@ -19,7 +19,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 
 # Graphs of losses that are walked, calls of Python functions in the first steps, and
 # those in each step later on, at most.
-WALKS, CALLS, CALLS_LATER = 8, 6_000, 3
+WALKS, CALLS, CALLS_LATER = 8, 7_000, 3
 FIRST, LATER = 100, 50
 
 

@@ -32,7 +32,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
-from tdbg.hooks.pytorch.checks.weighed_chances import weighed_chances
+from tdbg.hooks.pytorch.checks.weighed_chances import PASSES, weighed_chances
 from tdbg.hooks.pytorch.model.numbers import as_numbers, named
 from tdbg.run.observations import Fault
 
@@ -84,6 +84,9 @@ _VALUE = re.compile(
 )
 _GAIN = re.compile(r"(^|_)(adv|advs|advantages?|gaes?)(_|$)", re.IGNORECASE)
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
+
+# Between what compares numbers and the loss.
+_TO_END = PASSES | {"Abs", "Pow"}
 
 _Numbers = NDArray[np.float64]
 
@@ -459,7 +462,7 @@ class _Step:
 
 def _compared(root: Any) -> Iterator[Any]:
     """Yield what compares numbers with numbers near the end of a loss."""
-    for node in walk(root, _MOST_OF_END):
+    for node in walk(root, _MOST_OF_END, _TO_END):
         name = name_of(node)
         if name in {"HuberLoss", "MseLoss", "SmoothL1Loss"}:
             yield node

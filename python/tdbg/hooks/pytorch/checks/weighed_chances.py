@@ -21,14 +21,14 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
 )
 from tdbg.hooks.pytorch.model.numbers import as_numbers
 
-__all__ = ["PAIRS", "WeighedChances", "signed_parts", "weighed_chances"]
+__all__ = ["PAIRS", "PASSES", "WeighedChances", "signed_parts", "weighed_chances"]
 
 # Operations of the end of a loss, and of what it weighs, at most.
 _MOST_OF_END, _MOST_OF_CHANCE = 400, 30
 
 PAIRS = frozenset({"Maximum", "Min", "Minimum"})
 """What takes one of two numbers."""
-_PASSES = SHAPING | PAIRS | {
+PASSES = SHAPING | PAIRS | {
     "Add", "Div", "Expand", "Mean", "Mul", "Neg", "Rsub", "Sub", "Sum", "Where",
 }  # fmt: skip
 # Logarithms of chances, and what is the negative of one.
@@ -63,7 +63,7 @@ def signed_parts(root: Any) -> Iterator[tuple[Any, float]]:
     for node, sign in waiting:
         yield node, sign
         name, below = name_of(node), operands_of(node)
-        if name not in _PASSES or len(seen) > _MOST_OF_END:
+        if name not in PASSES or len(seen) > _MOST_OF_END:
             continue
         if name == "Mul" and len(below) == 1 and not _is_positive(node):
             continue
