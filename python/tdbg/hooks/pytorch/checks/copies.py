@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,7 @@ from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.call_context import is_traced
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import class_name
+from tdbg.hooks.pytorch.model.numbers import named
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -71,6 +73,12 @@ _CLEARLY = 1e5
 _LEAST_AVERAGED = 2
 # Share of the steps at which it must have been looked at.
 _LATE = 0.8
+# What programs call the steps between two updates of a target.
+_INTERVAL = re.compile(
+    r"target.*(interval|freq|period|every|steps)|(interval|freq|period|every).*target"
+    r"|^(sync|copy)_(interval|freq\w*|period|every|steps)$",
+    re.IGNORECASE,
+)
 # Blocks of calls in training mode that are evaluations, and steps between them.
 _ENOUGH_BLOCKS, _APART = 3, 5
 
@@ -296,6 +304,8 @@ class Copies:
         self._kept = kept
         self._copies: list[_Copy] = []
         self._hooks = UncompiledHooks()
+        # Steps before a target moves, if the program says so.
+        self._interval = 0
 
     def search(
         self,
@@ -313,6 +323,7 @@ class Copies:
         with contextlib.suppress(Exception):
             self._loaded.review()
             self._kept.loss_begins(sys._getframe(1))
+            self._interval = _interval_in(sys._getframe(1))
         averages = {
             id(each.module): each
             for each in modules
@@ -465,6 +476,7 @@ class Copies:
             if (
                 each.is_unmoved
                 and each.looked >= _LATE * n_steps
+                and n_steps > self._interval
                 and each.is_original_moved()
             ):
                 self._observe(Fault.TARGET_NEVER_MOVES, each, {"steps": each.looked})
@@ -512,6 +524,16 @@ class _Called(Inert):
 
 
 never_compiled(_Called.__call__)
+
+
+def _interval_in(frame: FrameType | None) -> int:
+    """Return after how many steps a program means to move its targets; 0: unknown."""
+    found = (
+        value
+        for name, value in named(frame)
+        if type(value) is int and _INTERVAL.search(name)
+    )
+    return max(found, default=0)
 
 
 def _is_mean(average: AveragedModel) -> bool:

@@ -323,6 +323,16 @@ def test_a_target_network_that_is_never_updated(run_dir: Path) -> None:
     assert "target.load_state_dict" in finding.advice
 
 
+@pytest.mark.parametrize(("interval", "n_findings"), [(10_000, 0), (100, 1)])
+def test_a_training_may_be_shorter_than_the_interval_of_its_target(
+    run_dir: Path, interval: int, n_findings: int
+) -> None:
+    agent = Temporal()
+    agent.target_update_interval = interval
+    found = judged(run_dir, agent.online, lambda _: None, agent, 250)
+    assert len(found) == n_findings
+
+
 @pytest.mark.parametrize("is_updated", [False, True])
 def test_a_target_network_that_dies_before_the_hook_is_closed(
     run_dir: Path, is_updated: bool
