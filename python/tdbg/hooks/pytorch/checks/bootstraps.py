@@ -33,6 +33,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
 from tdbg.hooks.pytorch.checks.weighed_chances import PASSES, weighed_chances
+from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.numbers import as_numbers, named
 from tdbg.run.observations import Fault
 
@@ -122,13 +123,17 @@ class _Names(NamedTuple):
     def note_numbers(self, name: str, numbers: _Numbers) -> None:
         """Note numbers by what their name says."""
         self.every.append((name, numbers))
-        if _REWARD.search(name) and not _NO_REWARD.search(name):
+        if _is_reward(name):
             self.rewards.append((name, numbers))
         goes_on = bool(_GOES_ON.search(name))
         is_end = (goes_on or _END.search(name)) and not _CUT.search(name)
         if is_end and np.isin(numbers, (0.0, 1.0)).all():
             found = self.masks if _MASK.search(name) else self.ends
             found.append((name, 1.0 - numbers if goes_on else numbers))
+
+
+def _is_reward(name: str) -> bool:
+    return bool(_REWARD.search(name)) and not _NO_REWARD.search(name)
 
 
 class LossVariables:
@@ -150,7 +155,7 @@ class LossVariables:
 
     def note_loss(self, _: Any) -> None:
         """Read the variables: a loss is computed."""
-        if self.is_open:
+        if self.is_open and not is_recording():
             with contextlib.suppress(Exception):
                 names = _names_in(sys._getframe(1))
                 self._latest = names if names.rewards else None
@@ -499,8 +504,10 @@ def _learned(root: Any) -> Iterator[_Numbers | None]:
 
 def _names_in(frame: Any) -> _Names:
     names = _Names([], [], [], [], list(_discounts(frame)), set())
-    seen = set[int]()
-    for name, value in named(frame):
+    pairs, seen = list(named(frame)), set[int]()
+    if not any(_is_reward(name) for name, _ in pairs):
+        return names  # Reading all numbers takes time.
+    for name, value in pairs:
         if id(value) in seen:
             continue
         numbers = as_numbers(value)

@@ -10,6 +10,7 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
 from collections import Counter
@@ -22,7 +23,7 @@ from torch.utils.weak import TensorWeakRef
 
 from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
-from tdbg.hooks.pytorch.device.tensors import gradient_of
+from tdbg.hooks.pytorch.device.tensors import gradient_of, is_recording
 from tdbg.hooks.pytorch.functions.backward_calls import unscaled
 from tdbg.hooks.pytorch.model.process_objects import parameters_of
 from tdbg.run.observations import Fault
@@ -45,19 +46,23 @@ class _Arrivals:
 
     Attributes:
         version: That of the latest gradient; -1: none has arrived since the last step.
-        size: The sum of its absolute values.
+        size: The sum of its absolute values, where the gradient lies.
     """
 
     def __init__(self, parameter: torch.Tensor) -> None:
         self.version = -1
-        self.size = 0.0
+        self.size = torch.zeros(())
         me = weakref.ref(self)
 
         def arrived(leaf: torch.Tensor) -> None:
             arrivals, gradient = me(), gradient_of(leaf)
-            if arrivals is not None and isinstance(gradient, torch.Tensor):
-                arrivals.version = gradient._version
-                arrivals.size = _size_of(gradient)
+            if arrivals is None or is_recording():
+                return
+            # Nothing reaches the backward pass, and nobody waits for a device in it.
+            with contextlib.suppress(Exception), torch.no_grad():
+                if isinstance(gradient, torch.Tensor):
+                    arrivals.size = gradient.abs().sum()
+                    arrivals.version = gradient._version
 
         register: Any = parameter.register_post_accumulate_grad_hook
         self._parameter = weakref.ref(parameter)
@@ -204,8 +209,9 @@ class GradientUse(StepCheck):
     ) -> None:
         key, gradient = id(optimizer), arrivals.gradient
         words = {"optimizer": type(optimizer).__name__}
-        size = 0.0 if gradient is None else _size_of(gradient)
-        is_gone = gradient is None or (arrivals.size > 0.0 and size == 0.0)
+        before = float(arrivals.size)
+        size = 0.0 if gradient is None else float(gradient.detach().abs().sum())
+        is_gone = gradient is None or (before > 0.0 and size == 0.0)
         is_cleared = is_gone and all(
             each.grad is None or not bool(each.grad.detach().any())
             for each in parameters_of(optimizer)[:_MOST_COMPARED]
@@ -217,7 +223,7 @@ class GradientUse(StepCheck):
             and self._scale >= _LEAST_SCALE
             and gradient._version == arrivals.version
             # A scaler that unscales writes past the version.
-            and size == arrivals.size
+            and size == before
         )
         numbers = {"scale": self._scale}
         self._count(Fault.STEPPED_SCALED, key, is_scaled, numbers, words)
@@ -258,7 +264,3 @@ class GradientUse(StepCheck):
         if fault not in self._told:
             self._told.add(fault)
             self._note(fault, numbers, words)
-
-
-def _size_of(gradient: torch.Tensor) -> float:
-    return float(gradient.detach().abs().sum())

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from tdbg.hooks.pytorch.device.tensors import TYPES
+
 __all__ = [
     "MOST_NODES",
     "SHAPING",
@@ -149,7 +151,8 @@ def saved_of(node: Any, name: str) -> Any:
     """Return a tensor that an operation keeps for its backward pass, or None.
 
     None, too, if a hook packed it: a checkpoint would compute a forward again to unpack
-    it, with its effects on the model, and others copy it from elsewhere.
+    it, with its effects on the model, and others copy it from elsewhere.  Nor is there
+    any of several ranks, where reading a number waits for the others.
 
     Args:
         node: The operation.
@@ -158,7 +161,9 @@ def saved_of(node: Any, name: str) -> Any:
     raw = getattr(node, f"_raw_saved_{name}", None)
     if getattr(raw, "unpack_hook", None) is not None:
         return None
-    return getattr(node, f"_saved_{name}", None)
+    found = getattr(node, f"_saved_{name}", None)
+    is_foreign = isinstance(found, torch.Tensor) and type(found) not in TYPES
+    return None if is_foreign else found
 
 
 def axis_of(node: Any) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tdbg.hooks.pytorch.device.tensors import TYPES
 from tdbg.hooks.pytorch.model.variables import namespaces
 
 __all__ = ["as_numbers", "named"]
@@ -55,11 +56,12 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
 def as_numbers(value: Any) -> NDArray[np.float64] | None:
     """Return tensors, arrays and lists of numbers as an array.
 
-    None: it is no such, it is empty, or it is too large.
+    None: it has no numbers, too many, or those of several ranks.
     """
     array: NDArray[np.float64] | None = None
     if isinstance(value, torch.Tensor):
-        is_plain = value.layout is torch.strided and not value.is_complex()
+        is_plain = type(value) in TYPES and value.layout is torch.strided
+        is_plain &= not value.is_complex()
         if is_plain and 0 < value.numel() <= _MOST_NUMBERS:
             array = value.detach().double().cpu().numpy()
     elif isinstance(value, np.ndarray):
