@@ -15,7 +15,7 @@ import itertools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer
@@ -31,7 +31,7 @@ from tdbg.run.observations import Fault
 __all__ = ["GradientUse"]
 
 # Steps with the same fault that prove it, and steps that are looked at, at most.
-_ENOUGH, _MOST_STEPS = 4, 20
+_ENOUGH, _MOST_STEPS = 4, 12
 # Steps of an optimizer without gradients that prove that it has another model.
 _ENOUGH_STRANGE = 5
 # An optimizer's parameters that are compared, at most, and elements of the one whose
@@ -39,6 +39,14 @@ _ENOUGH_STRANGE = 5
 _MOST_COMPARED, _MOST_ELEMENTS = 16, 1_000_000
 # A scale below is no proof.
 _LEAST_SCALE = 128.0
+
+
+class _Use(NamedTuple):
+    """A gradient that a step has used, its version, and the optimizer."""
+
+    gradient: TensorWeakRef
+    version: int
+    by: weakref.ref[Optimizer]
 
 
 class _Arrivals:
@@ -99,9 +107,8 @@ class GradientUse(StepCheck):
         # The scale of the latest loss, and the optimizer that a scaler steps now.
         self._scale = 1.0
         self._scaled: weakref.ref[Optimizer] | None = None
-        # Gradients that a step has used since the latest loss, with their versions and
-        # the optimizer.
-        self._used: dict[int, tuple[TensorWeakRef, int, Optimizer]] = {}
+        # What steps have used since the latest loss, by parameter.
+        self._used: dict[int, _Use] = {}
 
     def loss_begins(self, graph: Graph) -> None:
         """Note that a backward pass is about to make gradients."""
@@ -146,8 +153,9 @@ class GradientUse(StepCheck):
             for each in parameters_of(optimizer)
             if each.grad is not None
         )
+        user = weakref.ref(optimizer)
         self._used |= {
-            key: (TensorWeakRef(gradient), gradient._version, optimizer)
+            key: _Use(TensorWeakRef(gradient), gradient._version, user)
             for key, gradient in itertools.islice(used, _MOST_COMPARED)
         }
 
@@ -231,16 +239,16 @@ class GradientUse(StepCheck):
     def _who_used(self, held: Iterable[torch.Tensor]) -> Optimizer | None:
         """Return which optimizer has used these gradients already, as they are."""
         known = [
-            (gradient, *self._used[id(each)])
+            (gradient, self._used[id(each)])
             for each in held
             if id(each) in self._used and (gradient := each.grad) is not None
         ]
         is_again = bool(known) and all(
-            used() is gradient and gradient._version == version
-            for gradient, used, version, _ in known
+            use.gradient() is gradient and gradient._version == use.version
+            for gradient, use in known
         )
-        is_any = is_again and any(bool(each[0].detach().any()) for each in known)
-        return known[0][3] if is_any else None
+        is_any = is_again and any(bool(each.detach().any()) for each, _ in known)
+        return known[0][1].by() if is_any else None
 
     def _count(
         self,
