@@ -103,9 +103,11 @@ class ClosedOver:
         """
         self.is_on = False  # Also if anything below fails.
         self._n_calls += 1
+        if not hasattr(compiled, "trace"):
+            return  # Other functions than jax.jit have compiled it.
         program = getattr(compiled.trace(*args, **kwargs), "jaxpr", None)
         if program is None:
-            return  # Other functions than jax.jit have compiled it.
+            return
         if program is not self._program:
             # Traced anew, by the values that hold now.
             self._program, self._n_stale = program, {}

@@ -369,6 +369,8 @@ class _Scope:
 
 def _program_of(compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Return the program of a call; None: jax.jit has not compiled it."""
+    if not hasattr(compiled, "trace"):
+        return None
     traced = compiled.trace(*args, **kwargs)
     return getattr(getattr(traced, "jaxpr", None), "jaxpr", None)
 
