@@ -128,12 +128,11 @@ class Rule(ABC):
         """
         return training.lacks(every_need(self.needs))
 
-    def unsought(self, training: TrainingFacts) -> str:
-        """Return why nobody looked for what the rule is about; "": somebody did.
+    def unobserved(self, training: TrainingFacts) -> str:
+        """Return why no hook looked for the rule's faults; "": one did.
 
-        A rule about what a hook saw finds nothing where the hook does not look, and
-        that says nothing.  Asked if it gave no finding: "tdbg does not look for this in
-        JAX".
+        Where no hook looks, no finding does not mean that all is well.  The engine asks
+        if the rule gave no finding: "tdbg does not look for this in JAX".
         """
         del training
         return ""

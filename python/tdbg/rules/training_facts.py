@@ -74,7 +74,8 @@ class TrainingFacts:
         told: The phases of a step that it tells.
         n_ranks: How many ranks train; those that write nothing count, too.
         observations: What hooks saw once.
-        hook: Whose hook wrote the run, such as "PyTorch"; "" if that is not known.
+        hook: The framework whose hook wrote the run ("PyTorch"), or "imported runs";
+            "" if that is not known.
     """
 
     modes: frozenset[ModeKeys] = frozenset()
@@ -146,11 +147,11 @@ class TrainingFacts:
         """Whether each of its losses is known to compare numbers, not classes."""
         return bool(self.kinds & REGRESSIONS) and not self.kinds & CLASSIFICATIONS
 
-    def not_sought(self, hooks: Container[str]) -> str:
-        """Return that none of these hooks wrote the run; "": one did, or may have.
+    def not_observed_by(self, hooks: Container[str]) -> str:
+        """Return that the run comes from none of these hooks; "": it does, or may.
 
         Example:
-            >>> TrainingFacts(hook="JAX").not_sought({"PyTorch"})
+            >>> TrainingFacts(hook="JAX").not_observed_by({"PyTorch"})
             'tdbg does not look for this in JAX'
         """
         if not self.hook or self.hook in hooks:

@@ -56,9 +56,9 @@ class ObservedRule(Rule):
         """Return that trees have no such state, if so."""
         return NO_LAYERS if training.has_trees else ""
 
-    def unsought(self, training: TrainingFacts) -> str:
+    def unobserved(self, training: TrainingFacts) -> str:
         """Return that the framework's hook does not look for this, if so."""
-        return self.inapplicable(training) or training.not_sought(self.hooks)
+        return self.inapplicable(training) or training.not_observed_by(self.hooks)
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select losses and learning rates."""

@@ -133,7 +133,7 @@ def describe_missing(
         if unnamed is not None:
             return _of_named(rule, unnamed, trial, has_judged=has_judged)
         has_judged &= training.n_bins >= rule.fewest_bins
-        why = rule.unsought(training)
+        why = rule.unobserved(training)
         why = why or ("" if has_judged else rule.inapplicable(training))
         if why:
             return Silence(f"does not apply: {why}", applies=False)

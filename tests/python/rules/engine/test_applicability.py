@@ -107,7 +107,7 @@ PROFILED = {"profile": frozenset({"step"})}
 def test_a_rule_says_where_nobody_looks_for_what_it_is_about(
     rule: str, training: TrainingFacts, why: str
 ) -> None:
-    found = get(rule)().unsought(training)
+    found = get(rule)().unobserved(training)
     assert why in found
     assert bool(found) == bool(why)
 

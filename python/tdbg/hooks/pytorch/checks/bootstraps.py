@@ -93,7 +93,7 @@ _Numbers = NDArray[np.float64]
 
 
 class _Names(NamedTuple):
-    """What a program has: numbers, each with its name.
+    """The numbers of a program, each with its name.
 
     Attributes:
         every: All numbers.
@@ -137,7 +137,7 @@ def _is_reward(name: str) -> bool:
 
 
 class LossVariables:
-    """What the program calls its numbers where the latest loss was computed.
+    """The numbers of a program, by name, where it computed the latest loss.
 
     One of the checks of ``FirstBatches``.
 

@@ -281,7 +281,7 @@ def _similar_to_errors(several: list[_Numbers], errors: list[_Numbers]) -> list[
 
 
 class _Names:
-    """What a program calls the numbers of a batch.
+    """The numbers of a batch, by the names that a program gives them.
 
     Args:
         size: The size of the batch.

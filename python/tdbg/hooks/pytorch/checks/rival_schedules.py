@@ -172,7 +172,7 @@ _KEPT = {"lr", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "target_lr
 
 
 class _Seen:
-    """What is known of one optimizer.
+    """The rates and settings that one optimizer had at looks.
 
     Attributes:
         rates: The rates of its groups at the first look.

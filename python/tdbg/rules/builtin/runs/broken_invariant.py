@@ -39,7 +39,7 @@ class BrokenInvariant(ObservedRule):
         del training
         return ""
 
-    unsought = inapplicable
+    unobserved = inapplicable
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return error, or info for a condition that could not be checked."""

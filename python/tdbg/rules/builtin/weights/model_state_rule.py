@@ -60,9 +60,9 @@ class ModelStateRule(Rule):
         """Return that trees have no such state, if so."""
         return NO_LAYERS if training.has_trees else ""
 
-    def unsought(self, training: TrainingFacts) -> str:
+    def unobserved(self, training: TrainingFacts) -> str:
         """Return that only the hook for PyTorch sees such states, if so."""
-        return self.inapplicable(training) or training.not_sought({"PyTorch"})
+        return self.inapplicable(training) or training.not_observed_by({"PyTorch"})
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select losses and learning rates."""
