@@ -23,6 +23,7 @@ import jax
 import numpy as np
 
 from tdbg.capture.session import Session
+from tdbg.hooks.jax.arguments import program_of
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -103,11 +104,9 @@ class ClosedOver:
         """
         self.is_on = False  # Also if anything below fails.
         self._n_calls += 1
-        if not hasattr(compiled, "trace"):
-            return  # Other functions than jax.jit have compiled it.
-        program = getattr(compiled.trace(*args, **kwargs), "jaxpr", None)
+        program = program_of(compiled, args, kwargs)
         if program is None:
-            return
+            return  # Other functions than jax.jit have compiled it.
         if program is not self._program:
             # Traced anew, by the values that hold now.
             self._program, self._n_stale = program, {}

@@ -22,7 +22,7 @@ from jax.interpreters import partial_eval
 from numpy.typing import NDArray
 
 from tdbg.capture.session import Session
-from tdbg.hooks.jax.arguments import ArgumentReader
+from tdbg.hooks.jax.arguments import ArgumentReader, program_of
 from tdbg.hooks.jax.names import path_name
 from tdbg.hooks.jax.returned import (
     are_initial,
@@ -134,9 +134,10 @@ class TrainedStatistics:
         outputs: Any,
     ) -> None:
         found = self._reader.of_step(args, kwargs)
-        program = _program_of(compiled, args, kwargs)
-        if program is None:
+        closed = program_of(compiled, args, kwargs)
+        if closed is None:
             return
+        program = closed.jaxpr
         inputs = _places_of(found.statistics, (args, kwargs))
         if inputs is None or len(program.invars) != _count((args, kwargs)):
             return
@@ -275,7 +276,8 @@ def _used_by_answers(
 
     Statistics that it returns are no answer, and neither is what it hands on.
     """
-    program = _program_of(compiled, args, kwargs)
+    closed = program_of(compiled, args, kwargs)
+    program = None if closed is None else closed.jaxpr
     if program is None or len(program.invars) != _count((args, kwargs)):
         return []
     if len(program.outvars) != _count(outputs):
@@ -365,14 +367,6 @@ class _Scope:
             place = list(equation.outvars).index(value)
             scope, value = _Scope(inner, scope, equation), inner.outvars[place]
         return scope, value
-
-
-def _program_of(compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the program of a call; None: jax.jit has not compiled it."""
-    if not hasattr(compiled, "trace"):
-        return None
-    traced = compiled.trace(*args, **kwargs)
-    return getattr(getattr(traced, "jaxpr", None), "jaxpr", None)
 
 
 def _count(tree: Any) -> int:

@@ -25,7 +25,7 @@ from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
 from tdbg.capture.session import Session
-from tdbg.hooks.jax.arguments import ArgumentReader, OfStep
+from tdbg.hooks.jax.arguments import ArgumentReader, OfStep, program_of
 from tdbg.hooks.jax.names import path_name
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
@@ -425,7 +425,7 @@ def _computes_with(
     computation.  Where nobody knows, the result is True.
     """
     try:
-        program = compiled.trace(*args, **kwargs).jaxpr.jaxpr
+        program = program_of(compiled, args, kwargs).jaxpr
         leaves = jax.tree_util.tree_leaves((args, kwargs))
         if len(leaves) != len(program.invars):
             return True
