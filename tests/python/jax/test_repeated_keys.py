@@ -129,9 +129,40 @@ def test_noise_of_an_encoder(run_dir: Path) -> None:
     assert "the noise is the same for each batch" in finding.message
 
 
+def test_a_mask_that_all_samples_share(run_dir: Path) -> None:
+    (finding,) = Training(run_dir, dropped_units).findings(KEYS["one key"])
+    assert finding.severity is Severity.WARNING
+    assert "jax.random.bernoulli (shape 16)" in finding.message
+
+
+def test_a_mask_of_units_with_a_constant_key_may_be_part_of_the_model(
+    run_dir: Path,
+) -> None:
+    training = Training(run_dir, dropped_units, inside=lambda *_: jax.random.key(42))
+    (finding,) = training.findings(jax.random.key)
+    assert finding.severity is Severity.INFO
+
+
+def test_a_mask_of_weights_is_noted(run_dir: Path) -> None:
+    (finding,) = Training(run_dir, dropped_weights).findings(KEYS["one key"])
+    assert finding.severity is Severity.INFO
+
+
 def test_noise_for_weights_is_noted(run_dir: Path) -> None:
     (finding,) = Training(run_dir, noisy_weights).findings(KEYS["one key"])
     assert finding.severity is Severity.INFO
+
+
+def dropped_units(params: Any, x: Any, y: Any, key: Any) -> Any:
+    hidden = nn.relu(x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"])
+    hidden *= 2.0 * jax.random.bernoulli(key, 0.5, (16,))
+    return mean_loss(hidden @ params["Dense_1"]["kernel"], y)
+
+
+def dropped_weights(params: Any, x: Any, y: Any, key: Any) -> Any:
+    kernel = params["Dense_0"]["kernel"]
+    hidden = nn.relu(x @ (kernel * jax.random.bernoulli(key, 0.5, kernel.shape)))
+    return mean_loss(hidden @ params["Dense_1"]["kernel"], y)
 
 
 def noisy(params: Any, x: Any, y: Any, key: Any) -> Any:

@@ -81,12 +81,24 @@ class Repeated(NamedTuple):
         shape: Their shape.
         is_given: Whether their key is an argument.
         is_of_samples: Whether each sample of the batch has its own.
+        meets_samples: Whether all samples of the batch meet the same.
     """
 
     function: str
     shape: tuple[int, ...]
     is_given: bool
     is_of_samples: bool
+    meets_samples: bool
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nobody means them to repeat.
+
+        The random numbers that all samples share may be part of the model, unless the
+        step is given the key for a mask of its units.
+        """
+        is_of_units = self.meets_samples and self.is_given and self.function == _MASKS
+        return self.is_of_samples or is_of_units
 
 
 class RepeatedKeys:
@@ -201,7 +213,7 @@ class RepeatedKeys:
 
     def _report(self, found: Repeated) -> None:
         is_mask = found.function == _MASKS
-        is_sure = found.is_of_samples and (is_mask or self._has_other_batches)
+        is_sure = found.is_sure and (is_mask or self._has_other_batches)
         self._session.observe(
             Observation(
                 Fault.RANDOM_NUMBERS_REPEAT,
@@ -244,14 +256,16 @@ def repeated_in(
     given = [state for state, is_used in zip(states, used, strict=True) if is_used]
     reading = _Reading()
     reading.read(program, given, ())
+
+    def is_of_samples(shape: tuple[int, ...]) -> bool:
+        return bool(shape) and shape[0] in sizes and shape not in shapes
+
+    met: dict[_Drawn, bool] = {}
+    for drawn, shape in reading.met:
+        met[drawn] = met.get(drawn, False) or is_of_samples(shape)
     return [
-        Repeated(
-            drawn.function,
-            drawn.shape,
-            drawn.is_given,
-            bool(drawn.shape) and drawn.shape[0] in sizes and drawn.shape not in shapes,
-        )
-        for drawn in dict.fromkeys(reading.met)
+        Repeated(*drawn, is_of_samples(drawn.shape), meets)
+        for drawn, meets in met.items()
     ]
 
 
@@ -260,11 +274,12 @@ class _Reading:
     """Follows values through a program.
 
     Attributes:
-        met: Random numbers that have met what changes, element by element.
+        met: Random numbers that have met what changes, element by element, and the
+            shape in which they did.
         notes: Whether such are noted.
     """
 
-    met: list[_Drawn] = field(default_factory=list)
+    met: list[tuple[_Drawn, tuple[int, ...]]] = field(default_factory=list)
     notes: bool = True
 
     def read(self, program: Any, given: Sequence[Any], path: Sequence[str]) -> Any:
@@ -338,8 +353,9 @@ class _Reading:
         if not self.notes or equation.primitive.name not in _ELEMENTWISE:
             return
         if _CHANGES in states:
+            shape = tuple(map(int, np.shape(equation.outvars[0].aval)))
             self.met += [
-                state
+                (state, shape)
                 for state, variable in zip(states, equation.invars, strict=True)
                 if isinstance(state, _Drawn) and np.size(variable.aval) > 1
             ]
@@ -381,7 +397,7 @@ def _program_in(parameters: Mapping[str, Any], n: int) -> Any:
 
 
 def _importance(found: Repeated) -> tuple[bool, bool]:
-    return found.is_of_samples, found.function == _MASKS
+    return found.is_sure, found.function == _MASKS
 
 
 def _is_array(value: Any) -> bool:

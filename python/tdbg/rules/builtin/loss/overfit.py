@@ -128,7 +128,7 @@ class Overfit(PassesRule):
         now = float(passes.validation[last].min())
         is_worse = rises and passes.is_worse(now, self.lost)
         # A distance is no fault by itself: harder data have one, too.
-        is_worse |= now > passes.nothing_learned
+        is_worse |= passes.is_useless(now)
         return int(
             Severity.WARNING if is_worse and not passes.keeps_best else Severity.INFO
         )

@@ -133,10 +133,20 @@ class Passes:
 
         Accuracy says so where it is known: the loss also rises as the model becomes too
         sure of its mistakes.  If not, the loss itself does, by the share of what the
-        model had learned.  A model that is worse than one that has learned nothing is.
+        model had learned.
         """
         fewer = self.recognizes_fewer(len(self.validation) - 1)
-        return self.lost(now) > (share if fewer is None else 1.0) or bool(fewer)
+        if fewer is None:
+            return self.lost(now) > share
+        return fewer or self.is_useless(now)
+
+    def is_useless(self, now: float) -> bool:
+        """Return whether a model with this loss is worse than one that learned nothing.
+
+        It isn't if it makes fewer mistakes than at the best pass.
+        """
+        before, after = self.accuracies(len(self.validation) - 1)
+        return now > self.nothing_learned and not after > before
 
     def keeps(self, read: Ints) -> bool:
         """Return whether the weights that the program keeps are those of a good pass.

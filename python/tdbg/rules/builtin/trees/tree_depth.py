@@ -178,11 +178,21 @@ class TreeDepth(Rule):
         return (n_nodes + 1) // 2 > self.leaves
 
 
+# Faults that leave nothing to gain by a split.
+_WITHOUT_SPLIT = frozenset(
+    {
+        TreeFault.HESSIAN_NOT_POSITIVE,
+        TreeFault.WEIGHTS_REVERSED,
+        TreeFault.CLASS_WITHOUT_WEIGHT,
+    }
+)
+
+
 def _without_split(facts: TreeFacts) -> Description:
     # What TreeSettings reports explains it.
     faults = {each.fault for each in facts.faults}
     is_explained = not facts.is_possible or facts.distance > 0
-    is_explained |= TreeFault.HESSIAN_NOT_POSITIVE in faults
+    is_explained |= not faults.isdisjoint(_WITHOUT_SPLIT)
     return Description(
         message=(
             "No tree has a split: each is a single leaf, so the model predicts the "
