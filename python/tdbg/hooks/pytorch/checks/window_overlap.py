@@ -137,11 +137,11 @@ def _overlap_along(
     has none.
     """
     before = trained.movedim(dim, 1)
-    own = np.unique(_hashes(before))
+    own = np.sort(_hashes(before))
     others = [
         each.movedim(dim, 1)
         for each in evaluated
-        if np.isin(_hashes(each.movedim(dim, 1)), own).mean() <= _OWN
+        if _are_in(_hashes(each.movedim(dim, 1)), own).mean() <= _OWN
     ]
     if not others:
         return None
@@ -165,10 +165,11 @@ def _overlaps_itself(windows: torch.Tensor) -> bool:
     if n_steps < _LEAST_STEPS:
         return False
     size = max(_LEAST_VALUES, n_steps // 2)
-    first = np.unique(_hashes(windows[:, :size]))
+    first = np.sort(_hashes(windows[:, :size]))
     for i in range(1, min(_SHIFTS, n_steps - size) + 1):
         part = windows[:, i : i + size]
-        if bool((np.isin(_hashes(part), first) & _is_varied(part)).any()):
+        equal = _are_in(_hashes(part), first)
+        if equal.any() and bool(_is_varied(part[equal]).any()):
             return True
     return False
 
@@ -189,16 +190,16 @@ def _overlap(
     size = max(_LEAST_VALUES, n_steps // 2)
     most = n_steps - size
     first, last = (
-        np.unique(_hashes(part)) for part in (trained[:, :size], trained[:, most:])
+        np.sort(_hashes(part)) for part in (trained[:, :size], trained[:, most:])
     )
     parts = [evaluated[:, i : i + size] for i in range(most + 1)]
     hashes = [_hashes(each) for each in parts]
     varied = [_is_varied(each) for each in parts]
     later = np.stack(
-        [np.isin(hashes[i], first) & varied[i] for i in range(1, most + 1)]
+        [_are_in(hashes[i], first) & varied[i] for i in range(1, most + 1)]
     )
     earlier = np.stack(
-        [np.isin(hashes[most - i], last) & varied[most - i] for i in range(1, most + 1)]
+        [_are_in(hashes[most - i], last) & varied[most - i] for i in range(1, most + 1)]
     )
     between = later.any(0) & earlier.any(0)
     # How often a neighbour at the most frequent distance was drawn.
@@ -222,6 +223,16 @@ def _hashes(parts: torch.Tensor) -> _Hashes:
     factors = luck.integers(-(1 << 62), 1 << 62, flat.shape[1]) | 1
     hashes: _Hashes = (bits.numpy().astype(np.int64) * factors).sum(1)
     return hashes
+
+
+def _are_in(hashes: _Hashes, ordered: _Hashes) -> NDArray[np.bool_]:
+    """Return which hashes are among others in order, at least one.
+
+    Without ``numpy.isin``, whose first call imports masked arrays.
+    """
+    places = np.searchsorted(ordered, hashes)
+    found: NDArray[np.bool_] = ordered[places % len(ordered)] == hashes
+    return found
 
 
 def _is_varied(parts: torch.Tensor) -> NDArray[np.bool_]:
