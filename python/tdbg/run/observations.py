@@ -83,6 +83,11 @@ class Fault(enum.StrEnum):
     WEIGHTS_NAME_NO_CLASS = "weights_name_no_class"
     # The divergence from a normal distribution is made as large as possible.
     DIVERGENCE_MAXIMIZED = "divergence_maximized"
+    # Pairs of a contrastive loss: each sample is one that it must not match, one sample
+    # is the match of all, and a sample and its match are equal.
+    OWN_VIEW_COUNTS = "own_view_counts"
+    ONE_MATCHES_ALL = "one_matches_all"
+    VIEWS_ARE_ONE = "views_are_one"
     # Gradients of a loss where none belongs: in the target of a temporal difference, in
     # the advantage that weighs choices; and a term that changes, and has none.
     TARGET_LEARNS = "target_learns"

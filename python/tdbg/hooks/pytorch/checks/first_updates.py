@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.checks.bootstraps import Bootstraps, LossVariables
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
+from tdbg.hooks.pytorch.checks.contrasts import Contrasts
 from tdbg.hooks.pytorch.checks.gradient_use import GradientUse
 from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
@@ -100,6 +101,7 @@ class FirstUpdates:
             PolicyLosses(self._note),
             EqualNetworks(tables, step, observe),
             Bootstraps(self._note, variables),
+            Contrasts(self._note),
         ]
         reader.add(self)
 

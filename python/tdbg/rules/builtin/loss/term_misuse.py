@@ -31,7 +31,8 @@ class LossTermMisuse(ObservedRule):
     - noise that is multiplied by a variance, or by its logarithm;
     - weights of classes that are the larger, the more labels a class has;
     - a divergence from a normal distribution that the training makes large;
-    - a target or an advantage that has a gradient, and a term that has none.
+    - a target or an advantage that has a gradient, and a term that has none;
+    - pairs of a contrastive loss that are one sample, or that nobody means.
     """
 
     severities = (Severity.WARNING,)
@@ -55,6 +56,9 @@ class LossTermMisuse(ObservedRule):
             Fault.TARGET_LEARNS,
             Fault.ADVANTAGE_LEARNS,
             Fault.TERM_HAS_NO_GRADIENT,
+            Fault.OWN_VIEW_COUNTS,
+            Fault.ONE_MATCHES_ALL,
+            Fault.VIEWS_ARE_ONE,
         }
     )
     hooks = frozenset({"Keras", "PyTorch"})
@@ -65,6 +69,8 @@ class LossTermMisuse(ObservedRule):
             message, advice = _of_keys(observation.words)
         elif observation.fault is Fault.WEIGHTS_UPSIDE_DOWN:
             message, advice = _of_weights(observation.numbers)
+        elif observation.fault is Fault.ONE_MATCHES_ALL:
+            message, advice = _of_match(observation.numbers)
         elif observation.fault in _OF_NAMES:
             message, advice = _OF_NAMES[observation.fault](observation.words)
         elif observation.words.get("kind") == "slope":
@@ -142,6 +148,28 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
         ),
         "Take the standard deviation: z = mean + exp(0.5 * log_variance) * noise.",
     ),
+    Fault.OWN_VIEW_COUNTS: (
+        (
+            "The contrastive loss pushes each sample away from itself: nobody has "
+            "masked the diagonal of the similarity matrix. So each view is its own "
+            "strongest negative, and the others count for less."
+        ),
+        (
+            "Mask the diagonal before the softmax: scores - 1e9 * eye(n), where n is "
+            "the number of rows. Or leave it out of the sum below the fraction."
+        ),
+    ),
+    Fault.VIEWS_ARE_ONE: (
+        (
+            "The views of each pair are the same: what the contrastive loss is to bring"
+            " together is equal to the last bits, at each step. So the model learns "
+            "nothing about what views have in common."
+        ),
+        (
+            "Augment twice: call the transform once for each view. If dropout is to "
+            "make the two views, call the model twice in training mode."
+        ),
+    ),
     Fault.DIVERGENCE_MAXIMIZED: (
         (
             "The divergence in the loss has the wrong sign: the loss subtracts the "
@@ -188,6 +216,23 @@ def _of_weights(numbers: Mapping[str, float]) -> tuple[str, str]:
             "Divide by the number of labels: weight = counts.sum() / (len(counts) * "
             "counts), and pos_weight = negatives / positives. If frequent classes are "
             "to count more, drop this rule."
+        ),
+    )
+
+
+def _of_match(numbers: Mapping[str, float]) -> tuple[str, str]:
+    n, match = (int(numbers.get(key, 0.0)) for key in ("samples", "match"))
+    return (
+        (
+            f"The pairs of the contrastive loss are wrong: all {n:,} samples of each "
+            f"batch have the same match, sample {match}. So the model learns to make "
+            "all samples alike."
+        ),
+        (
+            "Give each sample its own match as the label: arange(n) if row i of one "
+            "view belongs to row i of the other, or (arange(2 * n) + n) % (2 * n) if "
+            "both views stand in one matrix. Labels that are zeros are right only if "
+            "the score of the positive stands first in each row."
         ),
     )
 
