@@ -28,6 +28,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim.swa_utils import AveragedModel
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.copy_likeness import Likeness
 from tdbg.hooks.pytorch.checks.kept_references import KeptReferences
 from tdbg.hooks.pytorch.checks.loaded_states import are_strangers, some_weights
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
@@ -62,8 +63,6 @@ _LEAST_STEPS, _SURELY = 200, 25_000
 # Looks, and steps between the first and the last, that show an average or a target to
 # be the model itself.
 _LEAST_LOOKS, _LEAST_CALLS = 3, 20
-# An average that is closer to the model than a share of a step is the model.
-_SHARE_OF_STEP = 0.1
 # Steps after which an average has moved towards its model.
 _TO_MOVE = 50
 # What a model must have moved for a copy to follow, in units of the number format: an
@@ -99,6 +98,7 @@ class _Copy:
         is_follower: Whether its name in a model says that it follows another part.
         blocks: The steps before blocks of calls in training mode, without gradients.
         is_evaluated: Whether it was called in evaluation mode.
+        is_exchanged: Whether its updates were seen to keep too small a share of it.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class _Copy:
     ) -> None:
         self.name = class_name(original if is_stranger else module)
         self.is_stranger = is_stranger
-        self.at_evaluations, self.at_steps = _Likeness(), _Likeness()
+        self.at_evaluations, self.at_steps = Likeness(), Likeness()
         # Whether programs call it an average, and the steps before the latest search.
         self._is_average, self._asked = False, -1
         self._module, self._original = weakref.ref(module), weakref.ref(original)
         self._first = _weights_of(module)
         self._parts = [sample_of(each) for each in _some(module)]
-        self.is_follower = self.is_evaluated = False
+        self.is_follower = self.is_evaluated = self.is_exchanged = False
         self.blocks: list[int] = []
         self._written = _times_written(module)
         self._layers = [
@@ -155,7 +155,7 @@ class _Copy:
         module = self._module()
         return module is not None and self._written != _times_written(module)
 
-    def compare(self, likeness: _Likeness, n_steps: int) -> None:
+    def compare(self, likeness: Likeness, n_steps: int) -> None:
         """Note whether it is the model now."""
         module, original = self._module(), self._original()
         if module is not None and original is not None and n_steps > likeness.latest:
@@ -257,34 +257,6 @@ class _Copy:
         """Return whether it was never asked about what the original was trained on."""
         ours, theirs = self.inputs
         return min(len(ours), len(theirs)) > 2 and ours.isdisjoint(theirs)
-
-
-class _Likeness:
-    """Whether a copy is the model itself, or the model one step before.
-
-    Attributes:
-        latest: The steps that were made before the latest look.
-        n: Looks at which the model had moved since the one before.
-        n_alike: Those at which both were the same.
-    """
-
-    def __init__(self) -> None:
-        self.latest = -1
-        self.n = self.n_alike = 0
-        self._model: torch.Tensor | None = None
-
-    @property
-    def is_always(self) -> bool:
-        """Whether both were the same whenever somebody looked."""
-        return self.n == self.n_alike
-
-    def note(self, copy: torch.Tensor, model: torch.Tensor, n_steps: int) -> None:
-        """Compare some weights."""
-        if self._model is not None and not torch.equal(self._model, model):
-            way = float((model - self._model).norm()) / (n_steps - self.latest)
-            self.n += 1
-            self.n_alike += float((model - copy).norm()) <= _SHARE_OF_STEP * way
-        self._model, self.latest = model, n_steps
 
 
 class Copies:
@@ -404,6 +376,7 @@ class Copies:
                 self._evaluates_stranger(copy, module, frame)
             return
         copy.compare(copy.at_steps, n_steps)
+        self._look_at_shares(copy, n_steps)
         copy.is_fed |= module.training
         copy.note_mode(n_steps, is_training=module.training)
         if not module.training:
@@ -462,6 +435,17 @@ class Copies:
             if layers := kinds_in(module):
                 words = {"layers": layers}
                 self._observe(Fault.EVALUATED_IN_TRAINING, copy, numbers, words)
+
+    def _look_at_shares(self, copy: _Copy, n_steps: int) -> None:
+        """See whether updates keep a small share of a copy, where a large one is meant.
+
+        Schedules of averages begin with small shares, which grow.
+        """
+        left = copy.at_steps.left() if n_steps >= _TO_MOVE else 0.0
+        if left and not copy.is_exchanged:
+            copy.is_exchanged = True
+            numbers = {"looks": float(copy.at_steps.n), "left": left}
+            self._observe(Fault.TARGET_IS_MODEL, copy, numbers)
 
     def _look_at_targets(self, *, make_targets: bool) -> None:
         n_steps = self._session.n_training_steps

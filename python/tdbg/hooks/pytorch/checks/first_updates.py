@@ -23,6 +23,7 @@ from tdbg.hooks.pytorch.checks.contrasts import Contrasts
 from tdbg.hooks.pytorch.checks.gradient_use import GradientUse
 from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
+from tdbg.hooks.pytorch.checks.kept_references import SelfTargets
 from tdbg.hooks.pytorch.checks.loss_terms import ClassWeights, faults_of_terms
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
@@ -100,6 +101,7 @@ class FirstUpdates:
             PolicyRatio(self._note),
             PolicyLosses(self._note),
             EqualNetworks(tables, step, observe),
+            SelfTargets(tables, step, observe),
             Bootstraps(self._note, variables),
             Contrasts(self._note),
         ]

@@ -1,7 +1,9 @@
 """See that a program loads weights that are the model's own.
 
 ``state_dict()`` returns references.  A program that keeps them as its best weights, and
-loads them later, loads what the model has by then: nothing is restored.
+loads them later, loads what the model has by then: nothing is restored.  One that loads
+them at once, again and again, and has two names for the model, means to copy them to
+another network, such as a target.
 
 A program that reads its weights after an evaluation, and not after the next ones, keeps
 those of the best.  Rules ask when it did.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +29,7 @@ import torch
 from torch import nn
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.kept_references import two_names
 from tdbg.hooks.pytorch.checks.loaded_states import Load, is_own, loads, remember
 from tdbg.hooks.pytorch.model.module_tree import OWN_COPY, class_name
 from tdbg.modes import EVAL, TRAIN
@@ -37,6 +41,8 @@ __all__ = ["LoadedWeights"]
 _MOST_TAKEN = 64
 # Evaluations after which weights were read, at most.
 _MOST_READ = 100
+# Loads of what the same object has just returned that are no accident.
+_ENOUGH_IN_VAIN = 3
 # Loads that are looked at, at most: a program may load at each step.
 _MOST_LOADS = 1000
 
@@ -58,8 +64,10 @@ class LoadedWeights:
     def __init__(self, session: Session, tables: Sequence[_Table]) -> None:
         self._session = session
         self._tables = tables
-        # The results of ``state_dict``, with the moment of each.
-        self._taken: list[tuple[weakref.ref[Any], int]] = []
+        # The results of ``state_dict``, with the moment of each, and whose they are.
+        self._taken: list[tuple[weakref.ref[Any], int, weakref.ref[nn.Module]]] = []
+        # Moments at which a module was given what it had just returned.
+        self._in_vain: list[int] = []
         self._latest = self._n_loads = self._n_restored = 0
         self._n_read, self._n_evaluated = 0, -1
         _watchers.add(self)
@@ -75,7 +83,8 @@ class LoadedWeights:
             if len(self._taken) == _MOST_TAKEN:
                 self._taken = [each for each in self._taken if each[0]() is not None]
             del self._taken[: max(0, len(self._taken) - _MOST_TAKEN + 1)]
-            self._taken.append((weakref.ref(state), self._latest))
+            taken = weakref.ref(state), self._latest, weakref.ref(module)
+            self._taken.append(taken)
             self._read_by("state_dict")
 
     def copied(self, parameter: nn.Parameter, memo: Mapping[Any, Any]) -> None:
@@ -114,6 +123,22 @@ class LoadedWeights:
                     (class_name(module),),
                 )
             )
+        elif self._is_in_vain(module, state):
+            names = two_names(module, sys._getframe(1))
+            if names:
+                words = dict(zip(("kept", "own"), names, strict=True))
+                step = max(0, self._session.latest_step(TRAIN)[0])
+                fault, name = Fault.TARGET_IS_MODEL, (class_name(module),)
+                self._session.observe(Observation(fault, step, name, {}, words))
+
+    def _is_in_vain(self, module: nn.Module, state: Any) -> bool:
+        """Return whether this is one too many load of what a module has just given."""
+        own = any(each() is state and of() is module for each, _, of in self._taken)
+        n_steps = self._session.n_training_steps
+        if not own or n_steps == 0 or n_steps in self._in_vain:
+            return False
+        self._in_vain = [*self._in_vain, n_steps][-_ENOUGH_IN_VAIN - 1 :]
+        return len(self._in_vain) == _ENOUGH_IN_VAIN
 
     def review(self) -> None:
         """Look at what was loaded before the first update of a trained module."""
@@ -171,7 +196,7 @@ class LoadedWeights:
 
     def _taken_at(self, state: Any) -> int:
         """Return the last moment at which a state may have been taken."""
-        for reference, moment in self._taken:
+        for reference, moment, _ in self._taken:
             if reference() is state:
                 return moment
         # A copy of the mapping, or one that is older than this training.

@@ -109,7 +109,7 @@ def copies_in(
     others = [each for each in modules if type(each) in classes]
     found: list[tuple[nn.Module, nn.Module]] = []
     for each in sorted(others, key=_size, reverse=True):
-        if id(each) in parts or not held.isdisjoint(_identities(each)):
+        if id(each) in parts or _is_trained(each.parameters(), held):
             continue
         alike = trained.get(_kind(each), [])
         n_compared += len(alike)
@@ -148,7 +148,12 @@ def strangers_in(
 def _are_held(modules: Iterable[nn.Module], held: AbstractSet[int]) -> bool:
     """Return whether optimizers have all parameters that are these modules' own."""
     own = [each for module in modules for each in module._parameters.values()]
-    return {id(each) for each in own if each is not None} <= held
+    return all(_is_trained((each,), held) for each in own if each is not None)
+
+
+def _is_trained(parameters: Iterable[nn.Parameter], held: AbstractSet[int]) -> bool:
+    """Return whether optimizers change some; they may hold what is frozen."""
+    return any(each.requires_grad and id(each) in held for each in parameters)
 
 
 def _trained(
@@ -158,7 +163,8 @@ def _trained(
     trained: dict[_Kind, list[nn.Module]] = {}
     for root in roots:
         for module in root.modules():
-            if (ours := _identities(module)) and held >= ours:
+            is_trained = _is_trained(module.parameters(), held)
+            if is_trained and held >= _identities(module):
                 trained.setdefault(_kind(module), []).append(module)
     return trained
 

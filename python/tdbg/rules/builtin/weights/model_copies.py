@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdbg.config.quantities import number
+from tdbg.config.quantities import number, percent
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
@@ -19,7 +19,7 @@ __all__ = ["ModelCopies"]
 class ModelCopies(ObservedRule):
     """Report copies of a model that are stale, never move, or are no copies at all."""
 
-    severities = (Severity.WARNING,)
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
     faults = frozenset(
         {
@@ -36,6 +36,11 @@ class ModelCopies(ObservedRule):
             Fault.COPY_PARTLY_STALE,
         }
     )
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return INFO for a branch that may be meant to be the model itself."""
+        is_sure = observation.numbers.get("sure", 1.0)
+        return Severity.WARNING if is_sure else Severity.INFO
 
     def describe(self, observation: Observation) -> Description:
         """Describe the copy."""
@@ -122,10 +127,10 @@ def _of_mean(observation: Observation) -> Description:
     models = round(observation.numbers.get("models", 0))
     return Description(
         message=(
-            f"The average of {models:,} models evaluates with the running statistics "
-            f"of the last one: AveragedModel copies the BatchNorm buffers of "
-            f"{_name(observation)}, which do not fit averaged weights, and nobody has "
-            "computed them for the average."
+            f"The running statistics of an average of {models:,} models are stale: "
+            "nobody has updated its BatchNorm layers since you averaged the weights. "
+            "AveragedModel has copied their means and variances from the last "
+            f"{_name(observation)}, and they do not fit the average."
         ),
         value=float(models),
         threshold=1.0,
@@ -183,9 +188,9 @@ def _of_no_average(observation: Observation) -> Description:
     looks = round(observation.numbers.get("looks", 0))
     return Description(
         message=(
-            f"The average of weights is no average: at all {looks:,} evaluations, the "
-            f"copy of {_name(observation)} had the weights that the model itself had "
-            "then, or those of one step before."
+            f"The average of weights is no average: it equals the model. At all "
+            f"{looks:,} evaluations, the copy of {_name(observation)} had the weights "
+            "that the model itself had then, or those of one step before."
         ),
         value=0.0,
         threshold=1.0,
@@ -201,24 +206,16 @@ def _of_no_average(observation: Observation) -> Description:
 def _of_no_target(observation: Observation) -> Description:
     kept, own = (observation.words.get(key, "") for key in ("kept", "own"))
     if kept:
-        return Description(
-            message=(
-                f"{kept} is no network of its own: it has the weights of {own}, in the "
-                "same memory. It moves with each step instead of following slowly."
-            ),
-            value=0.0,
-            threshold=1.0,
-            advice=(
-                f"Copy the network when you make {kept}: copy.deepcopy({own}). "
-                "copy.copy(), an assignment, and p.data = q.data share the memory."
-            ),
-        )
+        return _of_name(kept, own, is_sure=bool(observation.numbers.get("sure", 1.0)))
     steps = round(observation.numbers.get("looks", 0))
+    if share := observation.numbers.get("left", 0.0):
+        return _of_exchanged(_name(observation), share, steps)
     return Description(
         message=(
-            f"The target network is no target: in all {steps:,} steps that were looked "
-            f"at, it had the very weights of {_name(observation)}, which it is to "
-            "follow slowly. The network learns from its own latest answers."
+            f"The target network is no target: it equals the model. In all {steps:,} "
+            f"steps that were looked at, it had the very weights of "
+            f"{_name(observation)}, which it is to follow slowly. The network learns "
+            "from its own latest answers."
         ),
         value=0.0,
         threshold=1.0,
@@ -226,6 +223,45 @@ def _of_no_target(observation: Observation) -> Description:
             "Copy the weights to the target network every few hundred steps, or move "
             "it by a small share: ours.lerp_(theirs, 0.005). tau is the share of the "
             "new weights. If you want no target network, leave it out."
+        ),
+    )
+
+
+def _of_name(kept: str, own: str, *, is_sure: bool) -> Description:
+    meant = (
+        ""
+        if is_sure
+        else " If this branch is meant to be the model, as in SimSiam, ignore this."
+    )
+    return Description(
+        message=(
+            f"{kept} is no network of its own: it shares all its weights with {own}, "
+            "in the same memory. It moves with each step instead of following slowly."
+        ),
+        value=0.0,
+        threshold=1.0,
+        advice=(
+            f"Copy the network when you make {kept}: copy.deepcopy({own}). "
+            f"copy.copy(), an assignment, and p.data = q.data share the memory.{meant}"
+        ),
+    )
+
+
+def _of_exchanged(name: str, share: float, steps: int) -> Description:
+    return Description(
+        message=(
+            f"The copy of {name} that your program averages follows at once: in all "
+            f"{steps:,} steps that were looked at, each update left "
+            f"{percent(100 * share)} of the copy's own weights and took the rest from "
+            "the model. It nearly equals the model, and is no slow average or target."
+        ),
+        value=share,
+        threshold=1.0,
+        advice=(
+            "The decay and 1 - decay are exchanged. The share that stays is the large "
+            f"one: ours.mul_({number(1 - share, 3)}).add_(theirs, "
+            f"alpha={number(share, 2)}). "
+            "tau and the momentum of some libraries are the share of the new weights."
         ),
     )
 

@@ -86,7 +86,7 @@ def judged(run_dir: Path, model: nn.Module, n_steps: int = N_STEPS) -> list[Find
     ("update", "said"),
     [
         (of_body, "follows the model in part: of 4 of its parameters that were looked"),
-        (exchanged, "The target network is no target"),
+        (exchanged, "each update left 1% of the copy's own weights"),
         (never, "The target network never moves"),
     ],
 )

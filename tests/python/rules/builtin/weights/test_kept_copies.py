@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import pickle
 from collections.abc import Callable
@@ -394,3 +395,126 @@ def test_targets_that_are_the_model(
     assert finding.severity is Severity.WARNING
     assert "target_net is no network of its own" in finding.message
     assert "copy.deepcopy(model)" in finding.advice
+
+
+# ---- targets by how they are used ----------------------------------------------------
+
+
+class Twins(Training):
+    """Learns what a network says of other inputs, which should follow it slowly.
+
+    Args:
+        run_dir: Where it is captured.
+        names: What the program calls both.
+        make: Makes the second one of the first one.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path,
+        names: tuple[str, str],
+        make: Callable[[nn.Module], nn.Module],
+    ) -> None:
+        super().__init__(run_dir)
+        self.nets = {names[0]: self.model, names[1]: make(self.model)}
+        self.second_name = names[1]
+
+    @property
+    def second(self) -> nn.Module:
+        """The network that should follow."""
+        return self.nets[self.second_name]
+
+    def loss_of(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            wanted = functional.normalize(self.second(x + 0.1), dim=1)
+        told = functional.normalize(self.model(x), dim=1)
+        return 2 - 2 * (told * wanted).sum(1).mean()
+
+
+def averaged(one: nn.Module, other: nn.Module, decay: float = 0.99) -> None:
+    with torch.no_grad():
+        for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
+            ours.mul_(decay).add_(theirs, alpha=1 - decay)
+
+
+def replaced(one: nn.Module, other: nn.Module) -> None:
+    for ours, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        ours.data = 0.99 * ours.data + 0.01 * theirs.data
+
+
+def loaded(one: nn.Module, other: nn.Module) -> None:
+    one.load_state_dict(other.state_dict())
+
+
+def left(one: nn.Module, other: nn.Module) -> None:
+    """Update nothing."""
+
+
+def follows(training: Twins, update: Callable[..., None], every: int) -> list[Finding]:
+    def after(step: int) -> None:
+        if step % every == every - 1:
+            update(training.second, training.model)
+
+    return training.judged(after, training.loss_of, 220)
+
+
+@pytest.mark.parametrize(
+    ("second", "update", "severity"),
+    [
+        ("target", averaged, Severity.WARNING),
+        ("slow", replaced, Severity.WARNING),
+        ("lagged", loaded, Severity.WARNING),
+        ("target", left, Severity.INFO),
+    ],
+)
+def test_networks_that_the_program_updates_with_themselves(
+    run_dir: Path, second: str, update: Callable[..., None], severity: Severity
+) -> None:
+    training = Twins(run_dir, ("online", second), lambda model: model)
+    found = follows(training, update, 1 if update is averaged else 5)
+    assert {each.severity for each in found} == {severity}
+    assert f"{second} is no network of its own: it shares all" in found[0].message
+    assert "copy.deepcopy(online)" in found[0].advice
+    assert ("SimSiam" in found[0].advice) == (severity is Severity.INFO)
+
+
+@pytest.mark.parametrize(
+    ("second", "make", "update"),
+    [
+        ("branch", lambda model: model, left),
+        ("target", copy.deepcopy, averaged),
+        ("target", copy.deepcopy, loaded),
+    ],
+)
+def test_branches_that_are_meant_to_be_what_they_are(
+    run_dir: Path,
+    second: str,
+    make: Callable[[nn.Module], nn.Module],
+    update: Callable[..., None],
+) -> None:
+    training = Twins(run_dir, ("online", second), make)
+    assert not follows(training, update, 1 if update is averaged else 5)
+
+
+@pytest.mark.parametrize(
+    ("decay", "is_told"), [(0.01, True), (0.5, False), (0.2, False), (0.99, False)]
+)
+def test_averages_by_the_share_that_stays(
+    run_dir: Path, decay: float, is_told: bool
+) -> None:
+    training = Twins(run_dir, ("online", "mirror"), copy.deepcopy)
+    found = follows(training, functools.partial(averaged, decay=decay), 1)
+    assert len(found) == is_told
+    assert all(
+        "each update left 1% of the copy's own" in each.message for each in found
+    )
+
+
+def test_an_average_that_warms_up(run_dir: Path) -> None:
+    training = Twins(run_dir, ("online", "mirror"), copy.deepcopy)
+
+    def after(step: int) -> None:
+        decay = min(0.99, (1 + step) / (10 + step))
+        averaged(training.second, training.model, decay)
+
+    assert not training.judged(after, training.loss_of, 220)

@@ -188,7 +188,8 @@ def test_an_average_of_models_that_was_never_fed(run_dir: Path) -> None:
             evaluate(averaged)
 
     (finding,) = judged(run_dir, model, after)
-    assert "The average of 6 models evaluates with the running" in finding.message
+    assert "statistics of an average of 6 models are stale" in finding.message
+    assert "nobody has updated its BatchNorm layers" in finding.message
     assert "update_bn" in finding.advice
 
 
