@@ -389,6 +389,98 @@ def test_a_sound_model_of_sequences_is_not_accused(
     assert found(run_dir, Language(mask), loss) == []
 
 
+class Writer(nn.Module):
+    """Reads a few symbols, and writes them backwards."""
+
+    def __init__(self, *, shifts: bool = False, posterior: bool = False) -> None:
+        super().__init__()
+        self.shifts, self.posterior = shifts, posterior
+        self.embedding = nn.Embedding(N_TOKENS + 1, 16)
+        self.encoder, self.decoder = (
+            nn.GRU(16, 24, batch_first=True) for _ in range(2)
+        )
+        self.head = nn.Linear(24, N_TOKENS)
+
+    def forward(self, read: Tensor, written: Tensor) -> Tensor:
+        _, state = self.encoder(self.embedding(read))
+        if self.posterior:
+            state = state + self.encoder(self.embedding(written))[1]
+        if self.shifts or self.posterior:
+            written = F.pad(written[:, :-1], (1, 0), value=N_TOKENS)
+        logits: Tensor = self.head(self.decoder(self.embedding(written), state)[0])
+        return logits
+
+
+class Translator(nn.Module):
+    """The same by attention."""
+
+    def __init__(self, *, is_batch_first: bool = True) -> None:
+        super().__init__()
+        self.is_batch_first = is_batch_first
+        self.embedding = nn.Embedding(N_TOKENS + 1, 16)
+        self.positions = nn.Embedding(PLACES, 16)
+        self.between = nn.Transformer(16, 2, 1, 1, 32, 0.0, batch_first=is_batch_first)
+        self.head = nn.Linear(16, N_TOKENS)
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        axis = 1 if self.is_batch_first else 0
+        positions = self.positions(torch.arange(tokens.shape[axis]))
+        embedded: Tensor = self.embedding(tokens) + positions.unsqueeze(1 - axis)
+        return embedded
+
+    def forward(self, read: Tensor, written: Tensor) -> Tensor:
+        n = written.shape[1 if self.is_batch_first else 0]
+        mask = nn.Transformer.generate_square_subsequent_mask(n)
+        given = self.embedded(read), self.embedded(written)
+        logits: Tensor = self.head(self.between(*given, tgt_mask=mask))
+        return logits
+
+
+def write_backwards(*, shifted: bool, is_batch_first: bool = True) -> Loss:
+    def loss(model: nn.Module) -> Tensor:
+        read = torch.randint(N_TOKENS, (32, 4))
+        target = read.flip(1)
+        before = F.pad(target[:, :-1], (1, 0), value=N_TOKENS)
+        given = read, before if shifted else target
+        if not is_batch_first:
+            given, target = (given[0].t(), given[1].t()), target.t()
+        logits = model(*given)
+        return F.cross_entropy(logits.reshape(-1, N_TOKENS), target.reshape(-1))
+
+    return loss
+
+
+@pytest.mark.parametrize("make", [Writer, Translator])
+def test_a_decoder_that_is_given_its_target_is_a_warning(
+    run_dir: Path, make: Callable[[], nn.Module]
+) -> None:
+    (finding,) = found(run_dir, make(), write_backwards(shifted=False))
+    assert (finding.rule, finding.severity) == ("LabelShift", Severity.WARNING)
+    assert "not shifted at all" in finding.message
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_places_may_come_before_samples(run_dir: Path) -> None:
+    loss = write_backwards(shifted=False, is_batch_first=False)
+    (finding,) = found(run_dir, Translator(is_batch_first=False), loss)
+    assert (finding.rule, finding.severity) == ("LabelShift", Severity.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("make", "shifted"),
+    [
+        (Writer, True),
+        (Translator, True),
+        (functools.partial(Writer, shifts=True), False),
+        (functools.partial(Writer, posterior=True), False),
+    ],
+)
+def test_a_decoder_that_reads_what_comes_before_is_fine(
+    run_dir: Path, make: Callable[[], nn.Module], shifted: bool
+) -> None:
+    assert found(run_dir, make(), write_backwards(shifted=shifted)) == []
+
+
 class Reader(nn.Module):
     """Averages over tokens, or over those that a mask leaves."""
 

@@ -65,7 +65,7 @@ _SHARE, _TIMES = 0.75, 5.0
 # Of samples in no order, neighbours differ by this share of what any two differ by.
 _UNORDERED = 0.8
 # Places that padding must have, and that a sequence must have.
-_LEAST_PADDING, _LEAST_PLACES = 2, 8
+_LEAST_PADDING, _LEAST_PLACES = 2, 3
 _MOST_ELEMENTS = 1 << 22
 _NARROW = frozenset({torch.float16, torch.bfloat16})
 
@@ -267,7 +267,9 @@ class _Probe:
         self._copied = copied
         self._batch = batch
         self._call = batch.call
-        self._known = batch.token_labels()
+        layers = copied.module.modules()
+        orders = {getattr(each, "batch_first", None) for each in layers} - {None}
+        self._known = batch.token_labels(is_batch_first=orders != {False})
         self._tolerance = _TOLERANCE
         self._n, self._n_places = self._sizes()
         self.unasked: dict[str, str] = {}

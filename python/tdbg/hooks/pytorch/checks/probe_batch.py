@@ -235,7 +235,9 @@ class FirstBatch:
                 stack.enter_context(torch.autocast(device, dtype))
             yield
 
-    def token_labels(self) -> tuple[int, TokenLabels] | None:
+    def token_labels(
+        self, *, is_batch_first: bool = True
+    ) -> tuple[int, TokenLabels] | None:
         """Return the input whose tokens are the labels, as its index, and how.
 
         Of several losses the one with the labels that are nearest to the next token
@@ -246,7 +248,12 @@ class FirstBatch:
             for i, tokens in self.tokens.items()
             for loss in self.losses
             if loss.labels is not None
-            and (shift := shift_of(tokens, loss.labels, loss.ignored)) is not None
+            and (
+                shift := shift_of(
+                    tokens, loss.labels, loss.ignored, is_batch_first=is_batch_first
+                )
+            )
+            is not None
         ]
         return min(found, key=lambda each: abs(each[1].shift - 1), default=None)
 

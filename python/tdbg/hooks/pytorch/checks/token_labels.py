@@ -515,7 +515,11 @@ class TokenLabels(NamedTuple):
 
 
 def shift_of(
-    tokens: torch.Tensor, labels: torch.Tensor, ignored: int = -100
+    tokens: torch.Tensor,
+    labels: torch.Tensor,
+    ignored: int = -100,
+    *,
+    is_batch_first: bool = True,
 ) -> TokenLabels | None:
     """Return how labels follow from tokens; None if they do not.
 
@@ -523,24 +527,25 @@ def shift_of(
         tokens: Whole numbers with two dimensions.
         labels: Whole numbers, as many, or fewer by up to two places of each sequence.
         ignored: The label that counts as none.
+        is_batch_first: What is likely: labels that are the tokens fit both.
 
     Example:
         >>> tokens = torch.arange(100).reshape(2, 50)
         >>> shift_of(tokens[:, :-1], tokens[:, 1:])
         TokenLabels(shift=1, is_batch_first=True, first=(0, 0), last=(48, 48))
     """
-    for is_batch_first in (True, False):
-        rows = tokens if is_batch_first else tokens.t()
+    for is_first in (is_batch_first, not is_batch_first):
+        rows = tokens if is_first else tokens.t()
         for length in range(rows.shape[1], max(0, rows.shape[1] - 3), -1):
             if labels.numel() != rows.shape[0] * length:
                 continue
             shape = rows.shape[0], length
-            labelled = labels.reshape(shape if is_batch_first else shape[::-1])
-            labelled = labelled if is_batch_first else labelled.t()
+            labelled = labels.reshape(shape if is_first else shape[::-1])
+            labelled = labelled if is_first else labelled.t()
             found = _shift(rows, labelled, ignored)
             if found is not None:
                 ends = _ends((labelled >= 0) & (labelled != ignored))
-                return TokenLabels(found, is_batch_first, *ends)
+                return TokenLabels(found, is_first, *ends)
     return None
 
 

@@ -36,9 +36,10 @@ class LabelShift(ProbedRule):
                 value=0.0,
                 threshold=1.0,
                 advice=(
-                    "Shift by one: compare logits[:, :-1] with tokens[:, 1:]. Models "
-                    "of transformers shift labels themselves only where you pass "
-                    "labels= to them."
+                    "Shift by one: compare logits[:, :-1] with tokens[:, 1:]. Give a "
+                    "causal decoder target[:, :-1], and compare with target[:, 1:]. "
+                    "Models of transformers shift labels themselves only where you "
+                    "pass labels= to them."
                 ),
             )
         return Description(
