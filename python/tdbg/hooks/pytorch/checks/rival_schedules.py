@@ -30,7 +30,14 @@ from tdbg.hooks.pytorch.model.process_objects import (
 )
 from tdbg.run.observations import Fault
 
-__all__ = ["RivalSchedules", "StrangeRates"]
+__all__ = ["RisingRates", "RivalSchedules", "StrangeRates"]
+
+# Looks at a rate that rises, of which every second one is dropped as there are more
+# than the most; steps of a training that is no mere trial; shares of the training at
+# whose ends it must have been looked at, of the rate that is not reached, and of the
+# rise, by which a line may be missed.
+_ENOUGH_RATES, _MOST_RATES, _LEAST_STEPS = 4, 200, 50
+_EARLY, _STILL, _OFF = 0.25, 0.9, 0.01
 
 # Looks at which two schedules have set different rates, and steps of a schedule that
 # change no rate, at least.
@@ -258,6 +265,60 @@ class StrangeRates:
             if math.isclose(max(seen.factors), seen.base, rel_tol=1e-6):
                 numbers = {"base": seen.base, "rate": seen.base * seen.factors[-1]}
                 self._tell(Fault.FACTOR_IS_RATE, seen.schedule, numbers, {})
+
+
+class RisingRates:
+    """Whether the rate of an optimizer rises from the beginning to the end.
+
+    A warm-up that is longer than the training never comes to the rate that the
+    optimizer was made with.  Who sets the rate, and how, does not matter.
+    """
+
+    def __init__(self) -> None:
+        self._optimizer: weakref.ref[Optimizer] | None = None
+        self._seen: list[tuple[int, float]] = []
+        self._base = 0.0
+        self._is_over = False
+
+    def look(self, optimizers: Sequence[Optimizer], n_steps: int) -> None:
+        """Note the rate of the only optimizer after some steps."""
+        if self._is_over or not optimizers:
+            return
+        rate = optimizers[0].param_groups[0].get("lr")
+        if len(optimizers) > 1 or not isinstance(rate, float | int):
+            self._is_over = True
+            return
+        if self._optimizer is None:
+            self._optimizer = weakref.ref(optimizers[0])
+            group = optimizers[0].param_groups[0]
+            base = group.get("initial_lr", optimizers[0].defaults.get("lr"))
+            self._base = float(base) if isinstance(base, float | int) else 0.0
+        if self._optimizer() is not optimizers[0] or rate > _STILL * self._base:
+            self._is_over = True
+            return
+        if self._seen and n_steps <= self._seen[-1][0]:
+            return
+        if self._seen and rate <= self._seen[-1][1]:
+            self._is_over = True
+            return
+        if len(self._seen) >= _MOST_RATES:
+            del self._seen[1::2]
+        self._seen.append((n_steps, float(rate)))
+
+    def warm_up(self, n_steps: int) -> dict[str, float]:
+        """Return the linear warm-up that a training has ended in, or nothing."""
+        few = self._seen
+        if self._is_over or len(few) < _ENOUGH_RATES or n_steps < _LEAST_STEPS:
+            return {}
+        (first, low), (last, high) = few[0], few[-1]
+        if first > _EARLY * n_steps or last < (1 - _EARLY) * n_steps:
+            return {}
+        slope = (high - low) / (last - first)
+        off = (abs(low + slope * (at - first) - rate) for at, rate in few)
+        if max(off) > _OFF * (high - low):
+            return {}
+        length = round(last + (self._base - high) / slope)
+        return {"rate": high, "base": self._base, "warm_up": float(length)}
 
 
 def _others(optimizer: Any) -> Iterator[tuple[str, float]]:

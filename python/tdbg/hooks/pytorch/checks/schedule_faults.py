@@ -29,7 +29,7 @@ from tdbg.hooks.pytorch.model.process_objects import longest_loader
 from tdbg.run.observations import Fault
 from tdbg.run.schedules import BATCH_SETTINGS, RateSchedule
 
-__all__ = ["Followed", "Look", "early_faults", "late_faults"]
+__all__ = ["Followed", "Look", "early_faults", "is_surely_longer", "late_faults"]
 
 # Where PyTorch's schedules hold their lengths.
 _SETTINGS = ("total_steps", "T_max", "total_iters")
@@ -43,6 +43,9 @@ _MORE_THAN_ONE = 1.5
 _LEAST_AFTER, _SHARE_AFTER = 20, 0.1
 # The batches of an epoch, at least, that differ clearly from one.
 _LEAST_BATCHES = 4
+# Whole epochs of a training that nobody has stopped early, and a warm-up so many times
+# as long.
+_WHOLE_EPOCHS, _MUCH_LONGER = 3, 3
 # Steps of a training that is no mere trial, and of a warm-up that is not in epochs.
 _LEAST_STEPS, _SURELY_BATCHES = 20, 100
 
@@ -210,9 +213,22 @@ def _faults_of_warm_up(
     # SlowSchedule reports schedules as long as the training.
     is_slow = 2 * steps <= min(warm_up, n_steps) and each.length != n_steps
     if n_steps < warm_up and each.steps_with_optimizer:
-        yield Fault.WARM_UP_NOT_OVER, {"warm_up": float(warm_up), "sure": 0.0}
+        sure = is_surely_longer(warm_up, n_steps, each.n_batches)
+        yield Fault.WARM_UP_NOT_OVER, {"warm_up": float(warm_up), **sure}
     elif is_slow and n_steps >= warm_up >= _SURELY_BATCHES:
         yield Fault.WARM_UP_NOT_OVER, {"warm_up": float(warm_up), "sure": 1.0}
+
+
+def is_surely_longer(warm_up: float, n_steps: int, batches: int) -> dict[str, float]:
+    """Return whether a warm-up is longer than a training that was meant to end here.
+
+    A trial is stopped early, and seldom after several whole epochs.
+    """
+    epochs = n_steps / batches if batches >= _LEAST_BATCHES else 0.0
+    is_whole = epochs >= _WHOLE_EPOCHS and epochs == int(epochs)
+    if is_whole and warm_up >= _MUCH_LONGER * n_steps:
+        return {"sure": 1.0, "epochs": epochs}
+    return {"sure": 0.0}
 
 
 def _is_length(value: object) -> bool:

@@ -31,11 +31,16 @@ from torch.optim.lr_scheduler import (
 )
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.rival_schedules import RivalSchedules, StrangeRates
+from tdbg.hooks.pytorch.checks.rival_schedules import (
+    RisingRates,
+    RivalSchedules,
+    StrangeRates,
+)
 from tdbg.hooks.pytorch.checks.schedule_faults import (
     Followed,
     Look,
     early_faults,
+    is_surely_longer,
     late_faults,
 )
 from tdbg.hooks.pytorch.model.process_objects import (
@@ -84,6 +89,7 @@ class Schedules:
         self._stateless: tuple[weakref.ref[Optimizer], str, int] | None = None
         self._rivals = RivalSchedules(self._tell)
         self._rates = StrangeRates(self._tell)
+        self._rising = RisingRates()
         # How often a schedule took the place of its like, before this had ended.
         self._n_renewed = 0
         # Optimizers whose rates may wait for a metric.
@@ -104,6 +110,7 @@ class Schedules:
         with contextlib.suppress(Exception):
             self._rivals.look(optimizers)
             self._rates.look(optimizers)
+            self._rising.look(optimizers, self._session.n_training_steps)
         if len(optimizers) != 1:
             # One that is gone has left what was last known of its schedules.
             if optimizers:
@@ -179,6 +186,18 @@ class Schedules:
         with contextlib.suppress(Exception):
             self._look_for_unused()
             self._rates.conclude()
+            self._look_at_rise()
+
+    def _look_at_rise(self) -> None:
+        """Tell of a warm-up that is not over, and whose length no schedule says."""
+        n_steps, every = self._session.n_training_steps, [*self._found.values()]
+        numbers = self._rising.warm_up(n_steps)
+        if not numbers or any(each.warm_up or each.length == n_steps for each in every):
+            return
+        numbers |= {"optimizer_steps": float(n_steps), "steps": float(n_steps)}
+        sure = is_surely_longer(numbers["warm_up"], n_steps, longest_loader())
+        name = every[0].name if every else "learning rate"
+        self._tell(Fault.WARM_UP_NOT_OVER, name, {**numbers, **sure}, {})
 
     def _look_for_unused(self) -> None:
         """Look for schedules none of which has ever stepped, and one should have."""

@@ -178,7 +178,7 @@ def _warm_up_not_over(name: str, numbers: _Numbers, words: _Words) -> Descriptio
     del words
     warm_up, steps = int(numbers["warm_up"]), int(numbers["steps"])
     made = int(numbers["optimizer_steps"])
-    if numbers["sure"]:
+    if numbers["sure"] and "epochs" not in numbers:
         advice = (
             "Call scheduler.step() after each optimizer.step(), not once an epoch; or "
             "set the warm-up to a number of epochs."
@@ -188,12 +188,23 @@ def _warm_up_not_over(name: str, numbers: _Numbers, words: _Words) -> Descriptio
             "Shorten the warm-up to 1 to 10% of the training. If you stopped the "
             "training early, ignore this."
         )
-    return Description(
-        message=(
+    if "rate" in numbers:
+        rate, base = numbers["rate"], numbers["base"]
+        message = (
+            "The warm-up of the learning rate was not over at the end of the training: "
+            f"the rate rose all the time, to {number(rate)}, which is "
+            f"{percent(100 * rate / base)} of the optimizer's rate ({number(base)}). "
+            f"At this pace, the warm-up takes about {plural(warm_up, 'step')}, and "
+            f"the optimizer made {plural(made, 'step')}."
+        )
+    else:
+        message = (
             f"The warm-up of the learning rate ({name}) was not over at the end of the "
             f"training: it takes {plural(warm_up, 'step')}, and the program stepped it "
             f"{plural(steps, 'time')} in {plural(made, 'step')} of the optimizer."
-        ),
+        )
+    return Description(
+        message=message,
         value=float(steps),
         threshold=float(warm_up),
         since=0,

@@ -197,14 +197,21 @@ def test_says_what_a_schedule_counts(name: str, run_dir: Path) -> None:
     assert finding.advice
 
 
-def test_notes_a_training_that_ends_in_its_warm_up(run_dir: Path) -> None:
+@pytest.mark.parametrize(
+    ("warm_up", "epochs", "severity"),
+    [(250, EPOCHS, Severity.INFO), (500, EPOCHS, Severity.WARNING)],
+)
+def test_a_training_that_ends_in_its_warm_up(
+    run_dir: Path, warm_up: int, epochs: int, severity: Severity
+) -> None:
     def loop(training: Training) -> None:
-        training.schedule = linear(training.optimizer, 500, 10_000)
-        training.per_batch()
+        training.schedule = linear(training.optimizer, warm_up, 10_000)
+        training.per_batch(epochs)
 
     (finding,) = judged(loop, run_dir)
-    assert finding.severity is Severity.INFO
+    assert finding.severity is severity
     assert "was not over at the end of the training" in finding.message
+    assert "Shorten the warm-up" in finding.advice
 
 
 def test_counts_of_all_ranks(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

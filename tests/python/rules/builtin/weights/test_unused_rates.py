@@ -272,3 +272,66 @@ HEALTHY: dict[str, Loop] = {
 def test_accuses_nobody(name: str, run_dir: Path) -> None:
     found = judged(HEALTHY[name], run_dir)
     assert [each for each in found if each.severity > Severity.INFO] == []
+
+
+# ---- rates that rise -----------------------------------------------------------------
+
+
+class ByHand:
+    """Sets the rate itself."""
+
+    def __init__(self, optimizer: optim.Optimizer, rate: Callable[[int], float]):
+        self.optimizer = optimizer
+        self.rate = rate
+        self.n = 0
+        self.step()
+
+    def step(self) -> None:
+        self.n += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate(self.n)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda of: lr_scheduler.LambdaLR(of, lambda step: min(1.0, (step + 1) / 900)),
+        lambda of: lr_scheduler.LinearLR(of, 0.01, total_iters=900),
+        lambda of: ByHand(of, lambda n: 0.01 * min(1.0, n / 900)),
+    ],
+)
+def test_a_warm_up_by_the_rate_itself(run_dir: Path, make: Callable[..., Any]) -> None:
+    def loop(training: Training) -> None:
+        schedule = make(training.optimizer)
+        training.run(after=lambda *_: schedule.step())
+
+    (finding,) = judged(loop, run_dir)
+    assert finding.severity is Severity.WARNING
+    assert "was not over at the end of the training: the rate rose" in finding.message
+    assert "of the optimizer's rate (0.01)" in finding.message
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda of: ByHand(of, lambda n: 1e-6 * 1.06**n),  # A search for a good rate.
+        lambda of: ByHand(of, lambda n: 0.01 * min(1.0, n / 30)),
+        lambda of: lr_scheduler.OneCycleLR(of, 0.01, total_steps=1000),
+        lambda of: lr_scheduler.CyclicLR(of, 0.001, 0.1, 500, cycle_momentum=False),
+    ],
+)
+def test_rates_that_rise_on_purpose(run_dir: Path, make: Callable[..., Any]) -> None:
+    def loop(training: Training) -> None:
+        schedule = make(training.optimizer)
+        training.run(after=lambda *_: schedule.step())
+
+    assert not judged(loop, run_dir)
+
+
+def test_a_trial_of_a_long_recipe_is_no_more_than_noted(run_dir: Path) -> None:
+    def loop(training: Training) -> None:
+        schedule = ByHand(training.optimizer, lambda n: 0.01 * min(1.0, n / 150))
+        training.run(after=lambda *_: schedule.step())
+
+    (finding,) = judged(loop, run_dir)
+    assert finding.severity is Severity.INFO
