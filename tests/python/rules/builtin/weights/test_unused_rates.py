@@ -303,7 +303,8 @@ class ByHand:
 def test_a_warm_up_by_the_rate_itself(run_dir: Path, make: Callable[..., Any]) -> None:
     def loop(training: Training) -> None:
         schedule = make(training.optimizer)
-        training.run(after=lambda *_: schedule.step())
+        for _ in range(2):
+            training.run(after=lambda *_: schedule.step())
 
     (finding,) = judged(loop, run_dir)
     assert finding.severity is Severity.WARNING
@@ -323,15 +324,17 @@ def test_a_warm_up_by_the_rate_itself(run_dir: Path, make: Callable[..., Any]) -
 def test_rates_that_rise_on_purpose(run_dir: Path, make: Callable[..., Any]) -> None:
     def loop(training: Training) -> None:
         schedule = make(training.optimizer)
-        training.run(after=lambda *_: schedule.step())
+        for _ in range(2):
+            training.run(after=lambda *_: schedule.step())
 
     assert not judged(loop, run_dir)
 
 
 def test_a_trial_of_a_long_recipe_is_no_more_than_noted(run_dir: Path) -> None:
     def loop(training: Training) -> None:
-        schedule = ByHand(training.optimizer, lambda n: 0.01 * min(1.0, n / 150))
-        training.run(after=lambda *_: schedule.step())
+        schedule = ByHand(training.optimizer, lambda n: 0.01 * min(1.0, n / 300))
+        for _ in range(2):
+            training.run(after=lambda *_: schedule.step())
 
     (finding,) = judged(loop, run_dir)
     assert finding.severity is Severity.INFO
