@@ -9,6 +9,7 @@ The package that was imported before this module is the one it is for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -19,12 +20,15 @@ from typing import Any
 
 import torch
 
+from tdbg.hooks.pytorch.checks.training_mode import kinds_in
 from tdbg.integrations.owner import HookOwner
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 
 __all__ = ["TdbgCallback"]
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+# Evaluations with layers in training mode that are no accident.
+_ENOUGH = 2
 _STEPS = {
     "training_step": TRAIN,
     "validation_step": EVAL,
@@ -67,6 +71,9 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
         super().__init__()
         self._owner = HookOwner(out_dir, options)
+        # Layers in training mode in the evaluation under way; evaluations with such.
+        self._left_in_training = ""
+        self._evaluations_in_training = 0
 
     @property
     def hook(self) -> Any:
@@ -107,7 +114,9 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
     def _begin(self, trainer: Any, pl_module: Any) -> None:
         if self._owner.hook is not None:
             return
-        self._owner.open(pl_module)
+        hook = self._owner.open(pl_module)
+        with contextlib.suppress(Exception):
+            _look_at_part(hook, pl_module)
         for each in getattr(trainer, "checkpoint_callbacks", ()):
             monitor = getattr(each, "monitor", None)
             if not getattr(each, "save_top_k", False):
@@ -118,14 +127,15 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         for name, mode in _STEPS.items():
             original = getattr(trainer.strategy, name, None)
             if original is not None:
-                setattr(trainer.strategy, name, self._wrap(original, mode))
+                call = self._wrap(original, mode, pl_module)
+                setattr(trainer.strategy, name, call)
 
     def _end(self, trainer: Any, error: BaseException | None = None) -> None:
         self._owner.close(error)
         for name in _STEPS:
             vars(trainer.strategy).pop(name, None)
 
-    def _wrap(self, step: Any, mode: ModeKeys) -> Any:
+    def _wrap(self, step: Any, mode: ModeKeys, pl_module: Any) -> Any:
         @functools.wraps(step)
         def call(*args: Any, **kwargs: Any) -> Any:
             hook = self._owner.hook
@@ -137,6 +147,9 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
             loss = result.get("loss") if isinstance(result, Mapping) else result
             if mode is not PREDICT and torch.is_tensor(loss) and loss.numel() == 1:
                 hook.record_tensor_value("loss", loss)
+            if mode is EVAL and not self._left_in_training:
+                with contextlib.suppress(Exception):
+                    self._left_in_training = kinds_in(pl_module, is_whole=True)
             return result
 
         return call
@@ -168,6 +181,13 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         self._evaluated(trainer)
 
     def _evaluated(self, trainer: Any) -> None:
+        if self._left_in_training:
+            self._evaluations_in_training += 1
+            if self._evaluations_in_training == _ENOUGH:
+                name = type(trainer.lightning_module).__name__
+                layers, times = self._left_in_training, self._evaluations_in_training
+                self._owner.is_evaluated_in_training(name, layers, times)
+            self._left_in_training = ""
         self._owner.record_metrics(trainer.callback_metrics, are_new=False)
         if self._owner.hook is not None:
             self._owner.hook.set_mode(None)
@@ -183,3 +203,13 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         """Resume from the counters that Lightning has read from a checkpoint."""
         if "counters" in state_dict:
             self._owner.resume(state_dict["counters"])
+
+
+def _look_at_part(hook: Any, module: Any) -> None:
+    """Let checks look at the only part that is trained, if there is one.
+
+    The module itself may never be called, and its copies would hold the trainer.
+    """
+    parts = [each for each in module.children() if [*each.parameters()]]
+    if len(parts) == 1 and not [*module.parameters(recurse=False)]:
+        hook._look_at_part(module, parts[0])

@@ -14,6 +14,7 @@ from tdbg.config import resolve
 from tdbg.config.options import is_disabled
 from tdbg.errors import ConfigurationError
 from tdbg.hooks.framework import make_policy
+from tdbg.modes import TRAIN
 from tdbg.pytorch import Hook
 from tdbg.run.observations import Fault, Observation
 
@@ -55,6 +56,7 @@ class HookOwner:
             self.hook = Hook(self._out_dir, **self._options)
             if self._counters is not None:
                 self.hook.load_state_dict(self._counters)
+            self.hook._follow_arguments_of_losses()
         self.hook.register_module(model)
         return self.hook
 
@@ -63,6 +65,19 @@ class HookOwner:
         if self.hook is not None:
             words = {"monitor": monitor}
             seen = Observation(Fault.BEST_KEPT, 0, (by,), {}, words)
+            self.hook._session.observe(seen)
+
+    def is_evaluated_in_training(self, model: str, layers: str, times: int) -> None:
+        """Note that evaluations found layers of a model in training mode.
+
+        Dropout alone may be meant: it draws several answers.
+        """
+        if self.hook is not None:
+            step = max(0, self.hook._session.latest_step(TRAIN)[0])
+            is_named = "normalization" in layers
+            numbers = {"evaluations": float(times), "named": float(is_named)}
+            fault, words = Fault.EVALUATED_IN_TRAINING, {"layers": layers}
+            seen = Observation(fault, step, (model,), numbers, words)
             self.hook._session.observe(seen)
 
     def close(self, error: BaseException | None = None) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.errors import ConfigurationError
@@ -292,3 +293,75 @@ def test_what_is_wrong_with_the_options_is_said_at_once(run_dir: Path) -> None:
     with pytest.raises(ConfigurationError, match="its own flag"):
         callback(run_dir, on_stop="raise")
     assert not run_dir.exists()
+
+
+class Normalized(Digits):
+    """Is evaluated as a hook or a step of its own puts it."""
+
+    def __init__(self, evaluated: str = "") -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(64, 24), nn.BatchNorm1d(24), nn.Dropout(0.1), nn.Linear(24, 10)
+        )
+        self.evaluated = evaluated
+
+    def on_validation_epoch_start(self) -> None:
+        if self.evaluated == "part":
+            self.net.train()
+        if self.evaluated == "dropout":
+            self.net[2].train()
+
+    def validation_step(self, batch: Any, number: int) -> None:
+        if self.evaluated == "whole":
+            self.train()
+        super().validation_step(batch, number)
+
+
+@pytest.mark.parametrize("evaluated", ["", "part", "whole", "dropout"])
+def test_layers_that_a_program_puts_into_training_mode_in_evaluation_are_named(
+    run_dir: Path, tmp_path: Path, evaluated: str
+) -> None:
+    work = trainer(tmp_path, callback(run_dir), max_epochs=2)
+    work.fit(Normalized(evaluated), loader(4), loader(3))
+    seen = create_trial(run_dir).observations()
+    found = [each for each in seen if each.fault is Fault.EVALUATED_IN_TRAINING]
+    # Dropout alone draws several answers on purpose.
+    assert len(found) == (evaluated in {"part", "whole"})
+    assert {each.words["layers"] for each in found} <= {"dropout and normalization"}
+
+
+class Words(L.LightningModule):  # type: ignore[misc]
+    """A model of texts, whose labels may be two tokens later."""
+
+    def __init__(self, shift: int, calls: str) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Embedding(17, 16), nn.Linear(16, 17))
+        self.shift = shift
+        self.calls = calls
+
+    def forward(self, tokens: Any) -> Any:
+        return self.net(tokens)
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        called = self if self.calls == "itself" else self.net
+        outputs = called(batch)[:, : -self.shift]
+        labels = batch[:, self.shift :]
+        return functional.cross_entropy(outputs.flatten(0, 1), labels.flatten())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("calls", ["itself", "a part"])
+@pytest.mark.parametrize("shift", [1, 2])
+def test_labels_are_compared_with_what_the_only_part_gets(
+    run_dir: Path, tmp_path: Path, shift: int, calls: str
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    texts: Any = torch.randint(0, 17, (80, 12), generator=generator)
+    trainer(tmp_path, callback(run_dir)).fit(Words(shift, calls), DataLoader(texts, 8))
+    seen = create_trial(run_dir).observations()
+    found = [each for each in seen if each.fault is Fault.LABELS_SKIP_ONE]
+    assert [each.names for each in found] == [("Sequential",)] * (shift == 2)
+    (probe,) = [each for each in seen if each.fault is Fault.PROBED]
+    assert "_trainer" not in " ".join(probe.words.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 import torch
 from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional
 
 from tdbg.errors import ConfigurationError
 from tdbg.modes import EVAL, TRAIN
 from tdbg.pytorch import SaveConfig, create_trial
+from tdbg.rules import default_rules
 from tdbg.run.observations import Fault
 from tdbg.run.requests import request_stop
 from torch_helpers import Recorded
@@ -23,6 +27,8 @@ with warnings.catch_warnings():
     from transformers import (
         BertConfig,
         BertForSequenceClassification,
+        GPT2Config,
+        GPT2LMHeadModel,
         Trainer,
         TrainerCallback,
         TrainingArguments,
@@ -241,3 +247,64 @@ def test_what_is_wrong_with_the_options_is_said_at_once(run_dir: Path) -> None:
     with pytest.raises(ConfigurationError, match="weights"):
         callback(run_dir, include_collections=["wieghts"])
     assert not run_dir.exists()
+
+
+PADDING = 0
+
+
+def sentences() -> list[dict[str, Any]]:
+    """Sentences of several lengths, in which a token does not follow from another."""
+    generator = torch.Generator().manual_seed(1)
+    return [
+        {"input_ids": torch.randint(1, 17, (6 + i % 9,), generator=generator)}
+        for i in range(128)
+    ]
+
+
+def collated(rows: list[dict[str, Any]], *, shift: int, counts: bool) -> Any:
+    """Pad; the model itself shifts the labels by one."""
+    tokens = nn.utils.rnn.pad_sequence(
+        [row["input_ids"] for row in rows], batch_first=True, padding_value=PADDING
+    )
+    mask = (tokens != PADDING).long()
+    labels = tokens if counts else tokens.masked_fill(mask == 0, -100)
+    labels = functional.pad(labels, (0, shift), value=-100)[:, shift:]
+    return {"input_ids": tokens, "attention_mask": mask, "labels": labels}
+
+
+@pytest.mark.parametrize(
+    ("shift", "counts", "faults"),
+    [
+        (0, False, set()),
+        (0, True, {Fault.PADDING_COUNTS}),
+        (1, False, {Fault.LABELS_SKIP_ONE}),
+    ],
+)
+def test_labels_that_the_models_own_loss_gets_are_compared(
+    run_dir: Path, tmp_path: Path, shift: int, counts: bool, faults: set[Fault]
+) -> None:
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=17, bos_token_id=1, eos_token_id=1, **sizes)
+    )
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path / "out"),
+        use_cpu=True,
+        report_to=[],
+        disable_tqdm=True,
+        per_device_train_batch_size=8,
+        max_steps=9,
+        save_strategy="no",
+    )
+    work = Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=sentences(),
+        data_collator=functools.partial(collated, shift=shift, counts=counts),
+        callbacks=[callback(run_dir, include_collections=[], rules=default_rules())],
+    )
+    work.train()
+    trial = create_trial(run_dir)
+    seen = {each.fault for each in trial.observations()}
+    assert seen & {Fault.PADDING_COUNTS, Fault.LABELS_SKIP_ONE} == faults
+    assert "cross_entropy_output_0" not in trial.tensor_names()

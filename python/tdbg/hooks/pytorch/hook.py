@@ -53,11 +53,17 @@ from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
 from tdbg.hooks.pytorch.checks.kept_references import KeptReferences
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
-from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches, LabelFacts, settings_of
+from tdbg.hooks.pytorch.checks.probe_batch import (
+    FirstBatches,
+    LabelFacts,
+    note_calls,
+    settings_of,
+)
 from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.schedules import Schedules
 from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
 from tdbg.hooks.pytorch.checks.teachers import Teachers
+from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
@@ -107,6 +113,7 @@ class Hook(FrameworkHook):
         facts = (LabelFacts(session), BatchOrigins(session), self._variables)
         checks = (probes, self._inputs, *facts)
         self._batches = FirstBatches(checks)
+        self._called_parts = UncompiledHooks()
         self._schedules = Schedules(session)
         self._model = TorchModel(self._module_captures, self._losses, self._schedules)
         self._model_info = ModelInfoWriter(
@@ -274,6 +281,18 @@ class Hook(FrameworkHook):
         """Capture losses that are functions, and the number where a backward begins."""
         if self._functions is not None:
             self._functions.follow_losses()
+
+    def _follow_arguments_of_losses(self) -> None:
+        """Capture what functions that are losses get; others record the losses."""
+        if self._functions is not None:
+            self._functions.follow_arguments()
+
+    def _look_at_part(self, root: nn.Module, part: nn.Module) -> None:
+        """Look at the batches of a part, which computes all that its root learns."""
+        for each in self._module_captures:
+            if each.module is root and self._called_parts.may_be_added:
+                each.batches = None
+                note_calls(self._called_parts, part, self._batches)
 
     def _begin_pass(self, mode: ModeKeys) -> None:
         super()._begin_pass(mode)
@@ -474,7 +493,7 @@ class Hook(FrameworkHook):
         self._session.run(self._statistics.remove)
         if self._kept is not None:
             self._session.run(self._kept.conclude, sys._getframe(1))
-        by_hand = (self._by_hand, self._returned, self._loaded)
+        by_hand = (self._by_hand, self._returned, self._loaded, self._called_parts)
         for watch in (*watches, *by_hand, self._batches, self._schedules):
             if watch is not None:
                 watch.remove()

@@ -78,7 +78,7 @@ class FunctionCalls:
         is_following: Whether it must hear of forwards.
         is_in_forward: Whether a forward is under way whose activations are followed.
         me: A reference to itself.
-        follows_losses: Whether losses are captured.
+        follows_losses: Whether losses, or what they are given, are captured.
         thread: The thread that called the root last.
         dropping: Classes of modules whose dropout still drops in evaluation.
         not_dropping: Classes of modules in evaluation that tell dropout not to drop, in
@@ -108,6 +108,7 @@ class FunctionCalls:
         self._functions: dict[tuple[str, int], CapturedLoss] = {}
         self._sites: dict[str, CallSites] = {}
         self.follows_losses = False
+        self._are_recorded = False  # Whether somebody else records the losses.
         self._backward: BackwardRoots | None = None
         self._backward_sites = CallSites(mode.now, TRAINERS)
         # Numbers of the autograd nodes of the losses since the last backward.
@@ -132,6 +133,11 @@ class FunctionCalls:
         followed.follow_losses(self)
         counter = self.session.step_counter
         self._backward = BackwardRoots(self.backward_begins, counter)
+
+    def follow_arguments(self) -> None:
+        """Capture what losses are given; watch dropout.  Others record the losses."""
+        self.is_following = self.follows_losses = self._are_recorded = True
+        followed.follow_losses(self)
 
     def remove(self) -> None:
         """Follow nothing any longer."""
@@ -197,6 +203,8 @@ class FunctionCalls:
         capture = self._functions.get(key) or self._capture_of(key)
         if not session.idle.is_idle:
             capture.inputs.take((call.args, call.kwargs))
+        if self._are_recorded:
+            return
         capture.outputs.take(result, mode=mode)
         node = result.grad_fn  # As ``saw``, without a call.
         if node is not None:
@@ -224,6 +232,8 @@ class FunctionCalls:
         node, step_plan = result.grad_fn, session.noted_plan
         if capture is None or node is None or step_plan is None:
             return False
+        if self._are_recorded:
+            return True
         outputs = capture.outputs
         choice = outputs.single(step_plan)
         if choice.entries:
@@ -330,6 +340,8 @@ class FunctionCalls:
         It is not recorded if it is one of the captured losses; it may be their total.
         If several optimizers train, backwards from other places have other losses.
         """
+        if self._are_recorded:
+            return
         nodes, self._nodes = self._nodes, set()
         may_be_followed, self._may_be_followed = self._may_be_followed, False
         if not may_be_followed and not self.session.is_noted:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import nn
+from torch import compiler, nn
+from torch.compiler import is_dynamo_compiling
 from torch.utils import _pytree as pytree
 
 from tdbg.capture.session import Session
@@ -28,9 +29,12 @@ from tdbg.hooks.pytorch.checks.token_labels import (
     is_whole,
     shift_of,
 )
+from tdbg.hooks.pytorch.compile.tracing import never_compiled
+from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.call_context import is_in_transform, is_traced
-from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA
+from tdbg.hooks.pytorch.model.callbacks import Inert
+from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA, class_name
 from tdbg.modes import ModeKeys
 from tdbg.run.observations import Observation
 
@@ -42,6 +46,7 @@ __all__ = [
     "LabelFacts",
     "ModelCall",
     "Unsuitable",
+    "note_calls",
     "settings_of",
 ]
 
@@ -340,6 +345,36 @@ class FirstBatches:
         self.is_open = False
         while self._checks:
             self._checks.pop().remove()
+
+
+class _Called(Inert):
+    """The hook of a part that is looked at in place of its root."""
+
+    __slots__ = ("_batches", "_name")
+
+    def __init__(self, name: str, batches: FirstBatches) -> None:
+        self._name = name
+        self._batches = batches
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if is_dynamo_compiling() or compiler._is_compiling_flag:
+            return
+        if self._batches.is_open:
+            self._batches.note_call(module, self._name, args, kwargs)
+
+
+never_compiled(_Called.__call__)
+
+
+def note_calls(hooks: UncompiledHooks, part: nn.Module, batches: FirstBatches) -> None:
+    """Note the calls of a part, by hooks that the compiler does not see.
+
+    Args:
+        hooks: Where the hook is put.
+        part: A module with most of what is trained.
+        batches: Are told of each call.
+    """
+    hooks.add(part, _Called(class_name(part), batches), with_kwargs=True)
 
 
 class LabelFacts:

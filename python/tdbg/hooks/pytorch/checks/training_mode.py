@@ -166,9 +166,18 @@ class _Called(Inert):
 never_compiled(_Called.__call__)
 
 
-def kinds_in(root: nn.Module) -> str:
-    """Return the layers whose results the mode changes."""
+def kinds_in(root: nn.Module, *, is_whole: bool = False) -> str:
+    """Return the layers in training mode whose results the mode changes.
+
+    Args:
+        root: The model.
+        is_whole: Whether to leave out layers whose owners are in evaluation mode, as
+            where a program switches on dropout, and nothing else, to draw answers.
+    """
     every = list(root.modules())
+    if is_whole:
+        owners = [each for each in every if each.training]
+        every = [each for owner in owners for each in owner.children()]
     drops = any(
         isinstance(each, nn.modules.dropout._DropoutNd) and each.training and each.p > 0
         for each in every

@@ -37,9 +37,16 @@ class UncompiledHooks:
         """Whether no hook has become part of a graph; if so, add hooks now."""
         return hooks_may_go(self)
 
-    def add(self, module: nn.Module, called: Callable[..., Any]) -> None:
+    def add(
+        self,
+        module: nn.Module,
+        called: Callable[..., Any],
+        *,
+        with_kwargs: bool = False,
+    ) -> None:
         """Call *called* before each forward of a module."""
-        self._handles.append(module.register_forward_pre_hook(called))
+        handle = module.register_forward_pre_hook(called, with_kwargs=with_kwargs)
+        self._handles.append(handle)
 
     def set_idle(self, is_idle: bool) -> None:
         """Let the compiler trace none of these."""

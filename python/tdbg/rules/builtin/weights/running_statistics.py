@@ -203,6 +203,12 @@ def _of_mode(observation: Observation) -> Description:
     name = next(iter(observation.names), "the model")
     layers = observation.words.get("layers", "")
     blocks = round(observation.numbers.get("blocks", 0))
+    evaluations = round(observation.numbers.get("evaluations", 0))
+    when = (
+        f"in {evaluations} evaluations"
+        if evaluations
+        else f"between {blocks} blocks of training steps"
+    )
     is_named = observation.numbers.get("named", 0.0) > 0
     what = (
         f"The model is evaluated in training mode: {name} is called without gradients"
@@ -218,11 +224,8 @@ def _of_mode(observation: Observation) -> Description:
     }
     found = [effect for layer, effect in effects.items() if layer in layers]
     return Description(
-        message=(
-            f"{what} between {blocks} blocks of training steps. There, "
-            f"{', and '.join(found)}."
-        ),
-        value=float(blocks),
+        message=(f"{what} {when}. There, {', and '.join(found)}."),
+        value=float(blocks or evaluations),
         threshold=0.0,
         advice=(
             "Call model.eval() before each evaluation, and model.train() after it. "
