@@ -26,6 +26,7 @@ class WeightSharing(ObservedRule):
     - weights that were one parameter when the model was registered, and are two now;
     - an output layer that begins as a copy of the embedding;
     - two parameters in the same memory, each of which an optimizer steps;
+    - one layer in all places of a list;
     - an ensemble or several heads that are one network under several names, or that
       begin as copies of each other and never differ.
     """
@@ -52,18 +53,22 @@ class WeightSharing(ObservedRule):
         may_be_meant = (
             observation.fault == Fault.TIE_COPIED and not observation.words["setting"]
         )
+        may_be_meant |= observation.words.get("inputs") == "different"
         return Severity.INFO if is_sum or may_be_meant else Severity.WARNING
 
     def describe(self, observation: Observation) -> Description:
         """Name the weights."""
         message, advice = _TEXTS[observation.fault]
+        if observation.words.get("inputs") == "different":
+            message, advice = _ONE_LAYER
         words = {"model": "The model", "optimizer": "The optimizer"}
         words |= observation.words
         if words.get("setting"):
             words["setting"] = f", although the model has {words['setting']}=True"
         names = _listed(observation.names)
+        places = round(observation.numbers.get("names", 0.0))
         return Description(
-            message=message.format(names=names, **words),
+            message=message.format(names=names, places=places, **words),
             value=observation.numbers.get("names", len(observation.names)),
             threshold=1.0,
             advice=advice,
@@ -73,6 +78,20 @@ class WeightSharing(ObservedRule):
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(names) if len(names) == 2 else join_names(names)
 
+
+# The same for one layer in all places of a list, whose uses have different inputs.
+_ONE_LAYER = (
+    (
+        "{names} are one layer: a list has the same layer in its {places} places, so "
+        "all of them have the same weights, and share their gradients. The model is "
+        "as deep as it looks, with the weights of one layer."
+    ),
+    (
+        "Create each layer anew: nn.ModuleList([make() for _ in range(n)]), or use "
+        "copy.deepcopy(layer) for each. [layer] * n repeats one layer. If you share "
+        "weights on purpose, as ALBERT does, ignore this."
+    ),
+)
 
 # What is wrong, and how it should be.
 _TEXTS: Mapping[Fault, tuple[str, str]] = {

@@ -261,16 +261,74 @@ def test_what_is_declared_and_made(run_dir: Path) -> None:
         Ensemble([member() for _ in range(3)]),
         Critics(same=False),
         nn.Sequential(*[nn.Linear(8, 8)] * 3, nn.Linear(8, 4)),
-        Decoder(),
         Ensemble([nn.Sequential(nn.Dropout(0.1), member())] * 2),
     ],
-    ids=["ensemble", "critics", "repeated in depth", "decoder", "dropout"],
+    ids=["ensemble", "critics", "repeated in depth", "dropout"],
 )
 @pytest.mark.parametrize("loss", [of_classes, twice])
 def test_layers_that_are_repeated_on_purpose(
     run_dir: Path, model: nn.Module, loss: Callable[[nn.Module], Tensor]
 ) -> None:
     assert judged(run_dir, model, loss) == []
+
+
+class Deep(nn.Module):
+    """Has a list of layers with a way around each."""
+
+    def __init__(self, layers: list[nn.Module], **settings: object) -> None:
+        super().__init__()
+        self.config = SimpleNamespace(**settings)
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        answer: Tensor = self.head(x)
+        return answer
+
+
+class UniversalEncoder(Deep):
+    """Repeats its layer on purpose."""
+
+
+def block() -> nn.Module:
+    return nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Dropout(0.1))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Deep([nn.Linear(8, 8)] * 3),
+        Deep([block()] * 3),
+        nn.Sequential(nn.Sequential(*[nn.Linear(8, 8)] * 3), nn.Linear(8, 4)),
+        Decoder(),
+    ],
+    ids=["list", "list of blocks", "sequential", "decoder"],
+)
+@pytest.mark.parametrize("loss", [of_classes, twice])
+def test_a_list_that_repeats_one_layer_in_depth(
+    run_dir: Path, model: nn.Module, loss: Callable[[nn.Module], Tensor]
+) -> None:
+    (finding,) = judged(run_dir, model, loss)
+    assert finding.severity is Severity.INFO
+    assert "are one layer: a list has the same layer in its 3 places" in finding.message
+    assert "[layer] * n repeats one layer" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        UniversalEncoder([nn.Linear(8, 8)] * 4),
+        Deep([nn.Linear(8, 8)] * 4, share_layers=True),
+        Deep([nn.Linear(8, 8) for _ in range(4)]),
+        Deep([nn.Linear(8, 8)]),
+        Deep([nn.PReLU()] * 4),
+    ],
+    ids=["by class", "by setting", "apart", "one", "slopes"],
+)
+def test_layers_that_a_model_says_it_shares(run_dir: Path, model: nn.Module) -> None:
+    assert judged(run_dir, model, of_classes) == []
 
 
 # ---- networks that stay equal ------------------------------------------------------
