@@ -50,7 +50,7 @@ from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.function_probes import FunctionProbes
 from tdbg.hooks.pytorch.checks.graph_reader import GraphReader
 from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
-from tdbg.hooks.pytorch.checks.kept_references import KeptReferences
+from tdbg.hooks.pytorch.checks.kept_references import KeptReferences, two_names
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
 from tdbg.hooks.pytorch.checks.probe_batch import (
@@ -314,7 +314,7 @@ class Hook(FrameworkHook):
         )
         reader = GraphReader()
         kept = self._kept = KeptReferences(session, self._tables)
-        self._loaded = LoadedWeights(session, self._tables)
+        self._loaded = LoadedWeights(session, self._tables, two_names)
         losses = self._model.first_losses = FirstLosses(
             self._tables,
             step,

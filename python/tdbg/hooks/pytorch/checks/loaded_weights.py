@@ -23,13 +23,13 @@ import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.kept_references import two_names
 from tdbg.hooks.pytorch.checks.loaded_states import Load, is_own, loads, remember
 from tdbg.hooks.pytorch.model.module_tree import OWN_COPY, class_name
 from tdbg.modes import EVAL, TRAIN
@@ -59,11 +59,18 @@ class LoadedWeights:
     Args:
         session: Counts the steps of training, and writes what is seen.
         tables: The parameters of the registered modules; grows.
+        two_names: Returns two names that a program has for a module, or none.
     """
 
-    def __init__(self, session: Session, tables: Sequence[_Table]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        tables: Sequence[_Table],
+        two_names: Callable[[nn.Module, FrameType | None], Sequence[str]],
+    ) -> None:
         self._session = session
         self._tables = tables
+        self._two_names = two_names
         # The results of ``state_dict``, with the moment of each, and whose they are.
         self._taken: list[tuple[weakref.ref[Any], int, weakref.ref[nn.Module]]] = []
         # Moments at which a module was given what it had just returned.
@@ -124,7 +131,7 @@ class LoadedWeights:
                 )
             )
         elif self._is_in_vain(module, state):
-            names = two_names(module, sys._getframe(1))
+            names = self._two_names(module, sys._getframe(1))
             if names:
                 words = dict(zip(("kept", "own"), names, strict=True))
                 step = max(0, self._session.latest_step(TRAIN)[0])
