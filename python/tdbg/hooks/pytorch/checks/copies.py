@@ -28,12 +28,12 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim.swa_utils import AveragedModel
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.copy_likeness import Likeness
 from tdbg.hooks.pytorch.checks.kept_references import KeptReferences
 from tdbg.hooks.pytorch.checks.loaded_states import are_strangers, some_weights
 from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statistics_of
 from tdbg.hooks.pytorch.checks.target_networks import (
+    Likeness,
     copies_in,
     is_called_an_average,
     is_follower,

@@ -20,7 +20,6 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.bootstraps import Bootstraps, LossVariables
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
 from tdbg.hooks.pytorch.checks.contrasts import Contrasts
-from tdbg.hooks.pytorch.checks.equal_networks import EqualNetworks
 from tdbg.hooks.pytorch.checks.gradient_use import GradientUse
 from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
@@ -29,7 +28,7 @@ from tdbg.hooks.pytorch.checks.loss_terms import ClassWeights, faults_of_terms
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
 from tdbg.hooks.pytorch.checks.policy_losses import PolicyLosses, PolicyRatio
-from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
+from tdbg.hooks.pytorch.checks.shared_weights import EqualNetworks, SharedWeights
 from tdbg.hooks.pytorch.checks.wrong_dimensions import (
     faults_of_dimensions,
     key_of_dimensions,
