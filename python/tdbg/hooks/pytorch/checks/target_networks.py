@@ -231,7 +231,7 @@ def _are_close(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.allclose(one, other, rtol=tolerance, atol=0.0)
 
 
-# ---- whether a copy is the model ------------------------------------------------------
+# ---- whether a copy is the model -----------------------------------------------------
 
 # An average that is closer to the model than a share of a step is the model.
 _SHARE_OF_STEP = 0.1

@@ -87,7 +87,7 @@ _ONE_LAYER = (
         "as deep as it looks, with the weights of one layer."
     ),
     (
-        "Create each layer anew: nn.ModuleList([make() for _ in range(n)]), or use "
+        "Create each layer anew: [make() for _ in range(n)], or use "
         "copy.deepcopy(layer) for each. [layer] * n repeats one layer. If you share "
         "weights on purpose, as ALBERT does, ignore this."
     ),
