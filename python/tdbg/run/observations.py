@@ -116,11 +116,12 @@ class Fault(enum.StrEnum):
     NETWORKS_ARE_ONE = "networks_are_one"
     # Networks that began as copies of each other, and are still equal after some steps.
     NETWORKS_STAY_EQUAL = "networks_stay_equal"
-    # Micro-batches count alike, whatever their size, add up without division, or are
-    # divided and cleared, so that the last one counts alone.
+    # Micro-batches count alike, whatever their size, add up without division, are
+    # divided and cleared, so that the last one counts alone, or are divided twice.
     MEAN_OF_MEANS = "mean_of_means"
     MICRO_BATCHES_ADD_UP = "micro_batches_add_up"
     MICRO_BATCHES_CLEARED = "micro_batches_cleared"
+    MICRO_BATCHES_DIVIDED_TWICE = "micro_batches_divided_twice"
     # Schedules of the learning rate: one steps more often than the optimizer, and is
     # over early; its length is in epochs, in micro-batches, or for all ranks, while it
     # steps with the optimizer.

@@ -36,6 +36,7 @@ __all__ = ["MicroBatches"]
 _MOST_STEPS, _ENOUGH, _MOST_PASSES = 8, 4, 400
 # The least number of passes that are taken for micro-batches where none says so.
 _LEAST_UNDIVIDED = 3
+_TWICE = 2
 # Counts of numbers that differ by less hardly matter.
 _UNEQUAL = 1.25
 _CLOSE = 1e-3
@@ -64,6 +65,7 @@ class _Pass(NamedTuple):
         factor: What the mean is multiplied by.
         n_numbers: The numbers that it is a mean of.
         is_first: Whether no gradient waits that it is added to.
+        shares: What each operation multiplies the mean by.
     """
 
     kind: str
@@ -71,6 +73,7 @@ class _Pass(NamedTuple):
     factor: float
     n_numbers: float
     is_first: bool = False
+    shares: tuple[float, ...] = ()
 
 
 class MicroBatches(StepCheck):
@@ -88,6 +91,7 @@ class MicroBatches(StepCheck):
         self._unequal: list[float] = []
         self._undivided: list[int] = []
         self._cleared: list[int] = []
+        self._divided_twice: list[int] = []
         self._handle: Any = None
         # The version of the first leaf's gradient, as the latest pass left it.
         self._versions = [-1]
@@ -116,10 +120,12 @@ class MicroBatches(StepCheck):
             return
         if _are_averaged(known):
             self._compare(known)
+        elif _are_divided_twice(known) and not known[-1].is_first:
+            self._divided_twice.append(len(known))
         if not known[-1].is_first and self._add_up(known, optimizer):
             self._undivided.append(len(known))
 
-    def step_ends(self, optimizer: Optimizer) -> None:  # noqa: ARG002
+    def step_ends(self, optimizer: Optimizer) -> None:
         """Count a step, and say what was found out."""
         self._n_steps += 1
         if len(self._unequal) >= _ENOUGH:
@@ -129,6 +135,11 @@ class MicroBatches(StepCheck):
         elif len(self._cleared) >= _ENOUGH:
             passes = {"passes": float(max(self._cleared))}
             self._note(Fault.MICRO_BATCHES_CLEARED, passes, {})
+            self.remove()
+        elif len(self._divided_twice) >= _ENOUGH:
+            passes = {"passes": float(max(self._divided_twice))}
+            words = {"optimizer": type(optimizer).__name__}
+            self._note(Fault.MICRO_BATCHES_DIVIDED_TWICE, passes, words)
             self.remove()
         elif len(self._undivided) >= _ENOUGH and len(set(self._undivided)) == 1:
             passes = {"passes": float(self._undivided[0])}
@@ -194,6 +205,19 @@ def _are_averaged(passes: Sequence[_Pass]) -> bool:
     return all(_is_close(each.factor * len(passes), 1.0) for each in passes)
 
 
+def _are_divided_twice(passes: Sequence[_Pass]) -> bool:
+    """Return whether two operations divide each pass by the number of passes.
+
+    Of two passes nobody knows: one half is a frequent weight of a loss.
+    """
+    n = len(passes)
+    return n >= _LEAST_UNDIVIDED and all(
+        _is_close(each.factor * n * n, 1.0)
+        and sum(_is_close(share * n, 1.0) for share in each.shares) == _TWICE
+        for each in passes
+    )
+
+
 def _is_close(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=_CLOSE)
 
@@ -201,17 +225,21 @@ def _is_close(one: float, other: float) -> bool:
 def _read(root: torch.Tensor) -> _Pass | None:
     """Return what a loss is the mean of; None: it is no multiple of a single mean."""
     node, factor = root.grad_fn, _scale_of(root)
+    shares: list[float] = []
     for _ in range(_DEEPEST):
         if node is None:
             return None
         name, below = name_of(node), operands_of(node)
         if name in _REDUCED or name == "Mean":
             count, leaf = _count(node, name), _leaf(node)
-            return None if leaf is None else _Pass(name, leaf, factor, count)
+            if leaf is None:
+                return None
+            return _Pass(name, leaf, factor, count, shares=tuple(shares))
         number = factor_of(node) if name in {"Mul", "Div"} else None
         if len(below) != 1 or not number:
             return None
-        factor = factor * number if name == "Mul" else factor / number
+        shares.append(number if name == "Mul" else 1 / number)
+        factor *= shares[-1]
         node = below[0]
     return None
 

@@ -18,7 +18,7 @@ __all__ = ["AccumulationMisuse"]
 @register
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccumulationMisuse(ObservedRule):
-    """Report gradients of micro-batches that add up, count alike, or are cleared.
+    """Report gradients of micro-batches that add up, count alike, or are lost.
 
     Args:
         times: How many times as many labels the largest micro-batch of a step must have
@@ -35,6 +35,7 @@ class AccumulationMisuse(ObservedRule):
             Fault.MEAN_OF_MEANS,
             Fault.MICRO_BATCHES_ADD_UP,
             Fault.MICRO_BATCHES_CLEARED,
+            Fault.MICRO_BATCHES_DIVIDED_TWICE,
         }
     )
 
@@ -49,6 +50,9 @@ class AccumulationMisuse(ObservedRule):
             return Severity.INFO
         if observation.fault is Fault.MICRO_BATCHES_CLEARED:
             return Severity.WARNING
+        if observation.fault is Fault.MICRO_BATCHES_DIVIDED_TWICE:
+            is_plain = observation.words.get("optimizer") == "SGD"
+            return Severity.WARNING if is_plain else Severity.INFO
         is_large = observation.numbers.get("times", 0.0) >= self.times
         return Severity.WARNING if is_large else Severity.INFO
 
@@ -59,6 +63,8 @@ class AccumulationMisuse(ObservedRule):
         passes = observation.numbers.get("passes", 0.0)
         if observation.fault is Fault.MICRO_BATCHES_CLEARED:
             return _last_alone(passes)
+        if observation.fault is Fault.MICRO_BATCHES_DIVIDED_TWICE:
+            return _divided_twice(passes, observation.words.get("optimizer", ""))
         return _sum_of_means(passes)
 
     def _mean_of_means(self, times: float) -> Description:
@@ -111,5 +117,28 @@ def _last_alone(passes: float) -> Description:
         advice=(
             "Call zero_grad() once for each step: right after optimizer.step(), or "
             "before the first micro-batch, not before each backward pass."
+        ),
+    )
+
+
+def _divided_twice(passes: float, optimizer: str) -> Description:
+    times = number(passes)
+    effect = (
+        f"so updates are {times} times as small as with one batch"
+        if optimizer == "SGD"
+        else f"so gradients are {times} times as small as with one batch. {optimizer} "
+        "hardly depends on that, but clipping and logged losses do"
+    )
+    return Description(
+        message=(
+            f"Gradient accumulation divides twice: each step has {times} backward "
+            f"passes, and the loss of each is divided by {times} two times, {effect}."
+        ),
+        value=1 / passes if passes else 0.0,
+        threshold=1.0,
+        advice=(
+            "Divide the loss in one place. Lightning (accumulate_grad_batches) and "
+            "Accelerate (gradient_accumulation_steps) divide it themselves, so give "
+            "them the undivided loss."
         ),
     )

@@ -204,3 +204,48 @@ def test_micro_batches_of_which_the_last_one_counts(run_dir: Path) -> None:
 @pytest.mark.parametrize("loop", [cleared(0.25, at=0), compared, cleared(1.0)])
 def test_micro_batches_that_are_cleared_on_purpose(run_dir: Path, loop: Loop) -> None:
     assert judged(run_dir, loop) == []
+
+
+def divided_twice_by_adam(training: Training) -> None:
+    training.optimizer = torch.optim.Adam(training.model.parameters())
+    accumulating([16] * 4, lambda loss, _: loss / 4 / 4)(training)
+
+
+@pytest.mark.parametrize(
+    ("loop", "severity", "said"),
+    [
+        (
+            accumulating([16] * 4, lambda loss, _: loss / 4 / 4),
+            Severity.WARNING,
+            "updates are 4 times as small",
+        ),
+        (
+            accumulating([16] * 3, lambda loss, _: loss * (1 / 3) / 3),
+            Severity.WARNING,
+            "3 backward passes",
+        ),
+        (divided_twice_by_adam, Severity.INFO, "Adam hardly depends on that"),
+    ],
+    ids=["SGD", "product", "Adam"],
+)
+def test_micro_batches_that_are_divided_twice(
+    run_dir: Path, loop: Loop, severity: Severity, said: str
+) -> None:
+    (finding,) = judged(run_dir, loop)
+    assert finding.severity is severity
+    assert said in finding.message
+    assert "Divide the loss in one place" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        accumulating([16] * 2, lambda loss, _: 0.5 * loss / 2),
+        accumulating([16] * 4, lambda loss, _: 0.5 * loss / 4),
+        accumulating([16] * 4, lambda loss, _: loss / 16),
+        accumulating([16], lambda loss, _: loss / 4 / 4),
+    ],
+    ids=["half a loss", "weight", "another share", "one pass"],
+)
+def test_micro_batches_whose_loss_has_a_weight(run_dir: Path, loop: Loop) -> None:
+    assert judged(run_dir, loop) == []
