@@ -20,6 +20,7 @@ __all__ = [
     "Draws",
     "EvaluatedPasses",
     "Hashes",
+    "Inside",
     "Ints",
     "Leak",
     "Order",
@@ -89,6 +90,25 @@ class Leak:
     def share(self) -> float:
         """The share of the samples that were trained on."""
         return self.trained / self.evaluated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """Evaluations of which all but one had no samples but those of the training.
+
+    Attributes:
+        evaluated: Different samples of these.
+        trained: Different samples of the training.
+        passes: How many evaluations there were.
+        others: Different samples that were not trained on, all of one evaluation.
+        step: The first step of the first one.
+    """
+
+    evaluated: int
+    trained: int
+    passes: int
+    others: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +211,7 @@ class SampleFacts:
     Attributes:
         order: Of its batches, if that repeats.
         leak: The pass of evaluation with the largest leak, if there is one.
+        inside: The evaluations, if samples of all but one were trained on.
         coverage: Of the loader's dataset, if its length is known.
         shares: Of the ranks, if there are several that average gradients.
         pairing: Of views and labels.
@@ -201,6 +222,7 @@ class SampleFacts:
 
     order: Order | None = None
     leak: Leak | None = None
+    inside: Inside | None = None
     coverage: Draws | None = None
     shares: Shares | None = None
     pairing: Pairing = field(default_factory=Pairing)

@@ -194,6 +194,8 @@ class Fault(enum.StrEnum):
     # No fault, either: the program keeps the best model by a metric of validation; or
     # it has read the weights of the model after an evaluation, perhaps to keep them.
     BEST_KEPT = "best_kept"
+    # No fault: where the program evaluates, it speaks of validation.
+    VALIDATION_NAMED = "validation_named"
     WEIGHTS_READ = "weights_read"
 
     # What a loader draws: the same random numbers in its workers, or in its epochs; its

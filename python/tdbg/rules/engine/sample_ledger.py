@@ -18,12 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.modes import EVALUATION, TRAINING
+from tdbg.rules.engine.evaluated_samples import (
+    LATE_NS,
+    NEARLY_ALL,
+    EvaluatedSamples,
+    Pass,
+)
 from tdbg.rules.profile import Rows
 from tdbg.rules.samples import (
     Bools,
     Draws,
     EvaluatedPasses,
-    Hashes,
     Ints,
     Leak,
     Order,
@@ -44,8 +49,6 @@ Loaders = Mapping[tuple[int, int], Mapping[str, Any]]
 
 _TRAINED = frozenset(mode.value for mode in TRAINING)
 _EVALUATED = frozenset(mode.value for mode in EVALUATION)
-# A call whose last rows are this close to the end of a bin may go on in the next one.
-LATE_NS = 10**9
 # Ranks that are compared, at how many steps, and how many samples of each.
 MOST_RANKS, MOST_STEPS, MOST_SHARED = 8, 512, 4096
 # Batches, and loaders of one order, that are remembered.
@@ -55,21 +58,6 @@ MOST_BATCHES, MOST_LOADERS = 1 << 17, 64
 MIN_PERIOD, MIN_ROUNDS = 4, 2
 # Batches with fewer samples are neither mixed nor pairs.
 MIN_MIXED = 4
-# How long ago a sample may have been trained on to count, in rounds of all of them:
-# a round that is shuffled brings each back within two.
-RECENT = 1.75
-# In a mixed batch, samples that were trained on and others take turns: where two sets
-# stand one behind the other, there is one turn.  And turns of a pass.
-MIN_TURNS_OF_BATCH, MIN_TURNS = 2, 6
-# Samples that were trained on, at the least.
-MIN_LEAKED = 5
-# A pass over so many of the training's samples is one over its data, on purpose.
-NEARLY_ALL = 0.9
-# A pass over data of the training has samples that are new as often as the training
-# itself still finds new ones; one over others has so many times more.
-TIMES_EXPECTED = 3
-# A pass of evaluation is over if nothing came for so many times the longest pause.
-PATIENCE = 5
 # Samples that wait to be counted, and new ones that are remembered as evaluated before.
 MOST_WAITING, MOST_LATE = 256, 4096
 # Draws of a sample after which a label counts that it never had: tasks that take turns
@@ -118,68 +106,6 @@ class _OrderOfRank:
 def _settings(loader: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is known of a loader but its number."""
     return {key: each for key, each in loader.items() if key != "loader"}
-
-
-class _Pass:
-    """A pass of evaluation: which of its samples were trained on."""
-
-    def __init__(self, step: int, kind: str) -> None:
-        self.step, self.kind = step, kind
-        self._evaluated: list[Hashes] = []
-        self._trained: list[Hashes] = []
-        self._new: list[Hashes] = []
-        self._switches = 0
-        # When its last batch came, and the longest time between two.
-        self._time = self._gap = 0
-
-    def add(self, batch: SampleBatch, trained: SeenSamples) -> None:
-        keys = batch.keys
-        self._gap = max(self._gap, batch.time - self._time if self._time else 0)
-        self._time = batch.time
-        last, _ = trained.known(keys)
-        self._evaluated.append(keys)
-        is_trained = last >= trained.n_draws - RECENT * trained.n_distinct
-        is_trained &= last >= 0
-        is_told = is_trained | (last < 0)
-        switches = int((np.diff(is_trained[is_told].astype(np.int8)) != 0).sum())
-        if switches >= MIN_TURNS_OF_BATCH:
-            self._switches += switches
-            self._trained.append(keys[is_trained])
-            self._new.append(keys[last < 0])
-
-    def is_over(self, now: int) -> bool:
-        """Whether no other batch will follow, as far as that can be told."""
-        return now - self._time > max(LATE_NS, PATIENCE * self._gap)
-
-    def leak(self, trained: SeenSamples, late: int) -> Leak | None:
-        """Return what the pass shows; None: nothing, or nothing that is known.
-
-        Args:
-            trained: The samples of the training.
-            late: How many of the samples that were new to the training in its last
-                round had been evaluated before.
-        """
-        n_trained, n_new = (_n_distinct(each) for each in (self._trained, self._new))
-        n_known = trained.n_distinct
-        enough = n_trained >= MIN_LEAKED and self._switches >= MIN_TURNS
-        if not enough or late or trained.n_draws < 2 * n_known * NEARLY_ALL:
-            return None
-        if n_trained >= NEARLY_ALL * n_known:
-            return None  # All of the training's data, on purpose.
-        came = trained.n_new_since(trained.n_draws - n_known)
-        expected = (n_trained + n_new) * (came + 1) / n_known
-        if n_new < TIMES_EXPECTED * expected + TIMES_EXPECTED:
-            return None
-        return Leak(
-            trained=n_trained,
-            evaluated=_n_distinct(self._evaluated),
-            step=self.step,
-            is_of_numbers=self.kind == "f",
-        )
-
-
-def _n_distinct(parts: list[Hashes]) -> int:
-    return len(np.unique(np.concatenate(parts))) if parts else 0
 
 
 class _Labels:
@@ -372,7 +298,8 @@ class _Model:
     """The samples of one model, as far as they are remembered."""
 
     def __init__(self) -> None:
-        self.trained, self._evaluated = SeenSamples(), SeenSamples()
+        self.trained, self._evaluated = SeenSamples(), EvaluatedSamples()
+        self._batch_size = 0
         self._labelled = SeenSamples()
         self._labels, self._views = _Labels(), _Views()
         self._orders: dict[int, _OrderOfRank] = {}
@@ -380,7 +307,7 @@ class _Model:
         self._n_waiting = 0
         # The draws that brought a sample that had been evaluated before.
         self._late: list[int] = []
-        self._pass: _Pass | None = None
+        self._pass: Pass | None = None
         self._leak: Leak | None = None
         self._needs_labels = False
         self._sources, self._passes = _Sources(), EvaluatedPasses()
@@ -400,6 +327,7 @@ class _Model:
         self._needs_labels |= batch.has_labels
         if self._needs_labels and not batch.has_labels:
             return
+        self._batch_size = max(self._batch_size, batch.samples)
         self._sources.add(batch)
         self._waiting.append(batch)
         self._n_waiting += len(batch.keys)
@@ -411,11 +339,12 @@ class _Model:
         self._passes.add(batch)
         is_usable = batch.is_varied and batch.is_aligned and batch.is_whole
         if not is_usable or len(batch.keys) < MIN_MIXED:
+            self._evaluated.spoil()
             return
         if self._pass is None:
-            self._pass = _Pass(batch.step, batch.kind)
+            self._pass = Pass(batch.step, batch.kind)
         self._pass.add(batch, self.trained)
-        self._evaluated.add(batch.keys)
+        self._evaluated.add(batch, self.trained)
 
     def _judge(self) -> None:
         if self._pass is None:
@@ -433,6 +362,8 @@ class _Model:
         if not batches:
             return
         self._judge()
+        if self._pass is not None:
+            self._evaluated.end()
         self._n_waiting, self._pass = 0, None
         keys = np.concatenate([batch.keys for batch in batches])
         _, counts = self.trained.known(keys)
@@ -447,9 +378,10 @@ class _Model:
         first = self.trained.n_draws
         is_new = self.trained.add(keys)
         self._labelled.add(np.concatenate([batch.labelled for batch in batches]))
-        if self._evaluated.n_draws and is_new.any():
+        evaluated = self._evaluated.seen
+        if evaluated.n_draws and is_new.any():
             at = np.flatnonzero(is_new)
-            was_evaluated = self._evaluated.known(keys[at])[0] >= 0
+            was_evaluated = evaluated.known(keys[at])[0] >= 0
             self._late += (first + at[was_evaluated]).tolist()
             self._late = self._late[-MOST_LATE:]
 
@@ -470,7 +402,8 @@ class _Model:
             ),
             redrawn=self._passes.found(self.trained),
             trained=self.trained.n_draws,
-            evaluated=self._evaluated.n_draws,
+            evaluated=self._evaluated.seen.n_draws,
+            inside=self._evaluated.inside(self.trained, self._batch_size),
         )
 
     def _come_equally_often(self) -> bool:

@@ -12,9 +12,9 @@ from tdbg.config.quantities import percent
 from tdbg.rules.builtin.data.sample_rule import SampleRule, SampleVerdict
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
-from tdbg.rules.samples import Leak, SampleFacts
+from tdbg.rules.samples import Inside, Leak, SampleFacts
 from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
-from tdbg.rules.window import Description, Evaluation, Window
+from tdbg.rules.window import OK, Description, Evaluation, Window
 from tdbg.run.findings import Severity
 from tdbg.run.observations import Fault, Observation
 
@@ -27,6 +27,8 @@ OF_CODES = 5.0
 INFO_PART = 0.1
 # What is judged if windows overlap.
 WINDOWS = "evaluation windows"
+# What is judged if the program says that it validates.
+VALIDATION = "validation samples"
 
 
 @register
@@ -59,6 +61,7 @@ class DataLeakage(SampleRule):
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge fingerprints, and windows that the hook has compared."""
         yield from SampleRule.evaluate(self, window)
+        yield from _of_names(window)
         for seen in window.observations({Fault.WINDOWS_OVERLAP}):
             for each in window.profile.bins[window.profile.start :]:
                 if each.last_step >= seen.step:
@@ -105,6 +108,52 @@ class DataLeakage(SampleRule):
                 "more than new data will show."
             ),
         )
+
+
+def _of_names(window: Window) -> Iterator[Evaluation]:
+    """Judge what the program calls validation."""
+    named = [*window.observations({Fault.VALIDATION_NAMED})]
+    certain = max((each.numbers.get("certain", 0.0) for each in named), default=0.0)
+    for each in window.profile.bins[window.profile.start :] if named else []:
+        for facts in each.samples.values():
+            if each.last_step < 0 or not (facts.trained and facts.evaluated):
+                continue
+            inside, name = facts.inside, named[0].words.get("name", "validation")
+            if inside is not None and inside.others and certain <= 1:
+                inside = None  # Those may be the validation.
+            severity = Severity.WARNING if certain else Severity.INFO
+            level = OK if inside is None else int(severity)
+            yield Evaluation.of_one(
+                VALIDATION,
+                np.array([each.last_step], np.int64),
+                each.mode,
+                np.array([level]),
+                functools.partial(_of_inside, inside, name),
+            )
+
+
+def _of_inside(inside: Inside | None, name: str, _: int) -> Description:
+    if inside is None:
+        raise AssertionError
+    known, trained = f"{inside.evaluated:,}", f"{inside.trained:,}"
+    n, others = f"{inside.passes:,}", f"{inside.others:,}"
+    once = f" The {others} others were evaluated once." if inside.others else ""
+    return Description(
+        message=(
+            "Data leakage: the validation samples are trained on. The program speaks "
+            f"of validation (`{name}`), and the {known} samples that it evaluates, {n} "
+            f"times so far, are all among the {trained} training samples.{once} So its "
+            "validation does not tell how the model does on new data."
+        ),
+        value=100.0,
+        threshold=0.0,
+        since=inside.step,
+        advice=(
+            "Split first, and evaluate on the part that you hold back: look at which "
+            "dataset the loader of the validation is made from. If you validate "
+            "elsewhere, and this is the training accuracy, ignore this finding."
+        ),
+    )
 
 
 def _of_windows(seen: Observation, _: int) -> Description:
