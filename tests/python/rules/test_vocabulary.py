@@ -57,7 +57,7 @@ ONLY_PYTORCH = {
         "GRADIENTS_OF_ANOTHER_LOSS",
     ),
     "weights/resumption_misuse.py": (
-        "_optimizer _schedule _unmatched _remedy _own _wiped",
+        "_optimizer _unused_state _schedule _unmatched _remedy _own _wiped",
         "OPTIMIZER_BEGINS_ANEW",
     ),
     "weights/running_statistics.py": ("_of_mode", "EVALUATED_IN_TRAINING"),

@@ -10,11 +10,13 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import permutations
+from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -28,18 +30,22 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     leaf_of,
     operands_of,
 )
+from tdbg.hooks.pytorch.checks.loaded_states import loads
 from tdbg.hooks.pytorch.model.kinds import kind_of
 from tdbg.hooks.pytorch.model.module_tree import named_modules
 from tdbg.hooks.pytorch.model.process_objects import (
     held_ids,
     parameters_of,
 )
+from tdbg.hooks.pytorch.model.variables import namespaces
 from tdbg.run.observations import Fault, Observation
 
 __all__ = ["OptimizerSetup"]
 
 # Steps of both optimizers after which what they share is no accident.
 _ENOUGH = 2
+# How deep states of optimizers lie in what a program has loaded.
+_DEEPEST = 4
 # Optimizers of the same kind, one after the other, that are no phases of a training.
 _OFTEN = 5
 # Steps of other optimizers in which one that is used would have stepped: a critic may
@@ -169,6 +175,8 @@ class OptimizerSetup:
             with contextlib.suppress(Exception):
                 self._look_at_renewal(self._optimizers()[key])
             with contextlib.suppress(Exception):
+                self._look_for_state(self._optimizers()[key], sys._getframe(1))
+            with contextlib.suppress(Exception):
                 self._first_step(self._optimizers()[key])
         if self._apart and self._stepped[key] >= _ENOUGH:
             self._tell_of_shared()
@@ -287,6 +295,35 @@ class OptimizerSetup:
                     steps=self._step(),
                 )
 
+    def _look_for_state(self, optimizer: Optimizer, frame: FrameType | None) -> None:
+        """See whether the program has a state for an optimizer that begins without."""
+        if optimizer.state or not _settings_of(optimizer):
+            return
+        parameters = list(parameters_of(optimizer))
+        own = {id(each) for each in parameters}
+        if not any(
+            own & set(map(id, module.parameters()))
+            for each in loads()
+            if (module := each.module) is not None and not each.is_own
+        ):
+            return
+        for names in namespaces(frame):
+            for name, value in names.items():
+                for state in _states_in(value, _DEEPEST):
+                    steps = _steps_for(state, parameters)
+                    if steps < _ENOUGH:
+                        continue
+                    # It is of this very moment of the training.
+                    is_sure = abs(steps - max(0, self._step())) <= 1
+                    self._tell(
+                        Fault.OPTIMIZER_BEGINS_ANEW,
+                        (name,),
+                        {"optimizer": type(optimizer).__name__, "place": name},
+                        steps=float(steps),
+                        sure=float(is_sure),
+                    )
+                    return
+
     # ---- what they decay --------------------------------------------------------
 
     def _look_at_groups(self, optimizer: Optimizer) -> None:
@@ -358,6 +395,38 @@ class OptimizerSetup:
             self._observe(
                 Observation(fault, max(0, self._step()), names, numbers, words)
             )
+
+
+def _states_in(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the states of optimizers in an object of a program."""
+    if not depth or not isinstance(value, dict | list | tuple):
+        return
+    if isinstance(value, dict):
+        if isinstance(value.get("state"), dict) and "param_groups" in value:
+            yield value
+            return
+        value = [*value.values()]
+    for each in value[:_MOST_NAMES]:
+        yield from _states_in(each, depth - 1)
+
+
+def _steps_for(state: Mapping[str, Any], parameters: Sequence[torch.Tensor]) -> int:
+    """Return the steps that a state knows of, if it fits these parameters; else 0."""
+    order = [key for group in state["param_groups"] for key in group["params"]]
+    if len(order) != len(parameters):
+        return 0
+    steps = 0
+    for key, parameter in zip(order, parameters, strict=True):
+        own = state["state"].get(key, {})
+        averages = [
+            each.shape
+            for name, each in own.items()
+            if name != "step" and isinstance(each, torch.Tensor)
+        ]
+        if parameter.shape not in averages:
+            return 0
+        steps = max(steps, int(own.get("step", 0)))
+    return steps
 
 
 def _settings_of(optimizer: Optimizer) -> tuple[Any, ...]:

@@ -38,8 +38,9 @@ class ResumptionMisuse(ObservedRule):
     )
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return a warning, unless the weights may have been restored before."""
+        """Return a warning, unless the program may mean it, or has restored weights."""
         is_known = observation.fault is not Fault.LOAD_OF_OWN
+        is_known &= bool(observation.numbers.get("sure", 1.0))
         return Severity.WARNING if is_known else Severity.INFO
 
     def describe(self, observation: Observation) -> Description:
@@ -55,6 +56,9 @@ class ResumptionMisuse(ObservedRule):
         steps = int(observation.numbers.get("steps", 0.0))
         optimizer = observation.words.get("optimizer", "")
         if observation.fault is Fault.OPTIMIZER_BEGINS_ANEW:
+            place = observation.words.get("place", "")
+            if place:
+                return _unused_state(place, steps, optimizer)
             return _optimizer(name, steps, optimizer)
         numbers = observation.numbers
         return _schedule(name, steps, optimizer, numbers["rate"], numbers["meant"])
@@ -75,6 +79,25 @@ def _optimizer(name: str, steps: int, optimizer: str) -> Description:
             "Save optimizer.state_dict() in the checkpoint, and call "
             "optimizer.load_state_dict() before you resume. If you mean the optimizer "
             "to begin anew, ignore this."
+        ),
+    )
+
+
+def _unused_state(place: str, steps: int, optimizer: str) -> Description:
+    return Description(
+        message=(
+            f"The optimizer ({optimizer}) begins anew although your program has a "
+            f"state for it: {place} holds the optimizer's state after "
+            f"{plural(steps, 'step')}, for the same parameters, and you have loaded "
+            "weights. Its averages of gradients are lost, so the first updates are "
+            "unlike those before."
+        ),
+        value=float(steps),
+        threshold=0.0,
+        since=0,
+        advice=(
+            "Call optimizer.load_state_dict() with that state before you go on. If you "
+            "fine-tune, or mean the optimizer to begin anew, ignore this."
         ),
     )
 

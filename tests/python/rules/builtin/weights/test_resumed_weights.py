@@ -262,3 +262,96 @@ def loads_others(model: nn.Module) -> None:
 )
 def test_loads_that_last(run_dir: Path, prepare: Callable[[nn.Module], None]) -> None:
     assert judged(run_dir, prepare) == []
+
+
+# ---- the state of the optimizer ------------------------------------------------------
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def trains(model: nn.Module, optimizer: torch.optim.Optimizer, n_steps: int) -> None:
+    for _ in range(n_steps):
+        x = torch.randn(16, 8)
+        loss = nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def whole_checkpoint() -> State:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    trains(model, optimizer, 10)
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def in_one_process(run_dir: Path, *, restores: bool) -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0):
+        trains(model, optimizer, 20)
+        kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        model.load_state_dict(kept[0])
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        if restores:
+            optimizer.load_state_dict(kept[1])
+        trains(model, optimizer, 20)
+
+
+def in_another(run_dir: Path, *, restores: bool) -> None:
+    loaded = whole_checkpoint()
+    model = network()
+    model.load_state_dict(loaded["model"])
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    if restores:
+        optimizer.load_state_dict(loaded["optimizer"])
+    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0):
+        trains(model, optimizer, 20)
+
+
+def with_a_new_head(run_dir: Path, *, restores: bool) -> None:
+    del restores
+    loaded = whole_checkpoint()
+    model = network()
+    model.load_state_dict(loaded["model"])
+    model[2] = nn.Linear(16, 2)
+    optimizer = torch.optim.Adam(model[2].parameters(), 1e-3)
+    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0):
+        trains(model, optimizer, 20)
+
+
+def without_a_load(run_dir: Path, *, restores: bool) -> None:
+    del restores
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0):
+        trains(model, optimizer, 20)
+        kept = copy.deepcopy(optimizer.state_dict())
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        trains(model, optimizer, 20)
+    assert kept["state"]
+
+
+@pytest.mark.parametrize(
+    ("go", "restores", "severities"),
+    [
+        (in_one_process, False, [Severity.WARNING]),
+        (in_another, False, [Severity.INFO]),
+        (in_one_process, True, []),
+        (in_another, True, []),
+        (with_a_new_head, False, []),
+        (without_a_load, False, []),
+    ],
+)
+def test_a_state_of_the_optimizer_that_nobody_loads(
+    run_dir: Path, go: Callable[..., None], restores: bool, severities: list[Severity]
+) -> None:
+    go(run_dir, restores=restores)
+    rule = tdbg.rules.ResumptionMisuse()
+    found = tdbg.rules.check(run_dir, rule, record=False).findings
+    assert [each.severity for each in found] == severities
+    for each in found:
+        assert "(Adam) begins anew although your program has a state" in each.message
+        assert "optimizer.load_state_dict()" in each.advice
