@@ -276,7 +276,7 @@ def trains(model: nn.Module, optimizer: torch.optim.Optimizer, n_steps: int) -> 
         x = torch.randn(16, 8)
         loss = nn.functional.cross_entropy(model(x), (x[:, 0] > 0).long())
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
 
