@@ -144,6 +144,7 @@ class LabelledBatch:
 
 
 _Fault = tuple[Fault, Mapping[str, float], Mapping[str, str]]
+_Known = Mapping[int, str]
 
 
 def faults_of_labels(
@@ -167,7 +168,7 @@ def faults_of_labels(
         yield from _of_unmasked(texts)
     yield from _of_class(batches)
     if texts:
-        yield from _of_end(texts, _ends_of(model))
+        yield from _of_end(texts, _named(model, "eos_token_id"))
 
 
 class _Text(NamedTuple):
@@ -279,7 +280,7 @@ def _skipped(batches: Sequence[LabelledBatch]) -> Iterator[_Fault]:
         yield Fault.LABELS_SKIP_ONE, {}, {}
 
 
-def _of_padding(texts: Sequence[_Text], paddings: set[int]) -> Iterator[_Fault]:
+def _of_padding(texts: Sequence[_Text], paddings: _Known) -> Iterator[_Fault]:
     """Yield that labels count at places that the program says are padding."""
     n_padded = n_counted = n_ending = 0
     values, sources = set[int](), set[str]()
@@ -301,17 +302,17 @@ def _of_padding(texts: Sequence[_Text], paddings: set[int]) -> Iterator[_Fault]:
         yield Fault.PADDING_COUNTS, numbers, {"known_by": min(sources)}
 
 
-def _padding(text: _Text, paddings: set[int]) -> tuple[torch.Tensor, str] | None:
+def _padding(text: _Text, paddings: _Known) -> tuple[torch.Tensor, str] | None:
     """Return where the program says that tokens are padding, and by what it does."""
     for mask in (each[:, : text.tokens.shape[1]] for each in text.masks):
         for is_padding in (~mask, mask):
             tokens = {*text.tokens[is_padding].tolist()}
             if len(tokens) == 1 and _is_at_end(is_padding):
                 return is_padding, "mask"
-    for each in paddings:
+    for each, source in paddings.items():
         is_padding = text.tokens == each
         if _is_at_end(is_padding):
-            return is_padding, "padding_idx"
+            return is_padding, source
     return None
 
 
@@ -325,10 +326,11 @@ def _is_at_end(is_padding: torch.Tensor) -> bool:
     )
 
 
-def _paddings_of(model: nn.Module) -> set[int]:
-    """Return the tokens that embeddings take for padding."""
-    return {
-        int(each.padding_idx)
+def _paddings_of(model: nn.Module) -> dict[int, str]:
+    """Return tokens that are padding, and what says so; ends of texts are not."""
+    named = _named(model, "pad_token_id") - _named(model, "eos_token_id")
+    return dict.fromkeys(named, "settings") | {
+        int(each.padding_idx): "padding_idx"
         for each in model.modules()
         if isinstance(each, nn.Embedding) and each.padding_idx is not None
     }
@@ -476,12 +478,12 @@ def _writes_anew(model: nn.Module, *, gets_labels: bool) -> bool:
     return bool(getattr(config, "is_encoder_decoder", gets_labels))
 
 
-def _ends_of(model: nn.Module) -> set[int]:
-    """Return the tokens that a model's settings say end a text."""
+def _named(model: nn.Module, setting: str) -> set[int]:
+    """Return the tokens that a model's settings have by this name."""
     found = set[int]()
     for each in (model, *model.children()):
         for name in ("config", "generation_config"):
-            token = getattr(getattr(each, name, None), "eos_token_id", None)
+            token = getattr(getattr(each, name, None), setting, None)
             tokens = token if isinstance(token, list | tuple) else [token]
             found |= {each for each in tokens if isinstance(each, int)}
     return found

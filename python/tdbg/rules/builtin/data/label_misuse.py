@@ -52,10 +52,12 @@ class LabelMisuse(ObservedRule):
 def _of_padding(observation: Observation) -> Description:
     share = observation.numbers.get("share", 0.0)
     label = int(observation.numbers.get("label", 0.0))
-    knows = (
-        "your mask says that these are padding"
-        if observation.words.get("known_by") == "mask"
-        else "an embedding has this token as its padding_idx"
+    knows = {
+        "mask": "your mask says that these are padding",
+        "settings": "the model's settings have this token as pad_token_id",
+    }.get(
+        observation.words.get("known_by", ""),
+        "an embedding has this token as its padding_idx",
     )
     return Description(
         message=(

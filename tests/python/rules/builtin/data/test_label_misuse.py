@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +103,17 @@ def test_padding_that_counts_is_a_warning(
     assert (finding.rule, finding.severity) == ("LabelMisuse", Severity.WARNING)
     assert message in finding.message
     assert "count though" in finding.message
+
+
+@pytest.mark.parametrize(("end", "n_findings"), [(None, 1), (PAD, 0)])
+def test_padding_that_the_settings_name_is_known_unless_it_ends_texts(
+    run_dir: Path, end: int | None, n_findings: int
+) -> None:
+    model: Any = Language()
+    model.config = SimpleNamespace(pad_token_id=PAD, eos_token_id=end)
+    findings = found(run_dir, model, counts_padding)
+    assert len(findings) == n_findings
+    assert all("pad_token_id" in each.message for each in findings)
 
 
 def test_padding_that_nobody_calls_so_is_no_padding(run_dir: Path) -> None:
