@@ -129,6 +129,7 @@ def not_decreasing(rule: LossNotDecreasing, run: FakeRun) -> Verdicts:
             start = losses(run, name, mode)[1](min(rule.window, 10))
             risen, n = rises(run, name, mode), rule.window
             fell = falls(run, name, mode, n)
+            begun = starts_over(run, name, mode, 2 * n)
             halves = trends(run, name, mode, n // 2)
             for whole, half in zip(trends(run, name, mode, n), halves, strict=True):
                 step = whole[0].step
@@ -150,7 +151,8 @@ def not_decreasing(rule: LossNotDecreasing, run: FakeRun) -> Verdicts:
                     continue
                 near = now > start - 0.1 * abs(start)
                 sure = 2 if near and step not in fell else 4
-                if fall + sure * error < requested or early or step in risen:
+                is_found = fall + sure * error < requested or early or step in risen
+                if is_found and step not in begun:
                     result[mode, name, step] = WARNING
     return result
 
@@ -192,6 +194,26 @@ def falls(run: FakeRun, name: str, mode: ModeKeys, n: int) -> set[int]:
     return found
 
 
+def starts_over(run: FakeRun, name: str, mode: ModeKeys, n: int) -> set[int]:
+    """Steps at which the loss has jumped back to its start lately, and falls again."""
+    known, start_of = losses(run, name, mode)
+    start, found = start_of(10), set()
+    back = 0.1 * abs(start)
+    for k, (entry, _) in enumerate(known):
+        values = [value for _, value in known[max(0, k + 1 - n) : k + 1]]
+        jumps = [
+            j
+            for j in range(5, len(values) - 2)
+            if max(values[j - 5 : j]) < start - 0.25 * abs(start)
+            and min(values[j : j + 3]) > start - back
+        ]
+        if jumps:
+            since = values[jumps[-1] :]
+            if len(since) < 25 or median(since[-10:]) < median(since[:3]) - back:
+                found.add(entry.step)
+    return found
+
+
 def underfitting(rule: Underfitting, run: FakeRun) -> Verdicts:
     result: Verdicts = {}
     for mode in TRAINING:
@@ -208,6 +230,8 @@ def underfitting(rule: Underfitting, run: FakeRun) -> Verdicts:
                     continue
                 if fall > flat or now <= limit or held <= limit:
                     result[mode, name, entry.step] = OK
+                elif entry.step in starts_over(run, name, mode, 2 * rule.num_steps):
+                    continue
                 elif fall + 2 * error < flat and -fall < flat + 2 * error:
                     result[mode, name, entry.step] = WARNING
     return result

@@ -51,7 +51,7 @@ def falling(run: FakeRun, random: Random, step: int, index: int) -> dict[str, ob
 def in_levels(run: FakeRun, random: Random, step: int, index: int) -> dict[str, object]:
     """A loss that stays at a level, falls to the next, and rises; noisy or not."""
     del run, step
-    severities = (2.0, 2.0, 1.98, 1.5, 1.52, 1.52, 1.0, 1.9)
+    severities = (2.0, 2.0, 1.98, 1.5, 1.52, 1.6, 1.0, 1.9)
     noise = 0.02 * (index // 30 % 2)
     return {
         LOSS: [severities[index // 15 % 8] * (1 + noise * random.standard_normal())]

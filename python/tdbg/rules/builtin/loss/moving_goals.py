@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from tdbg.rules.builtin.loss.loss_series import FIRST, TOTAL, losses_of
 from tdbg.rules.columns import (
     MAD_TO_DEVIATION,
+    median,
     median_and_deviation,
     model_info_of_steps,
 )
 from tdbg.rules.window import Bools, Floats, Table, Window
 
-__all__ = ["has_moved_to", "need_not_fall"]
+__all__ = ["has_moved_to", "need_not_fall", "starts_over"]
 
 # A loss has both signs if at least this share of its values has the rarer sign.
 OTHER_SIGN = 0.1
@@ -24,6 +25,11 @@ OTHER_SIGN = 0.1
 # of their deviation.
 CERTAINTY = 6.0
 MOVED = 0.25
+# A loss starts over if some values lie this share of its start below it, and the next
+# ones less than that share.  It has these steps to fall by the latter.
+BEFORE, LEARNED = 5, 0.25
+AFTER, BACK = 3, 0.1
+SOON = 25
 
 
 def need_not_fall(
@@ -91,6 +97,39 @@ def _has_both_signs(loss: Floats) -> bool:
     known = loss[np.isfinite(loss)]
     below = np.count_nonzero(known < 0)
     return bool(min(below, len(known) - below) > OTHER_SIGN * len(known))
+
+
+def starts_over(table: Table, i: int, n: int, among: NDArray[np.intp]) -> Bools:
+    """Return at which of some columns a training has started over.
+
+    As each fold of a cross-validation does: the loss in row *i* has jumped back to its
+    start, and falls again.
+
+    Args:
+        table: The losses.
+        i: Row of the loss.
+        n: How many of its last rows count, besides the first.
+        among: Columns of known rows of the loss.
+
+    REQUIRES: the table looks back as many rows, and has the first ones.
+    """
+    rows = np.flatnonzero(table.known[i])
+    loss = losses_of(table, i)[rows]
+    start = float(median(loss[table.ordinal[i, rows] <= FIRST]))
+    ends = np.searchsorted(rows, among) + 1
+    found = [_starts_over(loss[max(0, k - n) : k], start) for k in ends.tolist()]
+    return np.array(found, dtype=bool)
+
+
+def _starts_over(latest: Floats, start: float) -> bool:
+    back = BACK * abs(start)
+    is_high = latest > start - back
+    is_low = latest < start - LEARNED * abs(start)
+    for k in range(len(latest) - AFTER, BEFORE - 1, -1):
+        if is_low[k - BEFORE : k].all() and is_high[k : k + AFTER].all():
+            high, now = median(latest[k : k + AFTER]), median(latest[k:][-FIRST:])
+            return bool(len(latest) - k < SOON or now < high - back)
+    return False
 
 
 def has_moved_to(table: Table, label: int, mean: float, column: int) -> bool:

@@ -20,7 +20,7 @@ from tdbg.rules.builtin.loss.loss_series import (
     rise_of,
     trend_of,
 )
-from tdbg.rules.builtin.loss.moving_goals import need_not_fall
+from tdbg.rules.builtin.loss.moving_goals import need_not_fall, starts_over
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number, check_regex, finds, mode_of
@@ -152,7 +152,9 @@ class LossNotDecreasing(LossRule):
         risen = np.isfinite(rises) & (severities != OK)
         severities[risen] = Severity.WARNING
         found = np.flatnonzero(severities > OK)
-        free = need_not_fall(window, table, i, 2 * self.window, trend.columns[found])
+        n, among = 2 * self.window, trend.columns[found]
+        free = need_not_fall(window, table, i, n, among)
+        free |= starts_over(table, i, n, among)
         severities[found[free]] = UNKNOWN
         is_open = _has_no_reference(window, table, i, trends)
         severities[(severities > OK) & ~risen & is_open] = Severity.INFO

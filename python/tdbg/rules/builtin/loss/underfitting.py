@@ -21,7 +21,7 @@ from tdbg.rules.builtin.loss.loss_series import (
     trained_loss,
     trend_of,
 )
-from tdbg.rules.builtin.loss.moving_goals import need_not_fall
+from tdbg.rules.builtin.loss.moving_goals import need_not_fall, starts_over
 from tdbg.rules.columns import median
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
@@ -124,9 +124,9 @@ class Underfitting(LossRule):
                     )
                     severities = judged.severities[0]
                     found = np.flatnonzero(severities > OK)
-                    free = need_not_fall(
-                        window, table, i, 2 * self.num_steps, trend.columns[found]
-                    )
+                    n, among = 2 * self.num_steps, trend.columns[found]
+                    free = need_not_fall(window, table, i, n, among)
+                    free |= starts_over(table, i, n, among)
                     severities[found[free]] = UNKNOWN
                     if _are_of_noise(table, i):
                         severities[severities > OK] = UNKNOWN

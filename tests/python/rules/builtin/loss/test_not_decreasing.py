@@ -77,6 +77,21 @@ def test_one_that_has_come_down_and_is_level_does_not_seem_to_rise():
     assert found <= 1
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_training_that_starts_over_may_lose_what_it_learned(seed: int):
+    """As in each fold of a cross-validation."""
+    fold = 0.2 + 2.1 * np.exp(-np.arange(60) / 25)
+    assert not judge(run_with(noisy(np.tile(fold, 5), seed, 0.05)), LossNotDecreasing())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_is_back_at_its_start_and_stays_is_found(seed: int):
+    learned = 0.2 + 2.1 * np.exp(-np.arange(60) / 25)
+    losses = noisy(np.concatenate([learned, np.full(80, 2.3)]), seed, 0.02)
+    (finding,) = judge(run_with(losses), LossNotDecreasing())
+    assert 80 <= finding.step < 115
+
+
 def test_one_that_falls_by_less_than_it_scatters_is_not_where_it_began():
     """The loss of a diffusion model: most of it is noise that nobody can foretell."""
     found, level = 0, 0
