@@ -36,6 +36,9 @@ class Fault(enum.StrEnum):
     GRADIENTS_OF_ANOTHER_LOSS = "gradients_of_another_loss"
     # New optimizers of the same kind take the place of each other, and know nothing.
     OPTIMIZER_MADE_ANEW = "optimizer_made_anew"
+    # Parameters, or modules, have an attribute like ``requires_grad`` that says other
+    # than their flag, and nobody reads it.
+    FLAG_NOT_READ = "flag_not_read"
     # An optimizer whose parameters have gradients does not step, while others do.
     OPTIMIZER_NEVER_STEPS = "optimizer_never_steps"
     # Gradients are cleared before the optimizer uses them; are used twice, or while a

@@ -52,7 +52,7 @@ ONLY_PYTORCH = {
     "weights/optimizer_misuse.py": (
         (
             "_decayed _shared _filled _never_steps _made_anew _cleared _twice _scaled "
-            "_of_copy _upside_down"
+            "_of_copy _upside_down _not_read"
         ),
         "GRADIENTS_OF_ANOTHER_LOSS",
     ),

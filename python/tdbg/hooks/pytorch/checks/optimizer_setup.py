@@ -1,8 +1,8 @@
 """Find optimizers that were set up wrongly, in the first steps of a training.
 
-Three facts need no statistic: what an optimizer decays, with whom it shares parameters,
-and whether it steps at all.  The graphs of the first losses say which parameters a loss
-reaches, and through which others.
+Four facts need no statistic: what an optimizer decays, with whom it shares parameters,
+whether it steps at all, and flags for freezing that nobody reads.  The graphs of the
+first losses say which parameters a loss reaches, and through which others.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
@@ -10,6 +10,7 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import weakref
 from collections import Counter
@@ -23,7 +24,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdbg.config.kinds import NORMS, Kind
+from tdbg.hooks.pytorch.checks.decayed_groups import (
+    Place,
+    fault_of_decay,
+    has_exempt_groups,
+)
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     MOST_NODES,
     Graph,
@@ -53,18 +58,8 @@ _OFTEN = 5
 _SURELY, _AT_END = 250, 20
 # Elements of a gradient that is looked at, and names of parameters that are told.
 _MOST_ELEMENTS, _MOST_NAMES = 65_536, 20
-# Layers whose weights a program means to decay.
-_OF_WEIGHTS = frozenset(
-    {
-        Kind.LINEAR,
-        Kind.BILINEAR,
-        Kind.CONV,
-        Kind.CONV_TRANSPOSE,
-        Kind.RNN,
-        Kind.GRU,
-        Kind.LSTM,
-    }
-)
+# What programs write where they mean ``requires_grad``.
+_FLAG = re.compile(r"req\w*grad\w*", re.IGNORECASE)
 
 
 class _Root(Protocol):
@@ -74,17 +69,6 @@ class _Root(Protocol):
     def module(self) -> nn.Module | None: ...
     @property
     def prefix(self) -> str: ...
-
-
-class _Place(NamedTuple):
-    """Where a parameter belongs."""
-
-    name: str
-    kind: Kind | None
-
-    @property
-    def is_bias(self) -> bool:
-        return self.name.rpartition(".")[2] == "bias"
 
 
 class _Pair(NamedTuple):
@@ -188,6 +172,7 @@ class OptimizerSetup:
             optimizers = self._optimizers()
             for key in self._new & optimizers.keys():
                 self._look_at_groups(optimizers[key])
+                self._look_at_flags(optimizers[key])
             self._new.clear()
             self._look_for_idle(optimizers, _AT_END if at_end else _SURELY)
 
@@ -327,44 +312,63 @@ class OptimizerSetup:
     # ---- what they decay --------------------------------------------------------
 
     def _look_at_groups(self, optimizer: Optimizer) -> None:
-        """Look for normalizations that are decayed where biases or weights are not."""
-        groups = optimizer.param_groups
-        decayed = [group for group in groups if float(group.get("weight_decay") or 0)]
-        exempt = [group for group in groups if group.get("weight_decay") == 0]
-        if not (decayed and exempt):
+        """Look for groups whose decay is that of others."""
+        if not has_exempt_groups(optimizer):
             return
-        places = self._places()
-        if _are_exchanged(decayed, exempt, places):
-            every = [each for group in decayed for each in group["params"]]
-            self._tell(
-                Fault.DECAY_UPSIDE_DOWN,
-                self._names(map(id, every)),
-                {"optimizer": type(optimizer).__name__},
-                parameters=len(every),
-                decay=max(float(group["weight_decay"]) for group in decayed),
-            )
-            return
-        if not _is_exemption(exempt, places):
-            return
-        found = _normalizations(decayed, places)
-        if found:
-            kinds = {place.kind for place in found.values()}
-            self._tell(
-                Fault.DECAYED_NORMALIZATION,
-                self._names(found),
-                {
-                    "optimizer": type(optimizer).__name__,
-                    "kind": Kind.BATCH_NORM if kinds == {Kind.BATCH_NORM} else "",
-                },
-                parameters=len(found),
-                decay=max(float(group["weight_decay"]) for group in decayed),
-            )
+        found = fault_of_decay(optimizer, self._places())
+        if found is not None:
+            words = {"optimizer": type(optimizer).__name__, "kind": found.kind}
+            numbers = {"parameters": len(found.ids), "decay": found.decay}
+            self._tell(found.fault, self._names(found.ids), words, **numbers)
+
+    # ---- what they train --------------------------------------------------------
+
+    def _look_at_flags(self, optimizer: Optimizer) -> None:
+        """Look for attributes that were meant to freeze parameters, and do not."""
+        misread = {
+            id(each): flag
+            for each in parameters_of(optimizer)
+            for flag, value in vars(each).items()
+            if value is not each.requires_grad and _is_flag(flag, value)
+        }
+        is_frozen, of = False, "parameter"
+        if misread:
+            flagged = [e for e in parameters_of(optimizer) if id(e) in misread]
+            is_frozen = not flagged[0].requires_grad
+        else:
+            misread, of = self._flags_of_modules(held_ids(optimizer)), "module"
+        if misread:
+            words = {
+                "flag": next(iter(misread.values())),
+                "of": of,
+                "optimizer": type(optimizer).__name__,
+            }
+            names = self._names(misread)
+            numbers = {"parameters": len(misread), "frozen": float(is_frozen)}
+            self._tell(Fault.FLAG_NOT_READ, names, words, **numbers)
+
+    def _flags_of_modules(self, held: AbstractSet[int]) -> dict[int, str]:
+        """Return parameters that train, of modules with a flag that says no, by id."""
+        modules = [
+            module
+            for each in self._roots
+            if (root := each.module) is not None
+            for _, module in named_modules(root)
+        ]
+        return {
+            id(parameter): flag
+            for module in modules
+            for flag, value in vars(module).items()
+            if value is False and _is_flag(flag, value)
+            for parameter in module.parameters()
+            if id(parameter) in held and parameter.grad is not None
+        }
 
     # ---- names ------------------------------------------------------------------
 
-    def _places(self) -> dict[int, _Place]:
+    def _places(self) -> dict[int, Place]:
         """Return where all parameters of the registered modules belong, by id."""
-        found: dict[int, _Place] = {}
+        found: dict[int, Place] = {}
         for each in self._roots:
             root = each.module
             if root is None:
@@ -374,7 +378,7 @@ class OptimizerSetup:
                 kind = kind_of(module)
                 for name, parameter in module._parameters.items():
                     if parameter is not None:
-                        place = _Place(start + name, kind)
+                        place = Place(start + name, kind)
                         found.setdefault(id(parameter), place)
         return found
 
@@ -429,6 +433,11 @@ def _steps_for(state: Mapping[str, Any], parameters: Sequence[torch.Tensor]) -> 
     return steps
 
 
+def _is_flag(name: object, value: object) -> bool:
+    is_named = isinstance(name, str) and _FLAG.fullmatch(name) is not None
+    return is_named and isinstance(value, bool)
+
+
 def _settings_of(optimizer: Optimizer) -> tuple[Any, ...]:
     """Return the class and the settings of an optimizer that keeps averages, if so."""
     given = optimizer.defaults
@@ -445,62 +454,6 @@ def _words(optimizers: Mapping[int, Optimizer], **keys: int) -> dict[str, str]:
         role: f"{type(optimizers[key]).__name__} ({order.index(key) + 1})"
         for role, key in keys.items()
     }
-
-
-def _normalizations(
-    groups: Iterable[Mapping[str, Any]], places: Mapping[int, _Place]
-) -> dict[int, _Place]:
-    """Return the parameters of normalizations that stand in a group beside weights."""
-    return {
-        id(each): place
-        for group in groups
-        if any(_is_weight(parameter, places) for parameter in group["params"])
-        for each in group["params"]
-        if each.requires_grad
-        and (place := places.get(id(each))) is not None
-        and place.kind in NORMS
-    }
-
-
-def _is_exemption(
-    groups: Iterable[Mapping[str, Any]], places: Mapping[int, _Place]
-) -> bool:
-    """Return whether groups without decay are there for biases or normalizations."""
-    members = [each for group in groups for each in group["params"]]
-    if any(_is_weight(each, places) for each in members):
-        return False  # They hold a part of the model, and differ in more than that.
-    known = [place for each in members if (place := places.get(id(each))) is not None]
-    return any(place.is_bias or place.kind in NORMS for place in known)
-
-
-def _are_exchanged(
-    decayed: Iterable[Mapping[str, Any]],
-    exempt: Iterable[Mapping[str, Any]],
-    places: Mapping[int, _Place],
-) -> bool:
-    """Return whether nothing but biases and normalizations is decayed, and no weight.
-
-    All that is decayed must be known, and weights that are exempt must be of layers
-    whose biases, or of normalizations behind them, are decayed.
-    """
-    ours = [places.get(id(each)) for group in decayed for each in group["params"]]
-    is_small = all(
-        place is not None and (place.is_bias or place.kind in NORMS) for place in ours
-    )
-    theirs = [each for group in exempt for each in group["params"]]
-    weights = [each for each in theirs if _is_weight(each, places)]
-    return (
-        is_small
-        and bool(ours)
-        and len(weights) > 1
-        and len(weights)
-        == sum(_is_weight(each, places) for each in theirs if each.ndim > 1)
-    )
-
-
-def _is_weight(parameter: torch.Tensor, places: Mapping[int, _Place]) -> bool:
-    place = places.get(id(parameter))
-    return place is not None and place.kind in _OF_WEIGHTS and parameter.ndim > 1
 
 
 def _has_gradient(ids: AbstractSet[int], reached: Mapping[int, torch.Tensor]) -> bool:

@@ -32,6 +32,7 @@ class OptimizerMisuse(ObservedRule):
     - gradients that are cleared before their step, used twice, or still scaled;
     - an optimizer that has a copy of the model;
     - layers that are frozen, or trained, other than their flags say;
+    - flags for freezing that PyTorch does not read;
     - a compiled step that computes with arrays that the program has replaced.
     """
 
@@ -53,6 +54,7 @@ class OptimizerMisuse(ObservedRule):
             Fault.STEPPED_TWICE,
             Fault.STEPPED_SCALED,
             Fault.OPTIMIZER_OF_COPY,
+            Fault.FLAG_NOT_READ,
         }
     )
     hooks = frozenset({"JAX", "Keras", "PyTorch"})
@@ -373,6 +375,28 @@ def _of_copy(seen: Observation) -> Description:
     )
 
 
+def _not_read(seen: Observation) -> Description:
+    flag, of = (seen.words.get(key, "") for key in ("flag", "of"))
+    n = int(seen.numbers.get("parameters", len(seen.names)))
+    is_frozen = bool(seen.numbers.get("frozen"))
+    was, stays = ("unfroze", "frozen") if is_frozen else ("froze", "trained")
+    value = str(is_frozen)
+    return Description(
+        message=(
+            f"The program {was} {plural(n, 'parameter')} by a name that PyTorch does "
+            f"not read, so {'it stays' if n == 1 else 'they stay'} {stays}: it sets "
+            f"{flag} = {value} on {'a module' if of == 'module' else 'parameters'} "
+            f"({join_names(seen.names)})."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            f"Call module.requires_grad_({value}), or set parameter.requires_grad = "
+            f"{value} on each parameter, before you create the optimizer."
+        ),
+    )
+
+
 _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.DECAYED_NORMALIZATION: _decayed,
     Fault.GRADIENTS_OF_ANOTHER_LOSS: _filled,
@@ -388,4 +412,5 @@ _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.STEPPED_TWICE: _twice,
     Fault.STEPPED_SCALED: _scaled,
     Fault.OPTIMIZER_OF_COPY: _of_copy,
+    Fault.FLAG_NOT_READ: _not_read,
 }

@@ -438,3 +438,90 @@ def test_optimizers_that_follow_each_other_as_they_are_meant(tmp_path: Path) -> 
     }
     for name, train in trains.items():
         assert found(tmp_path / name, train) == [], name
+
+
+# ---- flags that nobody reads ---------------------------------------------------------
+
+
+def flagged(mark: Callable[[nn.Sequential], None]) -> Train:
+    """Train a model after something was done to it to freeze its first layer."""
+
+    def train(register: Callable[[nn.Module], None]) -> None:
+        model = mlp(8, 8, 8)
+        mark(model)
+        register(model)
+        regress(model, SGD(model.parameters(), 1e-2))
+
+    return train
+
+
+def misspelt_by_hand(model: nn.Sequential) -> None:
+    for parameter in model[0].parameters():
+        parameter.require_grad = False  # type: ignore[attr-defined]
+
+
+def misspelt_by_name(model: nn.Sequential) -> None:
+    for name, parameter in model.named_parameters():
+        if name.startswith("0."):
+            setattr(parameter, "requires_gradient", False)  # noqa: B010
+
+
+def set_on_the_module(model: nn.Sequential) -> None:
+    model[0].requires_grad = False  # type: ignore[assignment]
+
+
+def set_on_a_part_of_the_module(model: nn.Sequential) -> None:
+    part = nn.Sequential(model[0], model[1])
+    part.requires_grad = False
+    model[0] = part  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("mark", "said"),
+    [
+        (misspelt_by_hand, "require_grad = False on parameters (0.weight, 0.bias)"),
+        (misspelt_by_name, "requires_gradient = False on parameters"),
+        (set_on_the_module, "requires_grad = False on a module (0.weight, 0.bias)"),
+        (set_on_a_part_of_the_module, "requires_grad = False on a module (0.0.weight"),
+    ],
+)
+def test_a_flag_that_freezes_nothing_is_named(
+    tmp_path: Path, mark: Callable[[nn.Sequential], None], said: str
+) -> None:
+    (finding,) = found(tmp_path, flagged(mark))
+    assert finding.severity == Severity.WARNING
+    assert "2 parameters by a name that PyTorch does not read" in finding.message
+    assert "stay trained" in finding.message
+    assert said in finding.message
+    assert "requires_grad_(False)" in finding.advice
+
+
+def test_a_flag_that_unfreezes_nothing_is_named(tmp_path: Path) -> None:
+    def mark(model: nn.Sequential) -> None:
+        model[0].requires_grad_(requires_grad=False)
+        model[0].weight.require_grad = True  # type: ignore[union-attr]
+
+    (finding,) = found(tmp_path, flagged(mark))
+    assert "1 parameter by a name that PyTorch does not read" in finding.message
+    assert "it stays frozen" in finding.message
+
+
+def frozen_both_ways(model: nn.Sequential) -> None:
+    """Like a perceptual loss that keeps its argument."""
+    model[0].requires_grad = False  # type: ignore[assignment]
+    model[0].requires_grad_(requires_grad=False)
+
+
+def other_attributes(model: nn.Sequential) -> None:
+    for parameter in model.parameters():
+        parameter.requires_grad_numbers = [0, 1]  # type: ignore[attr-defined]
+        parameter.require_grad = True  # type: ignore[attr-defined]
+        parameter.is_expert = False  # type: ignore[attr-defined]
+    model[0].required = False  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("mark", [frozen_both_ways, other_attributes])
+def test_flags_that_agree_and_other_attributes_are_not_accused(
+    tmp_path: Path, mark: Callable[[nn.Sequential], None]
+) -> None:
+    assert found(tmp_path, flagged(mark)) == []
