@@ -296,7 +296,9 @@ class Likeness:
             left = float(old @ new) / max(float(old @ old), 1e-300)
             aside = float((new - left * old).norm())
             size = float(new.norm())
-            is_average = size > rounding and aside <= max(_ASIDE * size, rounding / 4)
+            if size <= rounding:
+                continue  # It is the model, as far as can be told.
+            is_average = aside <= max(_ASIDE * size, rounding / 4)
             shares.append(left if is_average else float("nan"))
 
 
