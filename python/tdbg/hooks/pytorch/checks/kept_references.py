@@ -13,6 +13,8 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import re
 import sys
 import weakref
@@ -57,6 +59,8 @@ _MAY_FOLLOW = re.compile(
 _MAY_LAG = re.compile(
     r"(^|_)(old|prev|previous|frozen|ref|reference|anchor|avg|averaged?|swa)(_|\d|$)"
 )
+# Modules whose parts have numbers, not names.
+_NUMBERED = (nn.ModuleList, nn.Sequential)
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # Steps with calls for targets, their share, and writes between steps, that show what a
 # network is for; steps after which nothing more is learned; modules of a model in which
@@ -384,8 +388,10 @@ def _scopes(
             if type(each) is dict and 1 < len(each) <= _MOST_MODULES:
                 yield {key: it for key, it in each.items() if type(key) is str}
     for root in roots:
-        for module in [*root.modules()][:_MOST_MODULES]:
-            yield {**vars(module), **module._modules}
+        for module in itertools.islice(root.modules(), _MOST_MODULES):
+            parts = module._modules
+            if len(parts) > 1 and not isinstance(module, _NUMBERED):
+                yield parts
 
 
 def two_names(module: nn.Module, frame: FrameType | None) -> tuple[str, ...]:
@@ -408,11 +414,11 @@ def _in_words(name: str) -> str:
     return _HUMP.sub("_", name).lower()
 
 
+@functools.lru_cache(maxsize=1000)
 def _may_follow(name: str) -> bool:
     words = _in_words(name)
-    return any(each.search(words) for each in (_MAY_FOLLOW, _MAY_LAG)) or bool(
-        _FOLLOWS.search(name)
-    )
+    found = _MAY_FOLLOW.search(words) or _MAY_LAG.search(words) or _FOLLOWS.search(name)
+    return found is not None
 
 
 def _references(

@@ -329,7 +329,9 @@ class OptimizerSetup:
             id(each): flag
             for each in parameters_of(optimizer)
             for flag, value in vars(each).items()
-            if value is not each.requires_grad and _is_flag(flag, value)
+            if isinstance(value, bool)
+            and value is not each.requires_grad
+            and _FLAG.fullmatch(flag)
         }
         is_frozen, of = False, "parameter"
         if misread:
@@ -359,7 +361,7 @@ class OptimizerSetup:
             id(parameter): flag
             for module in modules
             for flag, value in vars(module).items()
-            if value is False and _is_flag(flag, value)
+            if value is False and _FLAG.fullmatch(flag)
             for parameter in module.parameters()
             if id(parameter) in held and parameter.grad is not None
         }
@@ -431,11 +433,6 @@ def _steps_for(state: Mapping[str, Any], parameters: Sequence[torch.Tensor]) -> 
             return 0
         steps = max(steps, int(own.get("step", 0)))
     return steps
-
-
-def _is_flag(name: object, value: object) -> bool:
-    is_named = isinstance(name, str) and _FLAG.fullmatch(name) is not None
-    return is_named and isinstance(value, bool)
 
 
 def _settings_of(optimizer: Optimizer) -> tuple[Any, ...]:

@@ -332,18 +332,18 @@ def _own(layer: nn.Module) -> list[nn.Parameter]:
 
 def _lists_of_one(root: nn.Module) -> Iterator[str]:
     """Yield the paths of lists with one layer in all places, unless a name says so."""
-    if any(_says_sharing(each) for each in root.modules()):
-        return
-    for path, module in named_modules(root):
-        members = list(module._modules.values())
-        is_list = isinstance(module, nn.ModuleList | nn.Sequential)
-        if not is_list or len(members) < _LEAST_PLACES or _SHARING.search(path):
-            continue
-        first = members[0]
-        if first is None or any(each is not first for each in members):
-            continue
-        if any(each.ndim > 1 for each in _own(first)):
-            yield path
+    found = [
+        path
+        for path, module in named_modules(root)
+        if isinstance(module, nn.ModuleList | nn.Sequential)
+        and len(members := [*module._modules.values()]) >= _LEAST_PLACES
+        and members.count(members[0]) == len(members)
+        and members[0] is not None
+        and not _SHARING.search(path)
+        and any(each.ndim > 1 for each in _own(members[0]))
+    ]
+    if found and not any(map(_says_sharing, root.modules())):
+        yield from found
 
 
 def _says_sharing(module: nn.Module) -> bool:

@@ -151,8 +151,12 @@ def strangers_in(
 
 def _are_held(modules: Iterable[nn.Module], held: AbstractSet[int]) -> bool:
     """Return whether optimizers have all parameters that are these modules' own."""
-    own = [each for module in modules for each in module._parameters.values()]
-    return all(_is_trained((each,), held) for each in own if each is not None)
+    return not [
+        each
+        for module in modules
+        for each in module._parameters.values()
+        if each is not None and not (each.requires_grad and id(each) in held)
+    ]
 
 
 def _is_trained(parameters: Iterable[nn.Parameter], held: AbstractSet[int]) -> bool:

@@ -483,9 +483,10 @@ def _named(model: nn.Module, setting: str) -> set[int]:
     found = set[int]()
     for each in (model, *model.children()):
         for name in ("config", "generation_config"):
-            token = getattr(getattr(each, name, None), setting, None)
-            tokens = token if isinstance(token, list | tuple) else [token]
-            found |= {each for each in tokens if isinstance(each, int)}
+            if (settings := getattr(each, name, None)) is not None:
+                token = getattr(settings, setting, None)
+                tokens = token if isinstance(token, list | tuple) else [token]
+                found |= {each for each in tokens if isinstance(each, int)}
     return found
 
 

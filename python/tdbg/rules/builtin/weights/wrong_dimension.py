@@ -127,9 +127,11 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
             "classes. A view or a reshape has mixed them."
         ),
         (
-            "Move the classes instead: logits.transpose(1, 2), or permute(0, 3, 1, 2). "
-            "Before logits.reshape(-1, classes), the classes must be the last "
-            "dimension: logits.permute(0, 2, 3, 1). view and reshape move nothing."
+            "view and reshape move nothing. If you flatten the scores, move the "
+            "classes to the end before: logits.permute(0, 2, 3, 1).reshape(-1, "
+            "classes). If you do not, the loss takes dimension 1 for the classes: "
+            "logits.transpose(1, 2) for (batch, place, class), and permute(0, 3, 1, 2) "
+            "for (batch, height, width, class)."
         ),
     ),
     Fault.IMAGES_MIXED: (
