@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,37 @@ def test_decay_behind_the_rate_makes_weights_grow(run_dir: Path) -> None:
     assert (finding.rule, finding.severity) == ("OptimizerMisuse", Severity.WARNING)
     assert "makes the weights grow" in finding.message
     assert "optax.adamw" in finding.advice
+
+
+WRONG = optax.chain(optax.adam(1e-3), optax.add_decayed_weights(1e-4))
+
+
+def optimizer_of_the_closure(hook: tj.Hook) -> None:
+    train(hook.jit(make_step(WRONG)), WRONG, 4)
+
+
+def optimizer_of_a_class(hook: tj.Hook) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.tx = WRONG
+
+        def update(self, params: Any, state: Any, x: Any, y: Any) -> Any:
+            return make_step(self.tx)(params, state, x, y)
+
+    train(hook.jit(Trainer().update), WRONG, 4)
+
+
+@pytest.mark.parametrize("run", [optimizer_of_the_closure, optimizer_of_a_class])
+def test_an_optimizer_that_nobody_has_wrapped_is_looked_at(
+    run_dir: Path, run: Callable[[tj.Hook], None]
+) -> None:
+    hook = tj.Hook(run_dir)
+    run(hook)
+    assert hook.counters()["internal_errors"] == 0
+    hook.close()
+    rules = [tdbg.rules.OptimizerMisuse()]
+    (finding,) = tdbg.rules.check(run_dir, rules, record=False).findings
+    assert "makes the weights grow" in finding.message
 
 
 SOUND = {

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["faults_of_chain"]
+__all__ = ["faults_of_chain", "transformation_in"]
 
 _CHAIN, _SUPPORTING = "chain", "with_extra_args_support"
 # A limit of gradients that is this many times the rate does not act on single updates.
@@ -60,6 +60,23 @@ def faults_of_chain(transformation: Any, step: int = 0) -> Iterator[Observation]
         if each.name == "add_decayed_weights" and decay is not None and decay > 0:
             numbers = {"decay": decay, "rate": rate}
             yield Observation(Fault.DECAY_GROWS, step, ("optimizer",), numbers)
+
+
+def transformation_in(value: Any) -> Any:
+    """Return the optax transformation that a value is, or has; None: it has none.
+
+    Optimizers of NNX and training states of Flax have one that is called ``tx``.
+
+    Example:
+        >>> import optax
+        >>> tx = optax.sgd(0.1)
+        >>> transformation_in(tx) is tx, transformation_in(0.1)
+        (True, None)
+    """
+    for each in (value, getattr(value, "tx", None)):
+        if isinstance(each, tuple) and {"init", "update"} <= {*dir(type(each))}:
+            return each
+    return None
 
 
 def _parts_of(function: Any, depth: int = 0) -> Iterator[_Part]:

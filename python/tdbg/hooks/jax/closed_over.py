@@ -15,6 +15,7 @@ import contextlib
 import dis
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -27,7 +28,7 @@ from tdbg.hooks.jax.arguments import program_of
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["ClosedOver"]
+__all__ = ["ClosedOver", "held_by"]
 
 # Calls that computed with replaced values, and calls that are looked at: of training,
 # and of evaluations, which may have many batches.
@@ -122,7 +123,7 @@ class ClosedOver:
         if not known:
             return
         variables = _variables_of(self._function, args, 0, set())
-        for variable, _ in zip(variables, range(_MOST_VARIABLES), strict=False):
+        for variable in itertools.islice(variables, _MOST_VARIABLES):
             leaves, structure = jax.tree_util.tree_flatten(variable.read())
             if len(leaves) > _MOST_LEAVES:
                 continue
@@ -160,6 +161,21 @@ class ClosedOver:
                 if any(id(leaf) in own for leaf in leaves):
                     return True
         return False
+
+
+def held_by(function: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield what the variables hold that a function reads from outside.
+
+    Example:
+        >>> rate = 0.1
+        >>> def step(x):
+        ...     return rate * x
+        >>> list(held_by(step, ()))
+        [0.1]
+    """
+    variables = _variables_of(function, args, 0, set())
+    for variable in itertools.islice(variables, _MOST_VARIABLES):
+        yield variable.read()
 
 
 def _variables_of(

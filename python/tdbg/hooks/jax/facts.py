@@ -32,7 +32,8 @@ class ModelFacts:
 
     def __init__(self, observe: Callable[[Observation], None] | None = None) -> None:
         self._observe = observe
-        self._has_chain = False
+        # The names of faults of optimizers that were seen.
+        self._faults: set[str] = set()
         self.modules: dict[str, str] = {}
         self._kinds: dict[str, Kind] = {}
         self._models: dict[str, None] = {}
@@ -78,12 +79,13 @@ class ModelFacts:
         return self.add_module(path, kind, kind_of_name(kind))
 
     def add_chain(self, transformation: Any) -> None:
-        """Look at the order of an optimizer's transformations, once."""
-        if self._has_chain or self._observe is None:
+        """Look at the order of an optimizer's transformations; tell each fault once."""
+        if self._observe is None:
             return
-        self._has_chain = True
         for each in faults_of_chain(transformation):
-            self._observe(each)
+            if each.fault not in self._faults:
+                self._faults.add(each.fault)
+                self._observe(each)
 
     def add_trained(self, name: str) -> None:
         """Add a parameter of which an optimizer is given a gradient."""

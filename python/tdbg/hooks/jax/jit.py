@@ -29,7 +29,8 @@ from tdbg.hooks.compiled.step import CompiledFunction
 from tdbg.hooks.jax.argument_taps import ArgumentTaps
 from tdbg.hooks.jax.arguments import ArgumentReader, Arguments
 from tdbg.hooks.jax.batches import find_batch
-from tdbg.hooks.jax.closed_over import ClosedOver
+from tdbg.hooks.jax.chains import transformation_in
+from tdbg.hooks.jax.closed_over import ClosedOver, held_by
 from tdbg.hooks.jax.normalizations import TrainedStatistics
 from tdbg.hooks.jax.primitive import when_done
 from tdbg.hooks.jax.repeated_keys import RepeatedKeys
@@ -98,6 +99,8 @@ class JitStep(CompiledFunction[_Tapped]):
         self._keys = RepeatedKeys(capture.session, reader)
         self._closed_over = ClosedOver(capture.session, function)
         self._statistics = TrainedStatistics(capture.session, reader)
+        # Whether nobody has looked yet at the optimizers that the step reads.
+        self._has_new_optimizers = True
         # How often nothing has told yet where the batch is.
         self._n_unfound = 0
 
@@ -160,6 +163,9 @@ class JitStep(CompiledFunction[_Tapped]):
                 look = functools.partial(self._closed_over.look, trains=False)
                 session.run(look, plain, args, kwargs)
             return False
+        if self._has_new_optimizers:
+            self._has_new_optimizers = False
+            session.run(self._look_at_optimizers, args, kwargs)
         looks = capture.flags.is_on
         if looks:
             session.run(capture.flags.trained, args, kwargs)
@@ -172,6 +178,15 @@ class JitStep(CompiledFunction[_Tapped]):
                 looks = True
                 session.run(other.look, plain, args, kwargs)
         return looks
+
+    def _look_at_optimizers(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Look at the optimizers that the step is given, or that its code reads."""
+        for each in (*args, *kwargs.values(), *held_by(self._function, args)):
+            transformation = transformation_in(each)
+            if transformation is not None:
+                self._capture.facts.add_chain(transformation)
 
     def _find_batch(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
