@@ -14,7 +14,8 @@ Cases stand by the kind of problem and are reported by collection, ``first`` to
 next five was written by somebody who knew no rule, and judged before any was changed.
 The sixth has faults for which there was no rule: ``silent`` registers those, by the
 words that name the cause (``causes``) instead of a rule's name.  The seventh has
-healthy trainings only, and their author knew the rules.
+healthy trainings only, and their author knew the rules.  The ninth has silent faults
+again, by people who knew no rule.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ __all__ = [
     "first",
     "fourth",
     "load",
+    "ninth",
     "own",
     "second",
     "seventh",
@@ -202,6 +204,7 @@ fifth = Collection("fifth")
 sixth = Collection("sixth")
 seventh = Collection("seventh")
 eighth = Collection("eighth")
+ninth = Collection("ninth")
 #: For cases in a file of a user's.
 own = Collection("own")
 ORIGINS = (
@@ -213,6 +216,7 @@ ORIGINS = (
     "sixth",
     "seventh",
     "eighth",
+    "ninth",
     "own",
 )
 
