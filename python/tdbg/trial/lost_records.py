@@ -21,7 +21,6 @@ import numpy as np
 
 from tdbg.config.quantities import plural
 from tdbg.run.json_values import parse_document
-from tdbg.run.lost_tensors import LOSS_REASONS, LostTensors
 from tdbg.run.refused import Refused, in_words
 from tdbg.run.schema import EventKind, GapReason
 from tdbg.trial.rivals import HiddenSteps
@@ -32,7 +31,14 @@ if TYPE_CHECKING:
     from tdbg._core import RunReader
 
 
-__all__ = ["LostRecords", "WriterLostRecords", "lost_by_writer", "lost_records"]
+__all__ = [
+    "LOSS_REASONS",
+    "LostRecords",
+    "LostTensors",
+    "WriterLostRecords",
+    "lost_by_writer",
+    "lost_records",
+]
 
 # What is lost for one of these reasons was left out as somebody wished, or nothing can
 # store it.
@@ -40,6 +46,61 @@ IN_ORDER = ("sampled", "refused")
 UNKNOWN = "unknown"
 # The kind of the problem that a file was written and is gone, or its end is.
 MISSING = "missing"
+# The kind of the event that names tensors that lost records.
+LOST = "lost"
+# Complete what was lost by a reason why.
+LOSS_REASONS = {
+    GapReason.QUEUE_FULL: "the queue was full",
+    GapReason.DISK_NEARLY_FULL: "the disk was nearly full",
+    GapReason.IO_ERROR: "the disk refused to write",
+    GapReason.LARGER_THAN_QUEUE: "it does not fit into the queue",
+    GapReason.REFUSED: "nothing can store it",
+    GapReason.STALLED: "the disk made no progress",
+    GapReason.SAMPLED: "left out, so that other steps could be kept whole",
+    GapReason.DEVICE_ERROR: "the device did not deliver it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LostTensors:
+    """Tensors that lost records for one reason.
+
+    Attributes:
+        reason: Why.
+        tensors: Those that the writer names; a row or a scalar counts as a record.
+        more: How many others there are.
+    """
+
+    reason: GapReason
+    tensors: tuple[Refused, ...]
+    more: int
+
+    @classmethod
+    def of_event(cls, data: Mapping[str, Any]) -> LostTensors | None:
+        """Return what an event says; None if it is about something else.
+
+        Example:
+            >>> event = {"what": "lost", "reason": 1, "tensors": [], "more": 2}
+            >>> LostTensors.of_event(event).more
+            2
+        """
+        if data.get("what") != LOST:
+            return None
+        try:
+            reason = GapReason(int(data["reason"]))
+            words = LOSS_REASONS[reason]
+            tensors = tuple(
+                Refused(
+                    str(each["tensor"]),
+                    words,
+                    int(each["records"]),
+                    int(each["step"]),
+                )
+                for each in data["tensors"]
+            )
+            return cls(reason, tensors, int(data["more"]))
+        except (KeyError, TypeError, ValueError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from tdbg.rules.samples import Hashes, Inside, Leak, SampleBatch, SeenSamples
 
-__all__ = ["LATE_NS", "NEARLY_ALL", "EvaluatedSamples", "Pass"]
+__all__ = ["LATE_NS", "NEARLY_ALL", "EvaluatedSamples", "EvaluationPass"]
 
 # A call whose last rows are this close to the end of a bin may go on in the next one.
 LATE_NS = 10**9
@@ -38,7 +38,7 @@ LONG_AGO, MOST_OLD, MOST_NEW = 3.0, 0.2, 0.1
 LEAST_BATCHES = 3
 
 
-class Pass:
+class EvaluationPass:
     """A pass of evaluation: which of its samples were trained on."""
 
     def __init__(self, step: int, kind: str) -> None:

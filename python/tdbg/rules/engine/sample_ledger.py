@@ -22,7 +22,7 @@ from tdbg.rules.engine.evaluated_samples import (
     LATE_NS,
     NEARLY_ALL,
     EvaluatedSamples,
-    Pass,
+    EvaluationPass,
 )
 from tdbg.rules.profile import Rows
 from tdbg.rules.samples import (
@@ -307,7 +307,7 @@ class _Model:
         self._n_waiting = 0
         # The draws that brought a sample that had been evaluated before.
         self._late: list[int] = []
-        self._pass: Pass | None = None
+        self._pass: EvaluationPass | None = None
         self._leak: Leak | None = None
         self._needs_labels = False
         self._sources, self._passes = _Sources(), EvaluatedPasses()
@@ -342,7 +342,7 @@ class _Model:
             self._evaluated.spoil()
             return
         if self._pass is None:
-            self._pass = Pass(batch.step, batch.kind)
+            self._pass = EvaluationPass(batch.step, batch.kind)
         self._pass.add(batch, self.trained)
         self._evaluated.add(batch, self.trained)
 

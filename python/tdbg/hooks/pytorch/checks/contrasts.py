@@ -28,6 +28,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
+from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.run.observations import Fault
 
 __all__ = ["Contrasts"]
@@ -88,6 +89,8 @@ class Contrasts(StepCheck):
 
     def loss_begins(self, graph: Graph) -> None:
         """Wait for the gradients of scores."""
+        if is_recording():
+            return  # The numbers of a graph of a device are not there yet.
         self._n_graphs += 1
         met = 0
         for node in graph.named({"Bmm", "Mm", "Sum"} | _DISTANCES):

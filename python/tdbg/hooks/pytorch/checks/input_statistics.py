@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import sys
 from collections.abc import Sequence
-from types import FrameType, FunctionType, ModuleType
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch._C import _current_graph_task_id
-from torch.utils.data import DataLoader
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.image_layout import (
@@ -33,7 +31,7 @@ from tdbg.hooks.pytorch.checks.image_layout import (
 from tdbg.hooks.pytorch.checks.window_overlap import WindowOverlap
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD, is_traced
-from tdbg.hooks.pytorch.model.variables import namespaces
+from tdbg.hooks.pytorch.model.variables import name_of_validation
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -57,22 +55,8 @@ _MATTERS = 0.1
 _SCALED, _ALIKE = 3.0, 0.1
 # Samples of a batch that was standardized by itself, and how exact it then is.
 _LEAST_SAMPLES, _EXACT = 4, 1e-3
-
-# Evaluations at which names are read, frames that are, and what a program calls
-# functions and data of validation.
-_MOST_NAMED, _MOST_FRAMES = 2, 30
-_VALIDATES = re.compile(
-    r"_*(validate|validation)(_(one_)?(step|epoch|loop|model|batch|loss|accuracy))?$"
-)
-_OF_DATA = (
-    "(x|y|xs|ys|data|df|ds|dl|set|split|loader|dataset|dataloader|inputs?|labels?"
-    "|targets?|features?|images?|batch(es)?|loss(es)?|acc(uracy)?|scores?|metrics?)"
-)
-_OF_VALIDATION = "(val|valid|validation|dev|holdout|held_out)"
-_VALIDATION = re.compile(
-    rf"_?({_OF_DATA}_?{_OF_VALIDATION}|{_OF_VALIDATION}_?{_OF_DATA})$", re.IGNORECASE
-)
-_NO_DATA = (type(None), bool, int, str, type, FunctionType, ModuleType)
+# Evaluations at which names are read.
+_MOST_NAMED = 2
 
 
 class _Batch(NamedTuple):
@@ -190,7 +174,7 @@ class InputStatistics:
     def _look_at_names(self, frame: FrameType, given: torch.Tensor) -> None:
         """Note what the program calls validation, where it evaluates."""
         self._n_unnamed -= 1
-        name, certainty = _name_of_validation(frame, given)
+        name, certainty = name_of_validation(frame, given)
         if name:
             self._n_unnamed = 0
             numbers = {"certain": certainty}
@@ -253,39 +237,6 @@ class InputStatistics:
         step = max(0, self._session.latest_step(TRAIN)[0])
         names = (self._name,)
         self._session.observe(Observation(fault, step, names, numbers, words))
-
-
-def _name_of_validation(innermost: FrameType, given: torch.Tensor) -> tuple[str, float]:
-    """Return a name of validation, and how surely it is that of this evaluation.
-
-    2: a function that goes on has it, or the data.  1: a loader has it.
-    """
-    frame: FrameType | None = innermost
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        if _VALIDATES.match(frame.f_code.co_name):
-            return frame.f_code.co_name, 2.0
-        frame = frame.f_back
-    found = "", 0.0
-    for names in namespaces(innermost):
-        for name, value in names.items():
-            if not _VALIDATION.match(name) or isinstance(value, _NO_DATA):
-                continue
-            if _is_part(given, value):
-                return name, 2.0
-            certainty = float(isinstance(value, DataLoader))
-            if not found[0] or certainty > found[1]:
-                found = name, certainty
-    return found
-
-
-def _is_part(given: torch.Tensor, value: Any) -> bool:
-    """Return whether a tensor lies in the memory of another one."""
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-        return False
-    behind = given.data_ptr() - value.data_ptr()
-    return 0 <= behind < value.numel() * value.element_size()
 
 
 def _by_channel(given: torch.Tensor) -> torch.Tensor | None:

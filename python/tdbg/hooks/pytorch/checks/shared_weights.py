@@ -336,14 +336,18 @@ def _lists_of_one(root: nn.Module) -> Iterator[str]:
         path
         for path, module in named_modules(root)
         if isinstance(module, nn.ModuleList | nn.Sequential)
-        and len(members := [*module._modules.values()]) >= _LEAST_PLACES
-        and members.count(members[0]) == len(members)
-        and members[0] is not None
         and not _SHARING.search(path)
-        and any(each.ndim > 1 for each in _own(members[0]))
+        and _is_of_one([*module._modules.values()])
     ]
     if found and not any(map(_says_sharing, root.modules())):
         yield from found
+
+
+def _is_of_one(members: Sequence[nn.Module | None]) -> bool:
+    first = members[0] if len(members) >= _LEAST_PLACES else None
+    if first is None or members.count(first) < len(members):
+        return False
+    return any(each.ndim > 1 for each in _own(first))
 
 
 def _says_sharing(module: nn.Module) -> bool:

@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
-__all__ = ["locals_of", "namespaces"]
+__all__ = ["locals_of", "name_of_validation", "namespaces"]
 
 # Frames outwards, names in each, and objects in each that have attributes, at most.
 _MOST_FRAMES, _MOST_NAMES, _MOST_OBJECTS = 30, 400, 40
@@ -27,6 +29,20 @@ _REFERENCES = 3
 _FOREIGN = re.compile(
     r"(torch|numpy|tdbg|builtins|importlib|logging|pandas|PIL|pytest|_pytest)(\.|$)"
 )
+
+# What a program calls functions and data of validation.
+_VALIDATES = re.compile(
+    r"_*(validate|validation)(_(one_)?(step|epoch|loop|model|batch|loss|accuracy))?$"
+)
+_OF_DATA = (
+    "(x|y|xs|ys|data|df|ds|dl|set|split|loader|dataset|dataloader|inputs?|labels?"
+    "|targets?|features?|images?|batch(es)?|loss(es)?|acc(uracy)?|scores?|metrics?)"
+)
+_OF_VALIDATION = "(val|valid|validation|dev|holdout|held_out)"
+_VALIDATION = re.compile(
+    rf"_?({_OF_DATA}_?{_OF_VALIDATION}|{_OF_VALIDATION}_?{_OF_DATA})$", re.IGNORECASE
+)
+_NO_DATA = (type(None), bool, int, str, type, FunctionType, ModuleType)
 
 
 def locals_of(frame: FrameType) -> dict[str, Any]:
@@ -79,3 +95,36 @@ def _of_scope(scope: Mapping[str, Any], seen: set[int]) -> Iterator[Mapping[str,
 def _some_of(scope: Mapping[Any, Any]) -> dict[str, Any]:
     some = [*scope.items()][:_MOST_NAMES]
     return {name: value for name, value in some if type(name) is str}
+
+
+def name_of_validation(innermost: FrameType, given: torch.Tensor) -> tuple[str, float]:
+    """Return a name of validation, and how surely it is that of this evaluation.
+
+    2: a function that goes on has it, or the data.  1: a loader has it.
+    """
+    frame: FrameType | None = innermost
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        if _VALIDATES.match(frame.f_code.co_name):
+            return frame.f_code.co_name, 2.0
+        frame = frame.f_back
+    found = "", 0.0
+    for names in namespaces(innermost):
+        for name, value in names.items():
+            if not _VALIDATION.match(name) or isinstance(value, _NO_DATA):
+                continue
+            if _is_part(given, value):
+                return name, 2.0
+            certainty = float(isinstance(value, DataLoader))
+            if not found[0] or certainty > found[1]:
+                found = name, certainty
+    return found
+
+
+def _is_part(given: torch.Tensor, value: Any) -> bool:
+    """Return whether a tensor lies in the memory of another one."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    behind = given.data_ptr() - value.data_ptr()
+    return 0 <= behind < value.numel() * value.element_size()

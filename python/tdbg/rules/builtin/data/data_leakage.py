@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,19 +122,18 @@ def _of_names(window: Window) -> Iterator[Evaluation]:
             if inside is not None and inside.others and certain <= 1:
                 inside = None  # Those may be the validation.
             severity = Severity.WARNING if certain else Severity.INFO
-            level = OK if inside is None else int(severity)
+            found = [] if inside is None else [inside]
             yield Evaluation.of_one(
                 VALIDATION,
                 np.array([each.last_step], np.int64),
                 each.mode,
-                np.array([level]),
-                functools.partial(_of_inside, inside, name),
+                np.array([int(severity) if found else OK]),
+                functools.partial(_of_inside, found, name),
             )
 
 
-def _of_inside(inside: Inside | None, name: str, _: int) -> Description:
-    if inside is None:
-        raise AssertionError
+def _of_inside(found: Sequence[Inside], name: str, j: int) -> Description:
+    inside = found[j]
     known, trained = f"{inside.evaluated:,}", f"{inside.trained:,}"
     n, others = f"{inside.passes:,}", f"{inside.others:,}"
     once = f" The {others} others were evaluated once." if inside.others else ""

@@ -475,7 +475,9 @@ def forwarded(training: Training) -> None:
     ],
 )
 def test_says_what_begins_anew(loop: Loop, part: str, run_dir: Path) -> None:
-    (finding,) = judged(loop, run_dir, ResumptionMisuse())
+    found = judged(loop, run_dir, ResumptionMisuse())
+    # An info may say that a variable has a state that the optimizer did not get.
+    (finding,) = (each for each in found if each.severity is not Severity.INFO)
     assert finding.severity is Severity.WARNING
     assert part in finding.message
 
@@ -497,7 +499,8 @@ def new_schedule(training: Training) -> None:
     ids=["resumed", "fine-tuned", "no state", "from the start"],
 )
 def test_accuses_no_resumption(loop: Loop, run_dir: Path) -> None:
-    assert not judged(loop, run_dir, ResumptionMisuse())
+    found = judged(loop, run_dir, ResumptionMisuse())
+    assert all(each.severity is Severity.INFO for each in found)
 
 
 def test_a_new_schedule_of_an_old_optimizer_is_meant(run_dir: Path) -> None:
