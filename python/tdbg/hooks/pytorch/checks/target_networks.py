@@ -309,7 +309,7 @@ class Likeness:
 # ---- names of copies -----------------------------------------------------------------
 
 # What they call the class of an average of weights.
-_AVERAGE_CLASS = re.compile(r"EMA|Ema|SWA|Averag|Shadow")
+_AVERAGE_CLASS = re.compile(r"EMA|Ema|SWA|Averag")
 # What they call a part of a model that follows another part.
 _FOLLOWER = re.compile(
     r"(^|_)(target|momentum|ema|shadow|polyak|slow)(_|$|[0-9])"

@@ -283,6 +283,23 @@ def test_healthy_averages(run_dir: Path, name: str) -> None:
     assert judged(run_dir, model, getattr(copies, name)) == []
 
 
+class Shadow:
+    """A copy to evaluate with, so that the model stays in training mode."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model, self._copy = model, copy.deepcopy(model)
+
+    def after(self, step: int) -> None:
+        if step % 20 == 19:
+            self._copy.load_state_dict(self._model.state_dict())
+            evaluate(self._copy)
+
+
+def test_a_copy_that_gets_the_weights_before_each_evaluation(run_dir: Path) -> None:
+    model = network()
+    assert judged(run_dir, model, Shadow(model).after, n_steps=230) == []
+
+
 def test_a_model_of_the_beginning_that_is_compared(run_dir: Path) -> None:
     model = network()
     begin = copy.deepcopy(model)
