@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from tdbg.config.kinds import NORMS, Kind
 from tdbg.run.observations import Fault
 
-__all__ = ["DecayFault", "ParameterPlace", "fault_of_decay", "has_exempt_groups"]
+__all__ = ["DecayFault", "KnownParameter", "fault_of_decay", "has_exempt_groups"]
 
 # Layers whose weights a program means to decay.
 _OF_WEIGHTS = frozenset(
@@ -33,7 +33,7 @@ _OF_WEIGHTS = frozenset(
 )
 
 
-class ParameterPlace(NamedTuple):
+class KnownParameter(NamedTuple):
     """Where a parameter belongs.
 
     Attributes:
@@ -72,7 +72,7 @@ def has_exempt_groups(optimizer: Optimizer) -> bool:
 
 
 def fault_of_decay(
-    optimizer: Optimizer, places: Mapping[int, ParameterPlace]
+    optimizer: Optimizer, places: Mapping[int, KnownParameter]
 ) -> DecayFault | None:
     """Return what is decayed although its like is exempt, or nothing.
 
@@ -88,10 +88,10 @@ def fault_of_decay(
         ...     {"params": [layer.bias, norm.bias], "weight_decay": 0.0},
         ... ]
         >>> places = {
-        ...     id(layer.weight): ParameterPlace("0.weight", Kind.LINEAR),
-        ...     id(layer.bias): ParameterPlace("0.bias", Kind.LINEAR),
-        ...     id(norm.weight): ParameterPlace("1.weight", Kind.LAYER_NORM),
-        ...     id(norm.bias): ParameterPlace("1.bias", Kind.LAYER_NORM),
+        ...     id(layer.weight): KnownParameter("0.weight", Kind.LINEAR),
+        ...     id(layer.bias): KnownParameter("0.bias", Kind.LINEAR),
+        ...     id(norm.weight): KnownParameter("1.weight", Kind.LAYER_NORM),
+        ...     id(norm.bias): KnownParameter("1.bias", Kind.LAYER_NORM),
         ... }
         >>> found = fault_of_decay(torch.optim.SGD(groups, 0.1), places)
         >>> found.fault.value, [places[key].name for key in found.ids]
@@ -121,8 +121,8 @@ def _groups_of(
 
 
 def _normalizations(
-    groups: Iterable[Mapping[str, Any]], places: Mapping[int, ParameterPlace]
-) -> dict[int, ParameterPlace]:
+    groups: Iterable[Mapping[str, Any]], places: Mapping[int, KnownParameter]
+) -> dict[int, KnownParameter]:
     """Return the parameters of normalizations that stand in a group beside weights."""
     return {
         id(each): place
@@ -136,7 +136,7 @@ def _normalizations(
 
 
 def _is_exemption(
-    groups: Iterable[Mapping[str, Any]], places: Mapping[int, ParameterPlace]
+    groups: Iterable[Mapping[str, Any]], places: Mapping[int, KnownParameter]
 ) -> bool:
     """Return whether groups without decay are there for biases or normalizations."""
     members = [each for group in groups for each in group["params"]]
@@ -149,7 +149,7 @@ def _is_exemption(
 def _are_exchanged(
     decayed: Iterable[Mapping[str, Any]],
     exempt: Iterable[Mapping[str, Any]],
-    places: Mapping[int, ParameterPlace],
+    places: Mapping[int, KnownParameter],
 ) -> bool:
     """Return whether nothing but biases and normalizations is decayed, and no weight.
 
@@ -171,6 +171,6 @@ def _are_exchanged(
     )
 
 
-def _is_weight(parameter: torch.Tensor, places: Mapping[int, ParameterPlace]) -> bool:
+def _is_weight(parameter: torch.Tensor, places: Mapping[int, KnownParameter]) -> bool:
     place = places.get(id(parameter))
     return place is not None and place.kind in _OF_WEIGHTS and parameter.ndim > 1

@@ -25,7 +25,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdbg.hooks.pytorch.checks.decayed_groups import (
-    ParameterPlace,
+    KnownParameter,
     fault_of_decay,
     has_exempt_groups,
 )
@@ -368,9 +368,9 @@ class OptimizerSetup:
 
     # ---- names ------------------------------------------------------------------
 
-    def _places(self) -> dict[int, ParameterPlace]:
+    def _places(self) -> dict[int, KnownParameter]:
         """Return where all parameters of the registered modules belong, by id."""
-        found: dict[int, ParameterPlace] = {}
+        found: dict[int, KnownParameter] = {}
         for each in self._roots:
             root = each.module
             if root is None:
@@ -380,7 +380,7 @@ class OptimizerSetup:
                 kind = kind_of(module)
                 for name, parameter in module._parameters.items():
                     if parameter is not None:
-                        place = ParameterPlace(start + name, kind)
+                        place = KnownParameter(start + name, kind)
                         found.setdefault(id(parameter), place)
         return found
 

@@ -344,10 +344,9 @@ def _lists_of_one(root: nn.Module) -> Iterator[str]:
 
 
 def _is_of_one(members: Sequence[nn.Module | None]) -> bool:
-    first = members[0] if len(members) >= _LEAST_PLACES else None
-    if first is None or members.count(first) < len(members):
-        return False
-    return any(each.ndim > 1 for each in _own(first))
+    is_long = len(members) >= _LEAST_PLACES
+    one = members[0] if is_long and len(set(members)) == 1 else None
+    return one is not None and any(each.ndim > 1 for each in _own(one))
 
 
 def _says_sharing(module: nn.Module) -> bool:
