@@ -67,8 +67,9 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # names are looked for, and networks, at most.
 _ENOUGH_CALLS, _MOST_CALLED, _ENOUGH_WRITES, _MOST_STEPS = 5, 0.8, 3, 2000
 _MOST_MODULES, _MOST_NETWORKS = 400, 4
-# Steps after which a network that nobody writes to is reported.
-_UNWRITTEN = 200
+# Steps in which a network must have been called for a target; steps after which one
+# that nobody writes to is reported.
+_TO_BE_ASKED, _UNWRITTEN = 50, 200
 # What rounding changes where a network is averaged with itself.
 _ROUNDED = 1e-6
 # Looks, and saved states that are remembered, at most.
@@ -266,6 +267,8 @@ class SelfTargets(StepCheck):
 
     def step_begins(self, optimizer: Optimizer) -> None:  # noqa: ARG002
         """See whether the program has written to a network since the last step."""
+        if is_recording():
+            self._left.clear()  # No number can be read while a graph is recorded.
         for each in list(self._networks or ()):
             before, after = self._left.get(each.name), _State.of(each)
             if before is None or after is None or not after.was_written(before):
@@ -278,6 +281,11 @@ class SelfTargets(StepCheck):
     def step_ends(self, optimizer: Optimizer) -> None:  # noqa: ARG002
         """Note the numbers that the optimizer has left."""
         self._n_steps += 1
+        if is_recording():
+            return
+        if self._n_steps == _TO_BE_ASKED:
+            # Reading numbers waits for a device, so only those in use are read on.
+            self._networks = [each for each in self._networks or () if each.calls]
         for each in list(self._networks or ()):
             if (state := _State.of(each)) is not None:
                 self._left[each.name] = state

@@ -1,7 +1,8 @@
 """Find optimizers that were set up wrongly, in the first steps of a training.
 
-Four facts need no statistic: what an optimizer decays, with whom it shares parameters,
-whether it steps at all, and flags for freezing that nobody reads.  The graphs of the
+Five facts need no statistic: what an optimizer decays, with whom it shares parameters,
+whether it steps at all, flags for freezing that nobody reads, and a state that the
+program has for it and does not load.  The graphs of the
 first losses say which parameters a loss reaches, and through which others.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
