@@ -49,6 +49,10 @@ class Fault(enum.StrEnum):
     OPTIMIZER_OF_COPY = "optimizer_of_copy"
     # Weight decay on biases and normalizations, and not on weights.
     DECAY_UPSIDE_DOWN = "decay_upside_down"
+    # Settings that a group does not have by the name that an optimizer reads; and the
+    # two averages of Adam, exchanged.
+    SETTING_NOT_READ = "setting_not_read"
+    BETAS_EXCHANGED = "betas_exchanged"
     # A condition that the author of the training gave does not hold.
     BROKEN_INVARIANT = "broken_invariant"
     # Gradients are clipped without effect: no parameters are given, they have no
@@ -147,6 +151,8 @@ class Fault(enum.StrEnum):
     SCHEDULE_MADE_ANEW = "schedule_made_anew"
     # It is given a metric at each step, while it waits for a few epochs.
     PLATEAU_AT_EACH_STEP = "plateau_at_each_step"
+    # It is given the numbers of epochs in the place of a metric.
+    PLATEAU_OF_EPOCHS = "plateau_of_epochs"
     # Rates that are set where nobody reads them, and that are taken for factors.
     RATE_SET_ELSEWHERE = "rate_set_elsewhere"
     FACTOR_IS_RATE = "factor_is_rate"

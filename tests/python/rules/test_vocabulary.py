@@ -52,7 +52,7 @@ ONLY_PYTORCH = {
     "weights/optimizer_misuse.py": (
         (
             "_decayed _shared _filled _never_steps _made_anew _cleared _twice _scaled "
-            "_of_copy _upside_down _not_read"
+            "_of_copy _upside_down _not_read _unread _exchanged"
         ),
         "GRADIENTS_OF_ANOTHER_LOSS",
     ),
@@ -66,7 +66,7 @@ ONLY_PYTORCH = {
             "_too_often _in_epochs _in_micro_batches _for_all_ranks "
             "_warm_up_too_long _warm_up_not_over _wrong_way _of_another _overwritten "
             "_in_batches _decays_in_epochs _never_steps _made_anew _plateau_each "
-            "_set_elsewhere _factor_is_rate"
+            "_plateau_of_epochs _set_elsewhere _factor_is_rate"
         ),
         "SCHEDULE_TOO_OFTEN",
     ),

@@ -25,16 +25,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdbg.hooks.pytorch.checks.decayed_groups import (
-    KnownParameter,
-    fault_of_decay,
-    has_exempt_groups,
-)
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     MOST_NODES,
     Graph,
     leaf_of,
     operands_of,
+)
+from tdbg.hooks.pytorch.checks.group_settings import (
+    KnownParameter,
+    exchanged_betas,
+    fault_of_decay,
+    has_exempt_groups,
+    unread_settings,
 )
 from tdbg.hooks.pytorch.checks.loaded_states import loads
 from tdbg.hooks.pytorch.model.kinds import kind_of
@@ -173,6 +175,7 @@ class OptimizerSetup:
             optimizers = self._optimizers()
             for key in self._new & optimizers.keys():
                 self._look_at_groups(optimizers[key])
+                self._look_at_settings(optimizers[key], sys._getframe(1))
                 self._look_at_flags(optimizers[key])
             self._new.clear()
             self._look_for_idle(optimizers, _AT_END if at_end else _SURELY)
@@ -311,6 +314,19 @@ class OptimizerSetup:
                     return
 
     # ---- what they decay --------------------------------------------------------
+
+    def _look_at_settings(self, optimizer: Optimizer, frame: FrameType | None) -> None:
+        """Look for settings that the program does not mean."""
+        name = {"optimizer": type(optimizer).__name__}
+        for key, setting, value, used, ids in unread_settings(optimizer, frame):
+            words = {**name, "key": key, "setting": setting}
+            names = self._names(ids)
+            self._tell(Fault.SETTING_NOT_READ, names, words, value=value, used=used)
+            break
+        if betas := exchanged_betas(optimizer):
+            names = self._names(held_ids(optimizer))
+            numbers = {"first": betas[0], "second": betas[1]}
+            self._tell(Fault.BETAS_EXCHANGED, names, name, **numbers)
 
     def _look_at_groups(self, optimizer: Optimizer) -> None:
         """Look for groups whose decay is that of others."""

@@ -8,8 +8,10 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +30,7 @@ from tdbg.hooks.pytorch.model.process_objects import (
     held_ids,
     met,
 )
+from tdbg.hooks.pytorch.model.variables import namespaces
 from tdbg.run.observations import Fault
 
 __all__ = ["RisingRates", "RivalSchedules", "StrangeRates"]
@@ -174,6 +177,10 @@ _ENOUGH_VALUES, _ENOUGH_TIMES = 3, 3
 _LARGEST_RATE = 0.05
 # What programs call a rate.
 _NAME = re.compile(r"(^|_)(lr|learning_?rate|rate)$", re.IGNORECASE)
+# What programs call the rate that they are at.
+_VARIABLE = re.compile(r"_?(cur_|current_|new_)?(lr|learning_rate)$")
+# Looks at variables, each so many times as far from the first as the one before.
+_MOST_VARIABLES, _RARER = 40, 1.15
 # What schedules and PyTorch keep in groups, and never change.
 _KEPT = {"lr", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "target_lr"}
 
@@ -188,14 +195,37 @@ class _Seen:
         base: That first rate.
         schedule: The class of the schedule.
         is_over: Whether enough is known.
+        n_looks: Looks so far.
+        next_look: The look at which variables are looked at again.
     """
 
     def __init__(self, rates: list[float]) -> None:
         self.rates = rates
+        self.n_looks, self.next_look = 0, 1.0
         self.others: dict[str, list[float]] = {}
         self.factors: list[float] = []
         self.base, self.schedule = 0.0, ""
         self.is_over = False
+        # The groups of the latest state that the program has asked for, and the rates
+        # in those before.
+        self._copies: list[dict[str, Any]] = []
+        self._copied: list[float] = []
+
+    def note_state(self, state: Mapping[str, Any]) -> None:
+        """Note that the program has asked for the state of the optimizer."""
+        self._copied = [] if self.is_over else self._rates_of_copies()
+        self._copies = [] if self.is_over else [*state.get("param_groups", ())]
+
+    def copied_rates(self) -> Iterator[tuple[str, float]]:
+        """Yield the rates that states have come to have, which are copies."""
+        for rate in self._rates_of_copies():
+            yield 'optimizer.state_dict()["param_groups"]', rate
+        self._copied = []
+
+    def _rates_of_copies(self) -> list[float]:
+        rates = [each.get("lr") for each in self._copies[:1]]
+        found = [float(each) for each in rates if isinstance(each, float | int)]
+        return (self._copied + found)[-_ENOUGH_VALUES:]
 
 
 class StrangeRates:
@@ -210,6 +240,7 @@ class StrangeRates:
         self._seen: weakref.WeakKeyDictionary[Optimizer, _Seen] = (
             weakref.WeakKeyDictionary()
         )
+        self._handles: list[Any] = []
 
     def look(self, optimizers: Sequence[Optimizer]) -> None:
         """Look at the rates of optimizers that train."""
@@ -217,7 +248,10 @@ class StrangeRates:
             rates: list[Any] = [group.get("lr") for group in each.param_groups]
             if not all(isinstance(rate, float | int) for rate in rates):
                 continue
-            seen = self._seen.setdefault(each, _Seen(rates))
+            seen = self._seen.get(each)
+            if seen is None:
+                seen = self._seen[each] = _Seen(rates)
+                self._hear_of_states(each, seen)
             if seen.is_over:
                 continue
             if has_schedule(each):
@@ -227,10 +261,40 @@ class StrangeRates:
             else:
                 self._look_elsewhere(each, seen)
 
+    def _hear_of_states(self, optimizer: Optimizer, seen: _Seen) -> None:
+        known = weakref.ref(seen)
+
+        def taken(_: Optimizer, state: Mapping[str, Any]) -> None:
+            if (seen := known()) is not None:
+                # Nothing reaches the training.
+                with contextlib.suppress(Exception):
+                    seen.note_state(state)
+
+        self._handles.append(optimizer.register_state_dict_post_hook(taken))
+
+    def _variables(self, seen: _Seen) -> Iterator[tuple[str, float]]:
+        """Yield variables that began as the rate, and are no optimizer's rate now."""
+        found: dict[str, float] = {}
+        for names in namespaces(sys._getframe(1)):
+            for name, value in names.items():
+                if type(value) is float and _VARIABLE.match(name):
+                    found.setdefault(name, value)
+        rates = [rate for each in met(Optimizer) for rate in _rates_of(each)]
+        for name, value in found.items():
+            if name not in seen.others and value not in seen.rates:
+                continue  # It is the rate of something else.
+            if value in seen.rates or value not in rates:
+                yield name, value
+
     def _look_elsewhere(self, optimizer: Optimizer, seen: _Seen) -> None:
         if not type(optimizer).__module__.startswith("torch.optim"):
             return  # Its own code may read other numbers.
-        for place, value in _others(optimizer):
+        seen.n_looks += 1
+        found = [*_others(optimizer), *seen.copied_rates()]
+        if seen.next_look <= seen.n_looks < _MOST_VARIABLES:
+            seen.next_look *= _RARER
+            found += self._variables(seen)
+        for place, value in found:
             values = seen.others.setdefault(place, [])
             if not values or values[-1] != value:
                 values.append(value)
@@ -258,6 +322,8 @@ class StrangeRates:
 
     def conclude(self) -> None:
         """Say what the largest factors are: training ends."""
+        while self._handles:
+            self._handles.pop().remove()
         for seen in self._seen.values():
             if seen.is_over or len(seen.factors) < _ENOUGH_TIMES:
                 continue

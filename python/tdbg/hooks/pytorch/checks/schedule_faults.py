@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
     LambdaLR,
     LinearLR,
     LRScheduler,
@@ -241,6 +242,8 @@ def _falls_of(found: LRScheduler) -> tuple[int, ...]:
         return tuple(int(each) for each in found.milestones)
     if isinstance(found, StepLR):
         return (int(found.step_size),) if found.gamma < 1 else ()
+    if isinstance(found, CosineAnnealingWarmRestarts):
+        return (int(found.T_0),) if found.T_mult == 1 else ()
     return ()
 
 

@@ -64,7 +64,9 @@ _ENOUGH_AT_STEPS, _ENOUGH_REDUCTIONS, _WAITS = 20, 2, 2
 _LEAST_STEPS = 20
 # Steps of a schedule before the first step of the optimizer that show a resumption.
 _RESUMED = 2
-# Metrics that say which way they go, and those that are kept.
+# Metrics that are numbers of epochs, that say which way they go, and those that are
+# kept.
+_ENOUGH_COUNTED = 5
 _ENOUGH_METRICS, _MOST_METRICS = 6, 500
 # The largest number of samples of which a metric can be seen to be a share; what a
 # 32-bit float leaves open in one; and what decimals have as denominators.
@@ -319,6 +321,12 @@ class Schedules:
             return
         known.add(float(metric), float(rate), float(plateau.factor))
         self._look_at_pace(plateau, known)
+        if known.are_counted() and not known.is_over:
+            known.is_over = True
+            numbers = {"first": known.values[0], "metrics": float(len(known.values))}
+            name = type(plateau).__name__
+            words = {"mode": plateau.mode}
+            self._session.run(self._tell, Fault.PLATEAU_OF_EPOCHS, name, numbers, words)
         if known.goes_wrong(plateau.mode):
             known.is_over = True
             self._session.run(
@@ -387,6 +395,16 @@ class _Metrics:
         self._rate = rate
         is_useless = not math.isfinite(value)
         self.is_over = is_useless or len(self.values) >= _MOST_METRICS
+
+    def are_counted(self) -> bool:
+        """Return whether the metrics are numbers of epochs: each is one more."""
+        first, n = self.values[0], len(self.values)
+        is_number = first >= 0 and first.is_integer()
+        return (
+            n == _ENOUGH_COUNTED
+            and is_number
+            and all(value == first + i for i, value in enumerate(self.values))
+        )
 
     def goes_wrong(self, mode: str) -> bool:
         """Return whether the metric gets better in the direction that counts as worse.

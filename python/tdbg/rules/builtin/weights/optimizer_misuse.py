@@ -32,7 +32,8 @@ class OptimizerMisuse(ObservedRule):
     - gradients that are cleared before their step, used twice, or still scaled;
     - an optimizer that has a copy of the model;
     - layers that are frozen, or trained, other than their flags say;
-    - flags for freezing that PyTorch does not read;
+    - flags for freezing, and settings of groups, that PyTorch does not read;
+    - the two betas of Adam, exchanged;
     - a compiled step that computes with arrays that the program has replaced.
     """
 
@@ -55,6 +56,8 @@ class OptimizerMisuse(ObservedRule):
             Fault.STEPPED_SCALED,
             Fault.OPTIMIZER_OF_COPY,
             Fault.FLAG_NOT_READ,
+            Fault.SETTING_NOT_READ,
+            Fault.BETAS_EXCHANGED,
         }
     )
     hooks = frozenset({"JAX", "Keras", "PyTorch"})
@@ -397,6 +400,46 @@ def _not_read(seen: Observation) -> Description:
     )
 
 
+def _unread(seen: Observation) -> Description:
+    optimizer, key, setting = (
+        seen.words.get(each, "") for each in ("optimizer", "key", "setting")
+    )
+    value, used = seen.numbers.get("value", 0.0), seen.numbers.get("used", 0.0)
+    return Description(
+        message=(
+            f'{optimizer} does not read the setting "{key}" of one of its groups, '
+            f"{number(value)}: PyTorch takes any key, and calls this one {setting}. So "
+            f"{setting} is {number(used)} for {join_names(seen.names)}, as for groups "
+            "that set nothing."
+        ),
+        value=used,
+        threshold=value,
+        advice=(
+            f'Write {{"params": ..., "{setting}": {number(value)}}}. If your own code '
+            f'reads group["{key}"], ignore this.'
+        ),
+    )
+
+
+def _exchanged(seen: Observation) -> Description:
+    optimizer = seen.words.get("optimizer", "Adam")
+    first, second = (seen.numbers.get(each, 0.0) for each in ("first", "second"))
+    return Description(
+        message=(
+            f"The two betas of {optimizer} are exchanged: betas = ({number(first)}, "
+            f"{number(second)}). The first one is for the average of gradients, and "
+            f"now covers about {1 / max(1 - first, 1e-9):,.0f} steps. The second one "
+            "is for the average of their squares, which should be the longer one."
+        ),
+        value=first,
+        threshold=second,
+        advice=(
+            f"Write betas=({number(second)}, {number(first)}), as in the default, "
+            "betas=(0.9, 0.999)."
+        ),
+    )
+
+
 _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.DECAYED_NORMALIZATION: _decayed,
     Fault.GRADIENTS_OF_ANOTHER_LOSS: _filled,
@@ -413,4 +456,6 @@ _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.STEPPED_SCALED: _scaled,
     Fault.OPTIMIZER_OF_COPY: _of_copy,
     Fault.FLAG_NOT_READ: _not_read,
+    Fault.SETTING_NOT_READ: _unread,
+    Fault.BETAS_EXCHANGED: _exchanged,
 }

@@ -44,6 +44,7 @@ class ScheduleMisuse(ObservedRule):
             Fault.SCHEDULE_NEVER_STEPS,
             Fault.SCHEDULE_MADE_ANEW,
             Fault.PLATEAU_AT_EACH_STEP,
+            Fault.PLATEAU_OF_EPOCHS,
             Fault.RATE_SET_ELSEWHERE,
             Fault.FACTOR_IS_RATE,
         }
@@ -342,10 +343,13 @@ def _decays_in_epochs(name: str, numbers: _Numbers, words: _Words) -> Descriptio
     del words
     at, batches = int(numbers["at"]), int(numbers["batches"])
     epochs, steps = int(numbers["epochs"]), int(numbers["steps"])
+    is_restart = name == "CosineAnnealingWarmRestarts"
+    does = "begins again" if is_restart else "lowers the rate"
+    settings = "T_0" if is_restart else "step_size or milestones"
     return Description(
         message=(
             f"The schedule of the learning rate ({name}) counts epochs, but the "
-            f"program steps it after each batch: it first lowers the rate after "
+            f"program steps it after each batch: it first {does} after "
             f"{plural(at, 'step')}, within the first of {epochs:,} epochs, which have "
             f"{plural(batches, 'batch')} each. It made {steps:,} steps."
         ),
@@ -354,8 +358,7 @@ def _decays_in_epochs(name: str, numbers: _Numbers, words: _Words) -> Descriptio
         since=0,
         advice=(
             "Call scheduler.step() once an epoch, behind the loop over the batches. To "
-            "step it after each batch, multiply its step_size or milestones by "
-            "len(loader)."
+            f"step it after each batch, multiply its {settings} by len(loader)."
         ),
     )
 
@@ -420,6 +423,30 @@ def _plateau_each(name: str, numbers: _Numbers, words: _Words) -> Description:
     )
 
 
+def _plateau_of_epochs(name: str, numbers: _Numbers, words: _Words) -> Description:
+    first, n = int(numbers["first"]), int(numbers["metrics"])
+    is_min = words["mode"] == "min"
+    effect = (
+        "never finds a smaller one, and lowers the learning rate again and again"
+        if is_min
+        else "always finds a larger one, and never lowers the learning rate"
+    )
+    return Description(
+        message=(
+            f"{name} gets the number of the epoch as its metric: {first:,} to "
+            f"{first + n - 1:,} in {plural(n, 'call')}. So it {effect}, whatever the "
+            "model does."
+        ),
+        value=float(n),
+        threshold=0.0,
+        since=0,
+        advice=(
+            "Give it what it should watch: scheduler.step(validation_loss), not "
+            "scheduler.step(epoch)."
+        ),
+    )
+
+
 def _set_elsewhere(name: str, numbers: _Numbers, words: _Words) -> Description:
     place = words["place"]
     return Description(
@@ -475,6 +502,7 @@ _DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = 
     Fault.SCHEDULE_NEVER_STEPS: _never_steps,
     Fault.SCHEDULE_MADE_ANEW: _made_anew,
     Fault.PLATEAU_AT_EACH_STEP: _plateau_each,
+    Fault.PLATEAU_OF_EPOCHS: _plateau_of_epochs,
     Fault.RATE_SET_ELSEWHERE: _set_elsewhere,
     Fault.FACTOR_IS_RATE: _factor_is_rate,
 }

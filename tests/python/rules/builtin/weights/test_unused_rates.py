@@ -123,6 +123,74 @@ def with_losses(patience: int) -> Loop:
     return loop
 
 
+def with_epochs(number: Callable[[int], float], mode: str = "min") -> Loop:
+    """Give a plateau a number once an epoch."""
+
+    def loop(training: Training) -> None:
+        schedule = lr_scheduler.ReduceLROnPlateau(training.optimizer, mode)  # type: ignore[arg-type]
+        training.alive.append(schedule)
+        training.run(at_epoch=lambda epoch: schedule.step(number(epoch)))
+
+    return loop
+
+
+def of_state(*, is_loaded: bool) -> Loop:
+    """Set the rate in a copy."""
+
+    def loop(training: Training) -> None:
+        def set_rate(epoch: int) -> None:
+            state = training.optimizer.state_dict()
+            for group in state["param_groups"]:
+                group["lr"] = RATE * 0.5**epoch
+            if is_loaded:
+                training.optimizer.load_state_dict(state)
+
+        training.run(at_epoch=set_rate)
+        training.run(at_epoch=set_rate)
+
+    return loop
+
+
+def variable(*, is_set: bool, begins: float = RATE) -> Loop:
+    def loop(training: Training) -> None:
+        lr = begins
+        for _ in range(5):
+            training.run()
+            lr *= 0.5
+            for group in training.optimizer.param_groups if is_set else ():
+                group["lr"] = lr
+
+    return loop
+
+
+def of_another(training: Training) -> None:
+    """The variable is the rate of another optimizer, which does not train the model."""
+    lr = RATE
+    other = optim.SGD(nn.Linear(2, 2).parameters(), lr)
+    for _ in range(5):
+        training.run()
+        lr *= 0.5
+        other.param_groups[0]["lr"] = lr
+
+
+def restarts(first: int, *, in_epochs: bool = False, times: int = 1) -> Loop:
+    def loop(training: Training) -> None:
+        schedule = lr_scheduler.CosineAnnealingWarmRestarts(
+            training.optimizer, first, times
+        )
+        training.alive.append(schedule)
+
+        def after(step: int, _: float) -> None:
+            if in_epochs:
+                schedule.step(step / BATCHES)  # type: ignore[arg-type]
+            else:
+                schedule.step()
+
+        training.run(after=after)
+
+    return loop
+
+
 def sets(where: str) -> Loop:
     def loop(training: Training) -> None:
         def set_rate(step: int, _: float) -> None:
@@ -188,6 +256,15 @@ SICK: dict[str, tuple[Loop, str]] = {
     "attribute": (sets("lr"), "has changed optimizer.lr from 0.00"),
     "defaults": (sets("defaults"), 'has changed optimizer.defaults["lr"]'),
     "key": (sets("key"), 'has changed group["learning_rate"]'),
+    "epochs": (with_epochs(lambda epoch: epoch), "metric: 1 to 5 in 5 calls. So it n"),
+    "epochs from one": (with_epochs(lambda epoch: epoch + 1), "its metric: 2 to 6 in"),
+    "epochs upwards": (
+        with_epochs(lambda epoch: epoch, "max"),
+        "always finds a larger one, and never lowers",
+    ),
+    "state": (of_state(is_loaded=False), 'optimizer.state_dict()["param_groups"] from'),
+    "variable": (variable(is_set=False), "the program has changed lr from 0.01 to"),
+    "restarts": (restarts(4), "it first begins again after 4 steps, within the first"),
     "factor": (
         per_batch(lambdas(lambda step: RATE * rising(step))),
         "largest value is 0.01, and LambdaLR multiplies the first rate, 0.01",
@@ -265,6 +342,15 @@ HEALTHY: dict[str, Loop] = {
     "factors": per_batch(lambdas(rising)),
     "small factors": per_batch(lambdas(lambda step: 0.5 * rising(step))),
     "children": later_children,
+    "counted": with_epochs(lambda epoch: 2 * epoch),
+    "losses that are whole": with_epochs(lambda epoch: 6 - epoch),
+    "state that is loaded": of_state(is_loaded=True),
+    "variable that is set": variable(is_set=True),
+    "another variable": variable(is_set=False, begins=3 * RATE),
+    "variable of another": of_another,
+    "restarts in batches": restarts(2 * BATCHES),
+    "restarts in epochs": restarts(2, in_epochs=True),
+    "restarts that grow": restarts(3, times=2),
 }
 
 

@@ -1,14 +1,19 @@
-"""Find weight decay on the wrong groups of an optimizer's parameters.
+"""Find settings of an optimizer's groups that contradict what the program means.
 
-Programs exempt biases and normalizations.  What they exempt says what they mean, so
-one that forgets some, or takes one group for the other, contradicts itself.
+Programs exempt biases and normalizations from weight decay.  What they exempt says what
+they mean, so one that forgets some, or takes one group for the other, contradicts
+itself.  A group may have any key, and PyTorch reads those that it knows.
 
 Thread safety: the training's thread.  Reads only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import linecache
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +22,30 @@ from torch.optim import Optimizer
 from tdbg.config.kinds import NORMS, Kind
 from tdbg.run.observations import Fault
 
-__all__ = ["DecayFault", "KnownParameter", "fault_of_decay", "has_exempt_groups"]
+__all__ = [
+    "DecayFault",
+    "KnownParameter",
+    "Unread",
+    "exchanged_betas",
+    "fault_of_decay",
+    "has_exempt_groups",
+    "unread_settings",
+]
+
+# What programs call settings, without case and what is no letter.
+_CALLED = {
+    "lr": {"eta", "learningrate", "learnrate", "lr", "lrate", "rate"},
+    "weight_decay": {"decay", "l2", "l2reg", "wd", "weightdecay", "weightdecays"},
+    "momentum": {"mom", "momentum"},
+    "betas": {"beta", "betas"},
+    "eps": {"eps", "epsilon"},
+}
+# Names of settings that may be misspelt, and how much of one must be right.
+_LONG, _RIGHT = 5, 0.85
+# What is no part of a program.
+_OWN = re.compile(r"(tdbg|torch)(\.|$)")
+# An average so long is that of squares; frames outwards whose files are read.
+_OF_SQUARES, _MOST_FRAMES = 0.99, 20
 
 # Layers whose weights a program means to decay.
 _OF_WEIGHTS = frozenset(
@@ -108,6 +136,100 @@ def fault_of_decay(
     is_of_batch = {place.kind for place in found.values()} == {Kind.BATCH_NORM}
     kind = Kind.BATCH_NORM if is_of_batch else ""
     return DecayFault(Fault.DECAYED_NORMALIZATION, [*found], decay, kind)
+
+
+class Unread(NamedTuple):
+    """A setting of a group that no optimizer of PyTorch reads.
+
+    Attributes:
+        key: What the program calls it.
+        setting: What the optimizer calls it.
+        value: What the program has set.
+        used: What the optimizer uses.
+        ids: The parameters of the group, by id.
+    """
+
+    key: str
+    setting: str
+    value: float
+    used: float
+    ids: Sequence[int]
+
+
+def unread_settings(optimizer: Optimizer, frame: FrameType | None) -> Iterator[Unread]:
+    """Yield settings that groups have by another name than the optimizer reads.
+
+    Args:
+        optimizer: One of PyTorch's own; others may read what they like.
+        frame: The program, which may read such a key itself.
+
+    Example:
+        >>> group = {"params": [torch.zeros(1)], "learning_rate": 0.01}
+        >>> (found,) = unread_settings(torch.optim.SGD([group], 0.1), None)
+        >>> found.setting, found.value, found.used
+        ('lr', 0.01, 0.1)
+    """
+    if not type(optimizer).__module__.startswith("torch.optim"):
+        return
+    known = optimizer.defaults
+    for group in optimizer.param_groups:
+        for key, value in group.items():
+            if key in known or not _is_plain(value):
+                continue
+            setting = _meant_by(str(key), known)
+            used = group.get(setting, "")
+            is_set = used != known.get(setting) or value == used
+            if not setting or is_set or not _is_plain(used) or _reads(frame, str(key)):
+                continue
+            ids = [id(each) for each in group["params"]]
+            yield Unread(str(key), setting, float(value), float(used), ids)
+
+
+def _is_plain(value: object) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool)
+
+
+def _meant_by(key: str, known: Mapping[str, Any]) -> str:
+    """Return the setting that a key is another name of; empty: none."""
+    letters = re.sub(r"[^a-z0-9]", "", key.lower())
+    for setting, names in _CALLED.items():
+        if setting in known and letters in names:
+            return setting
+    long = [each for each in known if len(each) >= _LONG]
+    return next(iter(get_close_matches(key, long, 1, _RIGHT)), "")
+
+
+def _reads(frame: FrameType | None, key: str) -> bool:
+    """Return whether a file of the program takes this key out of a mapping."""
+    taken = re.compile(rf"(\[|get\()\s*[\"']{re.escape(key)}[\"']")
+    files = set[str]()
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        if not _OWN.match(str(frame.f_globals.get("__name__"))):
+            files.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    return any(taken.search("".join(linecache.getlines(each))) for each in files)
+
+
+def exchanged_betas(optimizer: Optimizer) -> tuple[float, ...]:
+    """Return the betas of Adam if the program has exchanged them; nothing: it has not.
+
+    Example:
+        >>> exchanged_betas(torch.optim.Adam([torch.zeros(1)], betas=(0.999, 0.9)))
+        (0.999, 0.9)
+    """
+    for group in optimizer.param_groups:
+        betas = group.get("betas")
+        if (
+            isinstance(betas, tuple | list)
+            and len(betas) == 2
+            and all(isinstance(each, float | int) for each in betas)
+        ):
+            first, second = map(float, betas)
+            if first >= _OF_SQUARES > second:
+                return first, second
+    return ()
 
 
 def _groups_of(
