@@ -20,6 +20,7 @@ from tdbg.cli.report import (
 )
 from tdbg.cli.rule_options import (
     all_option,
+    are_named,
     coverage_of,
     invariants_option,
     parse_rules,
@@ -97,7 +98,7 @@ def command(
         out = console()
         documents = [finding.to_json() for finding in report.findings]
         print_findings(documents, out, in_full=in_full)
-        conclude(report, named=bool(rules))
+        conclude(report, named=are_named(rules))
         print_coverage(coverage, out)
         print_accounts(view, out)
         print_report(written, out)

@@ -36,6 +36,7 @@ __all__ = [
     "ActionOptions",
     "action_options",
     "all_option",
+    "are_named",
     "asked_to_stop",
     "coverage_of",
     "invariants_option",
@@ -208,8 +209,8 @@ rule_option = click.option(
     "rules",
     multiple=True,
     metavar="NAME",
-    help="A rule, 'NAME(parameter=value)' or FILE.py:CLASS; repeatable.  Default: all "
-    "of tdbg's.",
+    help="A rule, 'NAME(parameter=value)', FILE.py:CLASS, or -NAME to leave one out; "
+    "repeatable.  Default: all of tdbg's.",
 )
 invariants_option = click.option(
     "--invariants",
@@ -225,6 +226,11 @@ all_option = click.option(
     is_flag=True,
     help="Also print findings that follow from others in full.",
 )
+
+
+def are_named(rules: Sequence[str]) -> bool:
+    """Return whether somebody asks for rules, rather than leaves out some."""
+    return any(not rule.lstrip().startswith("-") for rule in rules)
 
 
 def with_invariants(rules: tuple[str, ...], files: Sequence[str]) -> tuple[str, ...]:

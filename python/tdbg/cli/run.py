@@ -316,7 +316,7 @@ def _profiler(
     multiple=True,
     metavar="NAME",
     help="Capture what this rule needs, and judge by it if --on-finding is given; "
-    "repeatable.  Default: 'default', all rules.",
+    "-NAME leaves one out; repeatable.  Default: 'default', all rules.",
 )
 @click.option(
     "--include", multiple=True, help="Another collection to capture; repeatable."

@@ -30,6 +30,7 @@ from tdbg.cli.rule_options import (
     ActionOptions,
     action_options,
     all_option,
+    are_named,
     asked_to_stop,
     coverage_of,
     invariants_option,
@@ -126,7 +127,7 @@ def command(
     trial = create_trial(run)
     view = view_of(trial, diagnosis_of_report(report))
     coverage = coverage_of(chosen, trial.tensor_names()) if invariants else []
-    printer.print_end(report, view, state, written, coverage, named=bool(rules))
+    printer.print_end(report, view, state, written, coverage, named=are_named(rules))
     code = exit_code_with(written, exit_code(view.diagnosis))
     exit_if_unread(ctx, engine.problems(), code)
 

@@ -46,22 +46,29 @@ def resolve(rules: RulesLike) -> tuple[Rule, ...]:
     """Make rules from rules, texts or mappings; None: the default rules.
 
     A text is ``NAME``, ``NAME(parameter=value)`` or the same with ``FILE.py:CLASS``;
-    the name ``default`` stands for the default rules.  A mapping holds the ``name`` and
-    the parameters.  Errors name the file or variable that a rule comes from.
+    the name ``default`` stands for the default rules.  ``-NAME`` leaves a rule out of
+    those before it, or of the default rules if none are.  A mapping holds the ``name``
+    and the parameters.  Errors name the file or variable that a rule comes from.
 
     Raises:
         UnknownRule: If there is no rule of a name.
-        ConfigurationError: If something is none of these, or a parameter is not valid.
+        ConfigurationError: If something is none of these, a parameter is not valid, or
+            a rule to leave out is not among those before it.
 
     Example:
         >>> resolve([{"name": "DeadRelu", "threshold_layer": 80}])[0].threshold_layer
         80
+        >>> len(resolve("default")) - len(resolve("-DeadRelu"))
+        1
     """
     if rules is None:
         return default_rules()
     if isinstance(rules, str | Rule | Mapping | Located):
         rules = (rules,)
-    return tuple(each for rule in rules for each in _resolve(rule))
+    chosen: tuple[Rule, ...] | None = None
+    for rule in rules:
+        chosen = _with(rule, chosen)
+    return chosen or ()
 
 
 def needs_of(rules: RulesLike) -> tuple[Needs, ...]:
@@ -125,12 +132,26 @@ def with_absolute_path(text: str) -> str:
     return f"{os.path.abspath(Path(file).expanduser())}.py{rest}"  # noqa: PTH100
 
 
+def _with(rule: object, chosen: tuple[Rule, ...] | None) -> tuple[Rule, ...]:
+    """Add a rule to those chosen so far, or leave one out."""
+    if isinstance(rule, Located):
+        with rule.place.inside():
+            return _with(rule.value, chosen)
+    if not (isinstance(rule, str) and rule.lstrip().startswith("-")):
+        return (*(chosen or ()), *_resolve(rule))
+    name = rule.strip().removeprefix("-").strip()
+    left_out = get(name)
+    before = default_rules() if chosen is None else chosen
+    kept = tuple(each for each in before if type(each) is not left_out)
+    if len(kept) == len(before):
+        msg = f"'-{name}' leaves out nothing: {name} is not among the rules before it"
+        raise ConfigurationError(msg)
+    return kept
+
+
 def _resolve(rule: object) -> tuple[Rule, ...]:
     if isinstance(rule, Rule):
         return (rule,)
-    if isinstance(rule, Located):
-        with rule.place.inside():
-            return _resolve(rule.value)
     if isinstance(rule, str):
         return default_rules() if rule == DEFAULT else (parse_rule(rule),)
     if isinstance(rule, Mapping):

@@ -200,3 +200,45 @@ def test_what_was_asked_for_and_never_came_is_said(tmp_path: Path) -> None:
     trial = create_trial(tmp_path / "run")
     (text,) = told_missing(trial, need("labels", raw=True))
     assert "hook.register_loss(criterion)" in text
+
+
+def names_of(asked: Any) -> list[str]:
+    return [rule.name for rule in rules.parse_rules(asked)]
+
+
+def test_a_rule_that_is_left_out_is_taken_from_those_before_it() -> None:
+    every = names_of(None)
+    others = [name for name in every if name not in ("DeadRelu", "AllZero")]
+    assert names_of(["-DeadRelu", "-AllZero"]) == others
+    assert names_of(["default", "-DeadRelu", " - AllZero "]) == others
+    assert names_of(["AllZero", "DeadRelu", "-AllZero"]) == ["DeadRelu"]
+    assert names_of(["-DeadRelu", "-AllZero", "Below(loss, 1)"]) == [*others, "Below"]
+
+
+def test_hooks_variables_and_files_leave_rules_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(name: str, asked: Any) -> list[str]:
+        hook = run(tmp_path / name, asked, 1).configuration()["hook"]
+        return [each["name"] for each in hook["rules"]]
+
+    others = [name for name in names_of(None) if name != "DeadRelu"]
+    assert told("a", "-DeadRelu") == others
+    monkeypatch.setenv("TDBG_RULES", "default, -DeadRelu")
+    assert told("b", None) == others
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        (["-DeadReluu"], UnknownRule, "did you mean 'DeadRelu"),
+        (["AllZero", "-DeadRelu"], ConfigurationError, "not among the rules before it"),
+        (["-DeadRelu", "-DeadRelu"], ConfigurationError, "'-DeadRelu' leaves out noth"),
+        (["-"], UnknownRule, "there is no rule ''"),
+    ],
+)
+def test_a_rule_that_is_not_there_cannot_be_left_out(
+    asked: list[str], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        rules.parse_rules(asked)
