@@ -98,6 +98,15 @@ def test_rules_that_found_nothing_share_a_line(run: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["check", "watch"])
+def test_a_rule_that_is_left_out_is_not_judged_and_others_share_lines(
+    verb: str, run: Path
+) -> None:
+    output = call(verb, run, "--rule", "-AllZero").output
+    assert "AllZero" not in output
+    assert "do not apply to this training: " in output
+
+
+@pytest.mark.parametrize("verb", ["check", "watch"])
 @pytest.mark.parametrize(
     ("rule", "hint"),
     [
