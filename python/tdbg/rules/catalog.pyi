@@ -45,6 +45,7 @@ from tdbg.rules.builtin.gradients.precision import PrecisionLoss as PrecisionLos
 from tdbg.rules.builtin.gradients.vanishing import (
     VanishingGradient as VanishingGradient,
 )
+from tdbg.rules.builtin.loss.metric_misuse import MetricMisuse as MetricMisuse
 from tdbg.rules.builtin.loss.misuse import LossMisuse as LossMisuse
 from tdbg.rules.builtin.loss.not_decreasing import (
     LossNotDecreasing as LossNotDecreasing,

@@ -252,6 +252,14 @@ class Fault(enum.StrEnum):
     INPUTS_SCALED = "inputs_scaled"
     SCALED_BY_BATCH = "scaled_by_batch"
 
+    # What an evaluation makes of outputs: it compares scores with one half, as if they
+    # were probabilities; gets the same answer whatever the model says; reads them over
+    # the samples; and has a table of all pairs instead of one number for each sample.
+    SCORES_ABOVE_HALF = "scores_above_half"
+    ANSWER_IS_CONSTANT = "answer_is_constant"
+    READ_OVER_SAMPLES = "read_over_samples"
+    METRIC_OF_ALL_PAIRS = "metric_of_all_pairs"
+
     # Windows of a series overlap, and evaluation has those between those of training.
     WINDOWS_OVERLAP = "windows_overlap"
 

@@ -44,6 +44,7 @@ from tdbg.hooks.pytorch.capture.replicas import ReplicaTensors
 from tdbg.hooks.pytorch.checks.batch_origins import BatchOrigins
 from tdbg.hooks.pytorch.checks.bootstraps import LossVariables
 from tdbg.hooks.pytorch.checks.copies import Copies
+from tdbg.hooks.pytorch.checks.evaluated_outputs import EvaluatedOutputs
 from tdbg.hooks.pytorch.checks.first_inputs import FirstInputs
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
@@ -110,6 +111,7 @@ class Hook(FrameworkHook):
         probes = FunctionProbes(session, is_open=session.may_probe)
         self._inputs = FirstInputs(is_open=session.ranks is not None)
         self._variables = LossVariables()
+        self._evaluated = EvaluatedOutputs(session)
         facts = (LabelFacts(session), BatchOrigins(session), self._variables)
         checks = (probes, self._inputs, *facts)
         self._batches = FirstBatches(checks)
@@ -178,11 +180,12 @@ class Hook(FrameworkHook):
             root,
             prefix,
             self._torch_mode,
-            self._before_training_forward,
+            self._training_is_about_to,
             self._training_forward_begins,
             self._evaluation_begins,
             self._functions,
             self._batches,
+            self._evaluated,
         )
         self._module_captures.append(module_capture)
         self._tables.append(module_capture.parameters)
@@ -335,7 +338,7 @@ class Hook(FrameworkHook):
             losses.begin_anew,
             FirstUpdates(
                 *(self._tables, step, observe, session.spend_once, reader),
-                *(self._shared, self._variables),
+                *(self._shared, self._variables, self._evaluated),
             ),
             setup,
             self._batches,
@@ -417,6 +420,11 @@ class Hook(FrameworkHook):
         if self._kept is not None:
             self._kept.look(sys._getframe(1))
 
+    def _training_is_about_to(self) -> None:
+        if self._evaluated.is_following:
+            self._evaluated.pass_ends()
+        self._before_training_forward()
+
     def _before_training_forward(self) -> None:
         around = None if self._watch is None else self._watch.around
         if around is not None and (around.contexts or around.has_unclipped):
@@ -491,6 +499,7 @@ class Hook(FrameworkHook):
             each.remove()
         watches = (self._watch, self._graphs, self._model.first_losses)
         self._session.run(self._statistics.remove)
+        self._session.run(self._evaluated.conclude)
         if self._kept is not None:
             self._session.run(self._kept.conclude, sys._getframe(1))
         by_hand = (self._by_hand, self._returned, self._loaded, self._called_parts)

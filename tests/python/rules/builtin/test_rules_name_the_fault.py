@@ -239,6 +239,8 @@ BY_THEMSELVES |= {"RepeatedRandomness"}
 BY_THEMSELVES |= {"LossTermMisuse", "AccumulationMisuse"}
 # On models of their own: test_wrong_dimension.py and test_weight_sharing.py.
 BY_THEMSELVES |= {"WrongDimension", "WeightSharing"}
+# On evaluations of their own: test_metric_misuse.py.
+BY_THEMSELVES |= {"MetricMisuse"}
 # How often a training is judged while it goes on.
 LOOK_EVERY = 37
 

@@ -46,6 +46,7 @@ from tdbg.hooks.pytorch.model.module_tree import (
 from tdbg.modes import TRAIN, TRAINING
 
 if TYPE_CHECKING:
+    from tdbg.hooks.pytorch.checks.evaluated_outputs import EvaluatedOutputs
     from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches
     from tdbg.profiler import Fingerprints
 
@@ -160,12 +161,19 @@ class End(Begin):
     __slots__ = ()
     puts_back = False
 
-    def __call__(self, module: Any, *_: Any) -> None:
+    def __call__(self, module: Any, *given: Any) -> None:
         """End the call of the root; leave a call while traced."""
         if is_dynamo_compiling() or compiler._is_compiling_flag:
             report_call(self.target, None, None)
         else:
-            self.session.run(self.module_capture.end, module)
+            capture = self.module_capture
+            self.session.run(capture.end, module)
+            evaluated = capture.evaluated
+            if evaluated is not None and evaluated.is_open and given:
+                is_training = module.training and torch.is_grad_enabled()
+                if evaluated.is_learning or not is_training:
+                    note = evaluated.note_output
+                    self.session.run(note, module, capture.name, given[-1])
 
 
 class _BeginPart(Callback):
@@ -212,10 +220,12 @@ class ModuleCapture:
         in_evaluation: Called when a forward of evaluation has begun.
         functions: Captures the functions called inside; None: nothing does.
         batches: Hears of the arguments of calls; None: nothing does.
+        evaluated: Hears of outputs; None: nothing does.
 
     Attributes:
         prefix: As it was given.
         batches: As it was given.
+        evaluated: As it was given.
         part: The module inside that is being called by itself, if any.
         inputs: Compares those of evaluation with those of training.
         begins: The event that a call of the root begins.
@@ -234,9 +244,11 @@ class ModuleCapture:
         in_evaluation: Callable[[], None],
         functions: FunctionCalls | None = None,
         batches: FirstBatches | None = None,
+        evaluated: EvaluatedOutputs | None = None,
     ) -> None:
         self._session = session
         self.batches = batches
+        self.evaluated = evaluated
         self._module = weakref.ref(module)
         self._mode = mode
         self._name = name

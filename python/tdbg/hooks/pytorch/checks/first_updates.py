@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.bootstraps import Bootstraps, LossVariables
 from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
 from tdbg.hooks.pytorch.checks.contrasts import Contrasts
+from tdbg.hooks.pytorch.checks.evaluated_outputs import EvaluatedOutputs
 from tdbg.hooks.pytorch.checks.gradient_use import GradientUse
 from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
@@ -64,6 +65,7 @@ class FirstUpdates:
         reader: Reads the graphs of losses.
         shared: Watches the weights that modules share.
         variables: Those of the program where it computes losses.
+        evaluated: Follows what evaluations make of outputs.
 
     Attributes:
         is_over: Whether all was found out, so that no step need be seen.
@@ -78,6 +80,7 @@ class FirstUpdates:
         reader: GraphReader,
         shared: SharedWeights,
         variables: LossVariables,
+        evaluated: EvaluatedOutputs,
     ) -> None:
         self.is_over = False
         self._tables = tables
@@ -104,6 +107,7 @@ class FirstUpdates:
             SelfTargets(tables, step, observe),
             Bootstraps(self._note, variables),
             Contrasts(self._note),
+            evaluated,
         ]
         reader.add(self)
 
