@@ -47,6 +47,14 @@ class LossFault(enum.StrEnum):
     PROBABILITIES_ARE_SCORES = "probabilities_are_scores"
     SOFTMAX_FOR_BITS = "softmax_for_bits"
     METRIC_OF_SCORES = "metric_of_scores"
+    # Scores that cannot be large or below zero, or that dropout has thinned out.
+    SCORES_BOUNDED = "scores_bounded"
+    SCORES_DROPPED = "scores_dropped"
+    # A rate of events is the exponential of an exponential.
+    EXPONENTIAL_TWICE = "exponential_twice"
+    # Labels that are 0 where -1 is meant, and symbols of a text that are the blank.
+    LABELS_NOT_SIGNS = "labels_not_signs"
+    SYMBOL_IS_BLANK = "symbol_is_blank"
     # No operation has made the loss.
     NO_GRAPH = "no_graph"
 
@@ -63,7 +71,9 @@ class LossFact:
             samples that are left out and that of all; of MEAN_OVER_CLASSES after what
             is given the number of classes and that of the loss's terms; of
             TARGETS_OUT_OF_REACH the number of targets that are out of reach and that
-            of all, then the whole numbers between which all lie.
+            of all, then the whole numbers between which all lie; of LABELS_NOT_SIGNS
+            and SYMBOL_IS_BLANK one pair, the number of labels that are 0, or the blank,
+            and that of all.
     """
 
     fault: LossFault

@@ -54,13 +54,16 @@ class Batch:
         )
 
 
-def ctc(given: Tensor) -> Tensor:
+_TEXTS = torch.tensor([[1, 2], [2, 1]])
+
+
+def ctc(given: Tensor, texts: Tensor = _TEXTS, length: int = 2) -> Tensor:
     """The loss of two sequences of half the samples, with a class for the blank."""
     return F.ctc_loss(
         given.reshape(N // 2, 2, 3),
-        torch.tensor([[1, 2], [2, 1]]),
+        texts,
         torch.tensor([N // 2, N // 2]),
-        torch.tensor([2, 2]),
+        torch.tensor([2, length]),
     )
 
 
@@ -231,6 +234,63 @@ WRONG: dict[str, tuple[LossFault, Loss]] = {
         LossFault.TARGETS_OUT_OF_REACH,
         lambda b: F.binary_cross_entropy_with_logits(b.numbers[:, 0], b.bits + 1),
     ),
+    **{
+        f"cross entropy of a {each.__name__}": (
+            LossFault.SCORES_BOUNDED,
+            lambda b, each=each: F.cross_entropy(each(b.scores), b.classes),
+        )
+        for each in (torch.relu, torch.sigmoid, torch.tanh)
+    },
+    **{
+        f"logits of a {each.__name__}": (
+            LossFault.SCORES_BOUNDED,
+            lambda b, each=each: F.binary_cross_entropy_with_logits(
+                each(b.numbers)[:, 0], b.bits
+            ),
+        )
+        for each in (torch.relu, torch.tanh)
+    },
+    "dropout of scores": (
+        LossFault.SCORES_DROPPED,
+        lambda b: F.cross_entropy(F.dropout(b.scores), b.classes),
+    ),
+    **{
+        f"a rate of a {each.__name__}": (
+            LossFault.EXPONENTIAL_TWICE,
+            lambda b, each=each: F.poisson_nll_loss(each(b.numbers[:, 0]), 3 * b.bits),
+        )
+        for each in (torch.exp, F.softplus)
+    },
+    "a hinge of bits": (
+        LossFault.LABELS_NOT_SIGNS,
+        lambda b: F.relu(1 - b.numbers[:, 0] * b.bits).mean(),
+    ),
+    "a hinge of bits, clamped": (
+        LossFault.LABELS_NOT_SIGNS,
+        lambda b: torch.clamp(1 - b.bits * b.numbers[:, 0], min=0).mean(),
+    ),
+    "a ranking of bits": (
+        LossFault.LABELS_NOT_SIGNS,
+        lambda b: F.margin_ranking_loss(
+            b.numbers[:, 0], b.scores[:, 0].detach(), b.bits, margin=0.5
+        ),
+    ),
+    "a soft margin of bits": (
+        LossFault.LABELS_NOT_SIGNS,
+        lambda b: F.soft_margin_loss(b.numbers[:, 0], b.bits),
+    ),
+    "a cosine of bits": (
+        LossFault.LABELS_NOT_SIGNS,
+        lambda b: F.cosine_embedding_loss(b.scores, b.scores.detach() ** 2, b.bits),
+    ),
+    "symbols from zero": (
+        LossFault.SYMBOL_IS_BLANK,
+        lambda b: ctc(b.logarithms, torch.tensor([[0, 1], [2, 1]])),
+    ),
+    "symbols from zero, in a row": (
+        LossFault.SYMBOL_IS_BLANK,
+        lambda b: ctc(b.logarithms, torch.tensor([0, 1, 2, 1])),
+    ),
     "a copy of the number": (
         LossFault.NO_GRAPH,
         lambda b: torch.tensor(b.scores.sum().item(), requires_grad=True),
@@ -247,6 +307,33 @@ RIGHT: dict[str, Loss] = {
         F.log_softmax(b.scores, 1)[b.targets > 0], b.classes[b.targets > 0]
     ),
     "ctc": lambda b: ctc(F.log_softmax(b.scores, 1)),
+    "ctc of texts with padding": lambda b: ctc(
+        b.logarithms, torch.tensor([[1, 2], [2, 0]]), length=1
+    ),
+    "scores within a wide range": lambda b: F.cross_entropy(
+        5 * torch.tanh(b.scores / 5), b.classes
+    ),
+    "a similarity that is not negative": lambda b: F.cross_entropy(
+        F.relu(b.scores @ b.scores.t() * 1.0), torch.arange(N)
+    ),
+    "scores that are masked": lambda b: F.cross_entropy(
+        b.scores * (torch.arange(3) < 2).float().expand(N, 3), b.classes
+    ),
+    "dropout before the last layer": lambda b: F.cross_entropy(
+        b.layers[2](F.dropout(F.relu(b.layers[0](torch.randn(N, 4))))), b.classes
+    ),
+    "a logarithm of a rate": lambda b: F.poisson_nll_loss(b.numbers[:, 0], 3 * b.bits),
+    "a rate": lambda b: F.poisson_nll_loss(
+        F.softplus(b.numbers[:, 0]), 3 * b.bits, log_input=False
+    ),
+    "a hinge of signs": lambda b: F.relu(1 - b.numbers[:, 0] * (2 * b.bits - 1)).mean(),
+    "a hinge with a mask": lambda b: (F.relu(1 - b.numbers[:, 0]) * b.bits).mean(),
+    "a cosine of signs": lambda b: F.cosine_embedding_loss(
+        b.scores, b.scores.detach() ** 2, 2 * b.bits - 1
+    ),
+    "a cosine of pairs that are all alike": lambda b: F.cosine_embedding_loss(
+        b.scores, b.scores.detach() ** 2, torch.ones(N)
+    ),
     "a kernel of outputs and others": lambda b: torch.exp(
         -(((b.scores * 1.0).sum(1) - b.targets[:, None]) ** 2)
     ).mean(),

@@ -1,4 +1,4 @@
-"""What a distance is given to compare: divergences, and targets out of reach.
+"""What a loss is given to compare: divergences, targets out of reach, wrong labels.
 
 A divergence of Kullback and Leibler compares logarithms of probabilities with
 probabilities, and adds up over the classes.  PyTorch computes it by plain operations,
@@ -6,6 +6,8 @@ which the graph shows, with the targets that it saved for the backward pass.
 
 A last activation bounds what a model can give.  Targets far beyond these bounds are
 never reached.
+
+Documented losses say which labels they take: signs, or symbols other than the blank.
 
 Thread safety: reads only.  Errors: what PyTorch raises for saved tensors that the
 program has changed since.
@@ -31,7 +33,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
 )
 from tdbg.run.loss_facts import LossFact, LossFault
 
-__all__ = ["faults_of_targets"]
+__all__ = ["faults_of_labels", "faults_of_scores", "faults_of_targets"]
 
 # What PyTorch itself calls the divergence.
 _DIVERGENCE = "kl_div"
@@ -63,6 +65,19 @@ _MOST_NUMBERS = 4096
 # Probabilities add up to one.
 _ROUNDING = 0.01
 _MOST_JOINED = 8
+# Activations whose results are no scores of classes, and what they are applied to.
+_SQUASHING, _RECTIFYING = frozenset({"Sigmoid", "Tanh"}), "Relu"
+_LAYERS = frozenset({"Addmm", "Convolution", "CudnnBatchNorm", "Mm", "NativeBatchNorm"})
+_LOSSES_OF_SCORES = {
+    "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits",
+    "LogSoftmax": "cross_entropy",
+}
+# What gives no number below 0, as logarithms of rates may be.
+_NOT_NEGATIVE = frozenset({"Exp", "Relu", "Sigmoid", "Softplus"})
+# The share of elements that dropout leaves out, within so much.
+_OF_DROPOUT = 0.15
+_LEAST_DROPPED = 32
+_MOST_OF_HINGE = 4
 
 
 def faults_of_targets(root: Any) -> Iterator[LossFact]:
@@ -245,3 +260,152 @@ def _maker(node: Any, passes: AbstractSet[str]) -> Any:
             return None
         node = below[0]
     return None
+
+
+# ---- scores ------------------------------------------------------------------------
+
+
+def faults_of_scores(node: Any, name: str) -> Iterator[LossFact]:
+    """Yield what is wrong with scores between the last layer and their loss.
+
+    Args:
+        node: An operation at the end of a loss.
+        name: Its name.
+    """
+    rate = _logarithm_of_rate(node) if name == "Sub" else None
+    if rate is not None and name_of(rate) in _NOT_NEGATIVE:
+        fault, what = LossFault.EXPONENTIAL_TWICE, f"{name_of(rate).lower()} exp"
+        yield LossFact(fault, what, (shape_of(rate),))
+    what = _LOSSES_OF_SCORES.get(name)
+    if what is None:
+        return
+    given = source_of(node)
+    last, below = name_of(given), [name_of(each) for each in operands_of(given)]
+    is_bounded = (last in _SQUASHING and (what, last) != (_LOGISTIC, "Sigmoid")) or (
+        last == _RECTIFYING and below and below[0] in _LAYERS
+    )
+    shape = shape_of(given)
+    if is_bounded and math.prod(shape[1:]) >= (2 if name == "LogSoftmax" else 1):
+        fault = LossFault.SCORES_BOUNDED
+        yield LossFact(fault, f"{last.lower()} {what}", (shape,))
+    elif below and below[0] in _LAYERS and _is_dropout(given):
+        yield LossFact(LossFault.SCORES_DROPPED, what, (shape,))
+
+
+_LOGISTIC = _LOSSES_OF_SCORES[_OF_PROBABILITIES]
+
+
+def _logarithm_of_rate(node: Any) -> Any:
+    """Return what makes x, if a difference is exp(x) - labels * x; else None."""
+    ways = operands_of(node)
+    if [name_of(each) for each in ways] != ["Exp", "Mul"]:
+        return None
+    one, other = (operands_of(each) for each in ways)
+    is_of_counts = one == other and len(one) == 1
+    return source_of(ways[0]) if is_of_counts else None
+
+
+def _is_dropout(node: Any) -> bool:
+    """Return whether an operation drops some elements and enlarges the others."""
+    if name_of(node) in {"FusedDropout", "NativeDropout"}:
+        return True
+    mask = saved_of(node, "other") if name_of(node) == "Mul" else None
+    if not isinstance(mask, torch.Tensor) or tuple(mask.shape) != shape_of(node):
+        return False
+    some = mask.detach().flatten()[:_MOST_NUMBERS].float()
+    kept = some[some != 0]
+    if len(some) < _LEAST_DROPPED or not 0 < len(kept) < len(some):
+        return False
+    factor = float(kept[0])
+    share = 1 - len(kept) / len(some)
+    return (
+        factor > 1.0
+        and bool((kept == factor).all())
+        and abs(share - (1 - 1 / factor)) < _OF_DROPOUT
+    )
+
+
+# ---- labels ------------------------------------------------------------------------
+
+
+def faults_of_labels(node: Any, name: str) -> Iterator[LossFact]:
+    """Yield that labels are none that the loss is made for.
+
+    Args:
+        node: An operation at the end of a loss.
+        name: Its name.
+    """
+    if "CtcLoss" in name:
+        yield from _of_blank(node)
+    elif name == "SoftMarginLoss":
+        yield from _of_signs(saved_of(node, "target"), "soft_margin_loss")
+    elif name in {"Clamp", "ClampMin", "Relu"} and shape_of(node):
+        yield from _of_signs(_labels_of_hinge(node), "A hinge loss")
+    elif name == "Add" and shape_of(node):
+        ways = operands_of(node)
+        if [name_of(each) for each in ways] == ["Where", "Where"]:
+            conditions = [saved_of(each, "condition") for each in ways]
+            if all(isinstance(each, torch.Tensor) for each in conditions):
+                yield from _of_pairs(conditions)
+
+
+def _of_blank(node: Any) -> Iterator[LossFact]:
+    targets, lengths = saved_of(node, "targets"), node._saved_target_lengths
+    if not isinstance(targets, torch.Tensor) or isinstance(lengths, torch.Tensor):
+        return
+    some = targets.detach()
+    if some.dim() == 2:
+        # What follows the end of a text is padding, which may be anything.
+        places = torch.arange(some.shape[1], device=some.device)
+        ends = torch.tensor(list(lengths), device=some.device)
+        some = some[places[None, :] < ends[:, None]]
+    n_blank = int((some == int(node._saved_blank)).sum())
+    if n_blank:
+        counts = n_blank, some.numel()
+        yield LossFact(LossFault.SYMBOL_IS_BLANK, "ctc_loss", (counts,))
+
+
+def _labels_of_hinge(node: Any) -> Any:
+    """Return the labels y of max(0, margin - y * score), or None."""
+    below, has_margin = node, False
+    for _ in range(_MOST_OF_HINGE):
+        ways = operands_of(below)
+        if len(ways) != 1:
+            return None
+        below = ways[0]
+        name = name_of(below)
+        has_margin |= name in {"Add", "Rsub", "Sub"}
+        if name == "Mul" and has_margin:
+            # A score that has no other shape than its labels.
+            labels = saved_of(below, "other")
+            labels = saved_of(below, "self") if labels is None else labels
+            is_one = isinstance(labels, torch.Tensor) and labels.dim() > 0
+            return labels if is_one and tuple(labels.shape) == shape_of(below) else None
+        if name not in {"Add", "Neg", "Rsub", "Sub"}:
+            return None
+    return None
+
+
+def _of_signs(labels: Any, what: str) -> Iterator[LossFact]:
+    """Yield the fault of labels 0 and 1, where a loss takes -1 and 1."""
+    if not isinstance(labels, torch.Tensor) or labels.numel() < _LEAST_TARGETS:
+        return
+    some = labels.detach().flatten()[:_MOST_NUMBERS]
+    is_zero = some == 0
+    n_zero = int(is_zero.sum())
+    others = some[~is_zero].unique()
+    if n_zero and len(others) == 1 and abs(float(others)) == 1.0:
+        counts = n_zero, len(some)
+        yield LossFact(LossFault.LABELS_NOT_SIGNS, what, (counts,))
+
+
+def _of_pairs(conditions: list[torch.Tensor]) -> Iterator[LossFact]:
+    """Yield the fault of pairs that are neither alike (1) nor different (-1)."""
+    one, other = (each.detach().flatten() for each in conditions)
+    if one.dtype is not torch.bool or one.shape != other.shape or one.dim() != 1:
+        return
+    n_left = int((~(one | other)).sum())
+    # Labels are 0 instead of -1 if none is -1.
+    if n_left and len(one) >= _LEAST_TARGETS and not bool(other.any()):
+        fault, what = LossFault.LABELS_NOT_SIGNS, "cosine_embedding_loss"
+        yield LossFact(fault, what, ((n_left, len(one)),))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.config.kinds import REGRESSIONS, InputHandling, Kind
-from tdbg.config.quantities import number
+from tdbg.config.quantities import number, plural
 from tdbg.rules.builtin.loss.loss_series import FIRST
 from tdbg.rules.columns import kind_of
 from tdbg.rules.table import min_span, nothing_to_describe, streak_spans
@@ -24,7 +24,7 @@ from tdbg.rules.window import (
     Table,
 )
 from tdbg.run.findings import Severity, Stage
-from tdbg.run.loss_facts import LossFact
+from tdbg.run.loss_facts import LossFact, LossFault
 
 if TYPE_CHECKING:
     from tdbg.run.model_info import ModelInfo
@@ -33,6 +33,8 @@ __all__ = [
     "broadcast_shape",
     "ignored_labels",
     "metric_of_scores",
+    "of_wrong_labels",
+    "of_wrong_scores",
     "probabilities_are_scores",
     "softmax_for_bits",
     "wrong_axis",
@@ -511,4 +513,88 @@ def metric_of_scores(fact: LossFact) -> Description:
             "keras.metrics.BinaryAccuracy(threshold=0.0). Or end the model with a "
             "sigmoid and leave from_logits out."
         ),
+    )
+
+
+def of_wrong_scores(fact: LossFact) -> Description:
+    """Say what an activation or dropout does to the scores of a loss."""
+    last, _, loss = fact.operation.partition(" ")
+    if fact.fault == LossFault.SCORES_DROPPED:
+        message, advice = (
+            (
+                f"Dropout is the last operation before {fact.operation}, so the scores "
+                "of random classes become 0 and the others grow. The model cannot "
+                "learn to give the right answer."
+            ),
+            "Apply dropout before the last layer: fc(dropout(h)).",
+        )
+    elif fact.fault == LossFault.EXPONENTIAL_TWICE:
+        message, advice = (
+            (
+                f"The Poisson loss takes the exponential of the result of {last}, "
+                "since it expects the logarithm of the rate (log_input=True). So no "
+                "predicted rate is below 1."
+            ),
+            (
+                f"Give the loss the output from before {last}, or pass log_input=False "
+                "if you mean the rate itself."
+            ),
+        )
+    else:
+        message, advice = _of_bounded(last, loss, fact)
+    return Description(message=message, value=1.0, threshold=0.0, advice=advice)
+
+
+def _of_bounded(last: str, loss: str, fact: LossFact) -> tuple[str, str]:
+    shape = fact.shapes[0] if fact.shapes else ()
+    is_of_bits = loss.startswith("binary")
+    limit = (
+        "no probability is below 0.5"
+        if is_of_bits
+        else "no class gets a score below 0, and has no gradient there"
+    )
+    if last != "relu":
+        # The loss of a model that is right and certain.
+        apart = 1.0 if last == "sigmoid" or is_of_bits else 2.0
+        others = 1 if is_of_bits else math.prod(shape[1:2]) - 1
+        floor = math.log1p(others * math.exp(-apart))
+        limit = f"the loss cannot fall below {number(floor)}"
+    return (
+        (
+            f"{loss} gets the result of a {last}, of shape {shape}, instead of scores "
+            f"of any size, so {limit}."
+        ),
+        (
+            f"Remove the {last} after the last layer: {loss} makes probabilities of "
+            "scores itself. If you mean to bound the scores, multiply them by a scale."
+        ),
+    )
+
+
+def of_wrong_labels(fact: LossFact) -> Description:
+    """Say which labels are none that a loss is made for."""
+    n_wrong, n_labels = fact.shapes[0] if fact.shapes else (0, 0)
+    if fact.fault == LossFault.SYMBOL_IS_BLANK:
+        message, advice = (
+            (
+                f"{n_wrong:,} of {plural(n_labels, 'symbol')} in the targets of "
+                "ctc_loss are its blank, which stands for no symbol. The model learns "
+                "to leave them out."
+            ),
+            (
+                "Count the symbols from 1 (targets + 1, and one more class), or pass "
+                "the number of another class: CTCLoss(blank=n_symbols)."
+            ),
+        )
+    else:
+        message, advice = (
+            (
+                f"{fact.operation} takes labels -1 and 1, and {n_wrong:,} of "
+                f"{plural(n_labels, 'label')} are 0. Their loss is a constant, so the "
+                "model learns nothing from them."
+            ),
+            "Turn labels 0 and 1 into signs: 2 * labels - 1.",
+        )
+    return Description(
+        message=message, value=float(n_wrong), threshold=0.0, advice=advice
     )
