@@ -109,6 +109,8 @@ class Fault(enum.StrEnum):
     # A loss takes scores of several places for those of one, or labels in another order
     # than the outputs.
     SCORES_MIXED = "scores_mixed"
+    # A view that gives a dimension another place, where a transposition was meant.
+    AXES_MIXED = "axes_mixed"
     # Images whose channels or pixels a reshape has mixed.
     IMAGES_MIXED = "images_mixed"
     LABELS_IN_ANOTHER_ORDER = "labels_in_another_order"

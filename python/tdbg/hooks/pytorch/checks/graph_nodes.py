@@ -242,6 +242,14 @@ class Graph:
         classes = {kind for name, kind in self._classes if name in names}
         return [each for each in self._nodes if type(each) in classes]
 
+    def users_of(self, node: Any) -> list[Any]:
+        """Return the operations that take a result of *node*."""
+        return [
+            each
+            for each in self._nodes
+            if any(way is node for way, _ in each.next_functions)
+        ]
+
     def counts(self) -> frozenset[tuple[type, int]]:
         """Return how many operations of each class there are."""
         return frozenset(Counter(map(type, self._nodes)).items())

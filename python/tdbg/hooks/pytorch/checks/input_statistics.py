@@ -23,7 +23,7 @@ from torch import nn
 from torch._C import _current_graph_task_id
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.image_layout import (
+from tdbg.hooks.pytorch.checks.scrambled_layouts import (
     ImageLayout,
     image_layout_of,
     mixed_layout,

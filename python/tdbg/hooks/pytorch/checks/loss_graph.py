@@ -33,6 +33,8 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     source_of,
 )
 from tdbg.hooks.pytorch.checks.loss_targets import (
+    OF_LABELS,
+    OF_SCORES,
     faults_of_labels,
     faults_of_scores,
     faults_of_targets,
@@ -157,9 +159,10 @@ def read_loss_graph(graph: Graph) -> LossGraph:
     for node, name, is_whole in _end_of(root):
         is_open &= not isinstance(node, torch.autograd.function.BackwardCFunction)
         found.update(dict.fromkeys(_faults(node, name, is_whole=is_whole)))
-        with contextlib.suppress(Exception):
-            found.update(dict.fromkeys(faults_of_scores(node, name)))
-            found.update(dict.fromkeys(faults_of_labels(node, name)))
+        if name in OF_SCORES or name in OF_LABELS:
+            with contextlib.suppress(Exception):
+                found.update(dict.fromkeys(faults_of_scores(node, name)))
+                found.update(dict.fromkeys(faults_of_labels(node, name)))
         weighs_chances |= name == "Mul" and _weighs_chances(node)
         is_distance |= name in _OF_NUMBERS
         if name == "LogSoftmax":

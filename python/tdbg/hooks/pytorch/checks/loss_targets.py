@@ -33,7 +33,13 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
 )
 from tdbg.run.loss_facts import LossFact, LossFault
 
-__all__ = ["faults_of_labels", "faults_of_scores", "faults_of_targets"]
+__all__ = [
+    "OF_LABELS",
+    "OF_SCORES",
+    "faults_of_labels",
+    "faults_of_scores",
+    "faults_of_targets",
+]
 
 # What PyTorch itself calls the divergence.
 _DIVERGENCE = "kl_div"
@@ -72,6 +78,14 @@ _LOSSES_OF_SCORES = {
     "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits",
     "LogSoftmax": "cross_entropy",
 }
+OF_SCORES = frozenset({"Sub", *_LOSSES_OF_SCORES})
+"""Operations that ``faults_of_scores`` reads."""
+
+OF_LABELS = frozenset(
+    {"Add", "Clamp", "ClampMin", "CtcLoss", "CudnnCtcLoss", "Relu", "SoftMarginLoss"}
+)
+"""Operations that ``faults_of_labels`` reads."""
+
 # What gives no number below 0, as logarithms of rates may be.
 _NOT_NEGATIVE = frozenset({"Exp", "Relu", "Sigmoid", "Softplus"})
 # The share of elements that dropout leaves out, within so much.
@@ -274,8 +288,8 @@ def faults_of_scores(node: Any, name: str) -> Iterator[LossFact]:
     """
     rate = _logarithm_of_rate(node) if name == "Sub" else None
     if rate is not None and name_of(rate) in _NOT_NEGATIVE:
-        fault, what = LossFault.EXPONENTIAL_TWICE, f"{name_of(rate).lower()} exp"
-        yield LossFact(fault, what, (shape_of(rate),))
+        maker = f"{name_of(rate).lower()} exp"
+        yield LossFact(LossFault.EXPONENTIAL_TWICE, maker, (shape_of(rate),))
     what = _LOSSES_OF_SCORES.get(name)
     if what is None:
         return
@@ -393,8 +407,9 @@ def _of_signs(labels: Any, what: str) -> Iterator[LossFact]:
     some = labels.detach().flatten()[:_MOST_NUMBERS]
     is_zero = some == 0
     n_zero = int(is_zero.sum())
-    others = some[~is_zero].unique()
-    if n_zero and len(others) == 1 and abs(float(others)) == 1.0:
+    others = some[~is_zero]
+    is_one_sign = len(others) > 0 and bool((others == others[0]).all())
+    if n_zero and is_one_sign and abs(float(others[0])) == 1.0:
         counts = n_zero, len(some)
         yield LossFact(LossFault.LABELS_NOT_SIGNS, what, (counts,))
 

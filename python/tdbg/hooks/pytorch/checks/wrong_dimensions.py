@@ -28,6 +28,7 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Found
+from tdbg.hooks.pytorch.checks.scrambled_layouts import faults_of_views
 from tdbg.run.observations import Fault
 
 __all__ = ["faults_of_dimensions", "key_of_dimensions"]
@@ -139,6 +140,7 @@ def faults_of_dimensions(graph: Graph) -> Iterator[Found]:
     """
     for seen in _seen_in(graph):
         yield seen.fault, {"axis": float(seen.axis)}, {"shape": str(seen.shape)}
+    yield from faults_of_views(graph)
 
 
 def key_of_dimensions(graph: Graph) -> Hashable:

@@ -25,7 +25,7 @@ class WrongDimension(ObservedRule):
     - a recurrent layer that takes the samples for the steps of one sequence;
     - a softmax or a norm over the samples of a batch;
     - outputs that a view has mixed, or that are flattened in another order than labels;
-    - images that a reshape has mixed.
+    - images that a reshape has mixed, and views where a transposition was meant.
     """
 
     severities = (Severity.WARNING,)
@@ -39,6 +39,7 @@ class WrongDimension(ObservedRule):
             Fault.SCORES_MIXED,
             Fault.LABELS_IN_ANOTHER_ORDER,
             Fault.IMAGES_MIXED,
+            Fault.AXES_MIXED,
         }
     )
 
@@ -49,7 +50,9 @@ class WrongDimension(ObservedRule):
         shape = observation.words.get("shape", "its input")
         where = f"dim={axis} of {shape}"
         return Description(
-            message=message.format(where=where, shape=shape),
+            message=message.format(
+                where=where, shape=shape, to=observation.words.get("to", "")
+            ),
             value=float(axis),
             threshold=0.0,
             advice=advice,
@@ -132,6 +135,19 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
             "classes). If you do not, the loss takes dimension 1 for the classes: "
             "logits.transpose(1, 2) for (batch, place, class), and permute(0, 3, 1, 2) "
             "for (batch, height, width, class)."
+        ),
+    ),
+    Fault.AXES_MIXED: (
+        (
+            "A view or reshape makes {to} of {shape}: a dimension stands at another "
+            "place, but no number has moved. So what the model takes for one place, "
+            "step or head has the numbers of several."
+        ),
+        (
+            "Move dimensions with transpose or permute: x.transpose(1, 2) makes "
+            "(batch, features, steps) of (batch, steps, features). Split and merge "
+            "neighbours only: x.view(batch, steps, heads, -1).transpose(1, 2), and "
+            "x.transpose(1, 2).reshape(batch, steps, -1) to merge the heads."
         ),
     ),
     Fault.IMAGES_MIXED: (
