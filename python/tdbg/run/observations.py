@@ -78,12 +78,22 @@ class Fault(enum.StrEnum):
     POLICY_REVERSED = "policy_reversed"
     CLIPPED_FOR_NOTHING = "clipped_for_nothing"
     VALUES_LEARN_THEMSELVES = "values_learn_themselves"
+    # What is clipped is no ratio of chances, but one of their logarithms; or its bounds
+    # leave out 1.
+    RATIO_OF_LOGARITHMS = "ratio_of_logarithms"
+    RATIO_CLIPPED_ASIDE = "ratio_clipped_aside"
     # Targets have the next value where an episode has ended, or only there; sums go on
     # from one episode into the next; returns contain what was, not what comes.
     TARGET_PAST_END = "target_past_end"
     ENDS_INVERTED = "ends_inverted"
     SUM_PAST_END = "sum_past_end"
     RETURNS_OF_PAST = "returns_of_past"
+    # Observations are the same before and after each step, or in all steps; the largest
+    # value learns, not that of the action; errors have the value of the present.
+    NOTHING_HAPPENS = "nothing_happens"
+    OBSERVATION_KEPT_ONCE = "observation_kept_once"
+    LARGEST_VALUE_LEARNS = "largest_value_learns"
+    SUM_OF_PRESENT = "sum_of_present"
     # Classes weigh the more the more labels they have.
     WEIGHTS_UPSIDE_DOWN = "weights_upside_down"
     # Weights of classes that no label has, while others have no weight.
@@ -278,6 +288,10 @@ class Fault(enum.StrEnum):
     TARGET_NEVER_MOVES = "target_never_moves"
     # A copy that moves, and parts of which never do.
     COPY_PARTLY_STALE = "copy_partly_stale"
+    # Targets that the program updates, and never asks, or asks about what is, not about
+    # what comes a step later.
+    TARGET_NEVER_ASKED = "target_never_asked"
+    TARGET_OF_PRESENT = "target_of_present"
     # Copies that are the model: a name for the best one, an average or a target that
     # has the model's weights at each step; an average whose weights the model keeps
     # after an evaluation; and one that has nothing in common with the model.

@@ -45,7 +45,8 @@ ONLY_PYTORCH = {
     "weights/model_copies.py": (
         (
             "_of_reference _of_statistics _of_average _of_mean _of_target _of_best "
-            "_of_no_average _of_no_target _of_swap _of_another _of_parts"
+            "_of_no_average _of_no_target _of_swap _of_another _of_parts "
+            "_of_unasked _of_present"
         ),
         "STATISTICS_LEFT_BEHIND",
     ),

@@ -1,5 +1,7 @@
 """Find targets of values that go on past the end of an episode, or never see beyond.
 
+They may also be those of other steps, of another action, or of the present.
+
 The target of a temporal difference is a reward and a share of the next value, which
 does not count where an episode has ended.  Returns are summed from the end, and sums of
 errors stop where an episode does.  Rewards, ends and values are among the variables of
@@ -16,14 +18,15 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from tdbg.hooks.pytorch.checks.graph_nodes import (
+    SHAPING,
     Graph,
     name_of,
     operands_of,
@@ -34,7 +37,13 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
 from tdbg.hooks.pytorch.checks.weighed_chances import PASSES, weighed_chances
 from tdbg.hooks.pytorch.device.tensors import is_recording
-from tdbg.hooks.pytorch.model.numbers import as_numbers, named
+from tdbg.hooks.pytorch.model.numbers import (
+    REWARD,
+    ProgramNumbers,
+    as_numbers,
+    as_tensor,
+    numbers_in,
+)
 from tdbg.run.observations import Fault
 
 __all__ = ["Bootstraps", "LossVariables"]
@@ -51,27 +60,13 @@ _ROUNDING, _FAR = 1e-5, 100.0
 _LEAST_DISCOUNT = 0.5
 # Targets and rewards that are looked at, at most; steps of an episode, at least.
 _MOST_TARGETS, _LEAST_STEPS = 4, 4
-# How far equal numbers may be apart once standardized, and modules that are read.
-_ALIKE, _MOST_MODULES = 1e-3, 8
+# How far equal numbers may be apart once standardized.
+_ALIKE = 1e-3
+# Operations from a comparison to a largest value.
+_MOST_TO_LARGEST = 12
 # Next values that are compared, and choices that a table of values has, at most.
 _MOST_VALUES, _MOST_PAIRED, _MOST_CHOICES = 48, 10, 1024
 
-_REWARD = re.compile(r"(^|_)(r|rs|rew|rews|reward|rewards)($|_|\d)", re.IGNORECASE)
-_NO_REWARD = re.compile(
-    r"total|sum|mean|avg|episode|running|best|thresh|scale|to_go|discount|cumul|last"
-    r"|next|shap|intrinsic|curios|bonus|(^|_)(ep|int|intr)(_|$)|_(idx|ids?)$",
-    re.IGNORECASE,
-)
-_END = re.compile(
-    r"(^|_)(d|done|dones|terminals?|terminat\w*|ends?|ended|finished|game_?overs?"
-    r"|is_?(done|terminal|last|end)|absorbing)($|_|\d)",
-    re.IGNORECASE,
-)
-_GOES_ON = re.compile(
-    r"not_?done|non_?(terminal|final)|continu|goes_on|(^|_)(alive|masks?)(_|$)|undone",
-    re.IGNORECASE,
-)
-_CUT = re.compile(r"trunc|time_?(out|limit)|(^|_)next(_|$)", re.IGNORECASE)
 # What programs call targets, where the graph does not have them.
 _TARGET = re.compile(
     r"target|(^|_)(returns?|rtgs?|expected|backups?|y|ys|tds?|bellman|gs?|q_?next)(_|$)",
@@ -79,61 +74,25 @@ _TARGET = re.compile(
 )
 
 _NEXT = re.compile(r"next|boot|target|(^|_)(q|v)|value|disc", re.IGNORECASE)
-_MASK = re.compile(r"^(\w*_)?masks?(_\w*)?$", re.IGNORECASE)
 _VALUE = re.compile(
     r"(^|_)(v|vs|vals?|values?|baselines?|v_?preds?)(_|$)", re.IGNORECASE
 )
 _GAIN = re.compile(r"(^|_)(adv|advs|advantages?|gaes?)(_|$)", re.IGNORECASE)
-_DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
+# What programs call the actions that were taken.
+_ACTION = re.compile(r"(^|_)(a|act|acts|action|actions)(_|$|\d)", re.IGNORECASE)
+_NO_ACTION = re.compile(
+    r"next|best|greedy|target|prob|(^|_)(n|num|new|log|logp|dim|pi)(_|$)|mask|space",
+    re.IGNORECASE,
+)
 
 # Between what compares numbers and the loss.
 _TO_END = PASSES | {"Abs", "Pow"}
+_COMPARISONS = {"HuberLoss", "MseLoss", "SmoothL1Loss"}
+_TO_LARGEST = SHAPING | _COMPARISONS | {"Abs", "Mul", "Pow", "Sub"}
 
 _Numbers = NDArray[np.float64]
-
-
-class _Names(NamedTuple):
-    """The numbers of a program, each with its name.
-
-    Attributes:
-        every: All numbers.
-        rewards: Rewards.
-        ends: Ones where episodes end, and zeros elsewhere.
-        masks: The same, if their names say little.
-        discounts: Numbers that are called discounts.
-        limits: The largest numbers of steps of episodes, by their environments.
-    """
-
-    every: list[tuple[str, _Numbers]]
-    rewards: list[tuple[str, _Numbers]]
-    ends: list[tuple[str, _Numbers]]
-    masks: list[tuple[str, _Numbers]]
-    discounts: list[float]
-    limits: set[int]
-
-    def note_setting(self, name: str, value: Any) -> None:
-        """Note a discount, or an environment with a limit."""
-        if type(value) is float and _DISCOUNT.search(name):
-            self.discounts.append(value)
-        elif type(value).__module__.partition(".")[0] in {"gym", "gymnasium"}:
-            spec = getattr(value, "spec", None)
-            limit = getattr(spec, "max_episode_steps", None)
-            self.limits.update({limit} if isinstance(limit, int) else ())
-
-    def note_numbers(self, name: str, numbers: _Numbers) -> None:
-        """Note numbers by what their name says."""
-        self.every.append((name, numbers))
-        if _is_reward(name):
-            self.rewards.append((name, numbers))
-        goes_on = bool(_GOES_ON.search(name))
-        is_end = (goes_on or _END.search(name)) and not _CUT.search(name)
-        if is_end and np.isin(numbers, (0.0, 1.0)).all():
-            found = self.masks if _MASK.search(name) else self.ends
-            found.append((name, 1.0 - numbers if goes_on else numbers))
-
-
-def _is_reward(name: str) -> bool:
-    return bool(_REWARD.search(name)) and not _NO_REWARD.search(name)
+# What a loss compares with; None: the graph does not have it.
+_Learned = Sequence[_Numbers | None]
 
 
 class LossVariables:
@@ -148,7 +107,7 @@ class LossVariables:
     def __init__(self) -> None:
         self.is_open = True
         self._n_in_vain = 0
-        self._latest: _Names | None = None
+        self._latest: ProgramNumbers | None = None
 
     def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
         """Ignore a call of a module."""
@@ -157,11 +116,11 @@ class LossVariables:
         """Read the variables: a loss is computed."""
         if self.is_open and not is_recording():
             with contextlib.suppress(Exception):
-                names = _names_in(sys._getframe(1))
+                names = numbers_in(sys._getframe(1))
                 self._latest = names if names.rewards else None
             self._n_in_vain = 0 if self._latest is not None else self._n_in_vain + 1
 
-    def take(self) -> _Names | None:
+    def take(self) -> ProgramNumbers | None:
         """Return those of the latest loss, once."""
         latest, self._latest = self._latest, None
         return latest
@@ -193,6 +152,10 @@ class Bootstraps(StepCheck):
         self._told: set[Fault] = set()
         # Sums that were looked at.
         self._met: set[int] = set()
+        # Losses whose observations are the same, and those that are not, by name.
+        self._n_same: dict[tuple[str, Fault], int] = {}
+        self._moving: set[str] = set()
+        self._kept: dict[str, torch.Tensor] = {}
 
     def loss_begins(self, graph: Graph) -> None:
         """Read the loss at which a backward pass begins."""
@@ -200,14 +163,17 @@ class Bootstraps(StepCheck):
         learned = [] if graph.root is None else list(_learned(graph.root))
         names = self._variables.take()
         if names is None and learned:
-            names = _names_in(sys._getframe(1))
+            names = numbers_in(sys._getframe(1))
         if not learned or names is None or not names.rewards:
             self._n_in_vain += 1
         else:
             self._n_in_vain = 0
+            self._look_at_steps(learned, names)
+            self._look_at_choices(graph.root, names)
             self._look_at_targets(learned, names)
             self._look_at_sums(learned, names)
-        is_known = self._n_sound >= _ENOUGH_SOUND or self._told
+        is_sound = self._n_sound >= _ENOUGH_SOUND
+        is_known = self._told or (is_sound and self._n_losses > _ENOUGH_SOUND)
         if (
             is_known
             or self._n_in_vain >= _MOST_IN_VAIN
@@ -220,11 +186,64 @@ class Bootstraps(StepCheck):
         super().remove()
         self._variables.remove()
 
+    # ---- steps themselves ------------------------------------------------------------
+
+    def _look_at_steps(self, learned: _Learned, names: ProgramNumbers) -> None:
+        """Look for observations that are the same before and after each step."""
+        sizes = {0 if each is None else each.size for each in learned}
+        for name, later, one, other in names.steps[:_MOST_TARGETS]:
+            now, then = as_tensor(one), as_tensor(other)
+            if now is None or then is None or now.shape != then.shape:
+                continue
+            n = len(now)
+            ends = [each for _, each in names.ends if each.size == n]
+            rewards = [each for _, each in names.rewards if each.size == n]
+            is_used = n in sizes or (0 in sizes and rewards)
+            if n < _LEAST_SAMPLES or not is_used or any(each.all() for each in ends):
+                continue
+            if now.data_ptr() == then.data_ptr() or not torch.equal(now, then):
+                self._moving.add(name)
+                continue
+            fault = Fault.NOTHING_HAPPENS
+            if bool((now == now[:1]).all()):
+                # There may be only one state, or a group of choices in it.
+                first = self._kept.setdefault(name, now[0].clone())
+                is_moved = not torch.equal(first, now[0])
+                if not (is_moved and any(each.std() > 0 for each in rewards)):
+                    continue
+                fault = Fault.OBSERVATION_KEPT_ONCE
+            seen = self._n_same.get((name, fault), 0) + 1
+            self._n_same[name, fault] = seen
+            if seen == _ENOUGH_SOUND and name not in self._moving:
+                self._told.add(fault)
+                self._note(fault, {"samples": float(n)}, {"name": name, "later": later})
+
+    def _look_at_choices(self, root: Any, names: ProgramNumbers) -> None:
+        """Look for largest values that learn in the place of those of the actions."""
+        for node in _compared(root):
+            best = _largest_below(node)
+            if best is None:
+                continue
+            for name, each in names.every:
+                if not _ACTION.search(name) or _NO_ACTION.search(name):
+                    continue
+                if (
+                    not _LEAST_SAMPLES <= each.size == best.size
+                    or each.min() < 0
+                    or (each % 1).any()
+                ):
+                    continue
+                others = int((each.reshape(-1) != best).sum())
+                key = (name, Fault.LARGEST_VALUE_LEARNS)
+                seen = self._n_same[key] = self._n_same.get(key, 0) + (others > 0)
+                if seen == _ENOUGH_SOUND:
+                    self._told.add(key[1])
+                    numbers = {"samples": float(best.size), "others": float(others)}
+                    self._note(key[1], numbers, {"name": name})
+
     # ---- batches of single steps -----------------------------------------------------
 
-    def _look_at_targets(
-        self, learned: Sequence[_Numbers | None], names: _Names
-    ) -> None:
+    def _look_at_targets(self, learned: _Learned, names: ProgramNumbers) -> None:
         limit = min(names.limits, default=math.inf)
         targets = [each for each in learned if each is not None]
         if any(each is None for each in learned):
@@ -273,7 +292,7 @@ class Bootstraps(StepCheck):
 
     # ---- whole episodes --------------------------------------------------------------
 
-    def _look_at_sums(self, learned: Sequence[_Numbers | None], names: _Names) -> None:
+    def _look_at_sums(self, learned: _Learned, names: ProgramNumbers) -> None:
         """Look at sums of rewards over the steps of episodes."""
         for _, reward in names.rewards[:_MOST_TARGETS]:
             if len(reward) < _LEAST_STEPS:
@@ -283,7 +302,7 @@ class Bootstraps(StepCheck):
                 for name, each in names.every
                 if each.shape == reward.shape
                 and (_TARGET.search(name) or _GAIN.search(name))
-                and not _REWARD.search(name)
+                and not REWARD.search(name)
             ][:_MOST_TARGETS]
             key = hash(b"".join(each.tobytes() for _, each in sums))
             if not sums or key in self._met:
@@ -293,22 +312,25 @@ class Bootstraps(StepCheck):
                 if _is_of_past(each, reward, names) and _is_learned(each, learned):
                     self._add(Fault.RETURNS_OF_PAST, 2, name)
             self._look_at_ends(reward, sums, names)
+            values = _values_beside(reward, names)
+            ends = [each for _, each in names.ends if each.shape == reward.shape]
+            for name, each in sums:
+                if _GAIN.search(name) and any(
+                    _is_of_present(each, reward, of, ends) for of in values
+                ):
+                    self._add(Fault.SUM_OF_PRESENT, _ENOUGH_SOUND - 1, name)
 
     def _look_at_ends(
-        self, reward: _Numbers, sums: Sequence[tuple[str, _Numbers]], names: _Names
+        self,
+        reward: _Numbers,
+        sums: Sequence[tuple[str, _Numbers]],
+        names: ProgramNumbers,
     ) -> None:
         """Find sums that go on where an episode has ended."""
         ends = [each for each in names.ends if each[1].shape == reward.shape]
         if not ends or not all(each[1:-1].any() for _, each in ends):
             return
-        values = [
-            each[: len(reward)]
-            for name, each in names.every
-            if _VALUE.search(name)
-            and each.ndim == reward.ndim
-            and each.shape[1:] == reward.shape[1:]
-            and len(each) - len(reward) in {0, 1}
-        ]
+        values = _values_beside(reward, names)
         for name, each in sums:
             equations = [_Sum(each, reward, None)]
             equations += [_Sum(each, reward, value) for value in values[:2]]
@@ -363,7 +385,44 @@ class _Sum:
         return min(int((is_far & each).sum()) for each in marks)
 
 
-def _is_of_past(given: _Numbers, reward: _Numbers, names: _Names) -> bool:
+def _values_beside(reward: _Numbers, names: ProgramNumbers) -> list[_Numbers]:
+    """Return the values of the states in which rewards were given."""
+    return [
+        each[: len(reward)]
+        for name, each in names.every
+        if _VALUE.search(name)
+        and each.ndim == reward.ndim
+        and each.shape[1:] == reward.shape[1:]
+        and len(each) - len(reward) in {0, 1}
+    ][:2]
+
+
+def _is_of_present(
+    given: _Numbers, reward: _Numbers, value: _Numbers, ends: Sequence[_Numbers]
+) -> bool:
+    """Return whether errors have the value of a state where that of the next belongs.
+
+    An advantage is the reward, a share of the next value, less the value, and a share
+    of the next advantage.  In a return, the value has a share of 1.
+    """
+    goes_on = np.ones(reward[:-1].shape, dtype=bool)
+    for end in ends:
+        goes_on &= (end[:-1] == 0) & (end[1:] == 0)
+    if goes_on.sum() < _LEAST_SAMPLES or value.std() <= 0:
+        return False
+    left = (given[:-1] - reward[:-1] + value[:-1])[goes_on]
+    rounding = _ROUNDING * float(max(np.abs(given).max(), np.abs(reward).max(), 1e-6))
+    apart = []
+    for of in (value[1:], value[:-1]):
+        parts = np.stack([of[goes_on], given[1:][goes_on]], axis=1)
+        shares, *_ = np.linalg.lstsq(parts, left, rcond=None)
+        is_share = _LEAST_DISCOUNT <= shares[0] < 0.9999 and 0 < shares[1] <= shares[0]
+        error = float(np.abs(parts @ shares - left).max())
+        apart.append(error if is_share else math.inf)
+    return apart[1] <= rounding and apart[0] > _FAR * rounding
+
+
+def _is_of_past(given: _Numbers, reward: _Numbers, names: ProgramNumbers) -> bool:
     """Return whether sums contain what was before each step, not what comes."""
     if given.ndim != 1:
         return False
@@ -469,7 +528,7 @@ def _compared(root: Any) -> Iterator[Any]:
     """Yield what compares numbers with numbers near the end of a loss."""
     for node in walk(root, _MOST_OF_END, _TO_END):
         name = name_of(node)
-        if name in {"HuberLoss", "MseLoss", "SmoothL1Loss"}:
+        if name in _COMPARISONS:
             yield node
         elif name in {"Pow", "Abs", "Mul"}:
             pair = next(iter(operands_of(node)), node)
@@ -479,6 +538,20 @@ def _compared(root: Any) -> Iterator[Any]:
                 and shape_of(pair)
             ):
                 yield node
+
+
+def _largest_below(node: Any) -> _Numbers | None:
+    """Return the places of the largest values that are compared, if they are."""
+    for each in walk(node, _MOST_TO_LARGEST, _TO_LARGEST):
+        if name_of(each) == "Max" and saved_of(each, "indices") is not None:
+            found: _Numbers | None = as_numbers(saved_of(each, "indices"))
+            return None if found is None else found.reshape(-1)
+        values = saved_of(each, "self") if name_of(each) == "Amax" else None
+        if isinstance(values, torch.Tensor) and values.dim() == 2:
+            return as_numbers(values.argmax(1))
+        if name_of(each) in {"Gather", "Index"}:
+            return None
+    return None
 
 
 def _learned(root: Any) -> Iterator[_Numbers | None]:
@@ -502,42 +575,11 @@ def _learned(root: Any) -> Iterator[_Numbers | None]:
         yield np.concatenate(ones)
 
 
-def _names_in(frame: Any) -> _Names:
-    names = _Names([], [], [], [], list(_discounts(frame)), set())
-    pairs, seen = list(named(frame)), set[int]()
-    if not any(_is_reward(name) for name, _ in pairs):
-        return names  # Reading all numbers takes time.
-    for name, value in pairs:
-        if id(value) in seen:
-            continue
-        numbers = as_numbers(value)
-        if numbers is None or numbers.size < 2:
-            names.note_setting(name, value)
-        else:
-            seen.add(id(value))
-            names.note_numbers(name, numbers)
-    return names
-
-
-def _discounts(frame: FrameType | None) -> Iterator[float]:
-    """Yield the discounts among the constants of the program's modules."""
-    seen = set[int]()
-    while frame is not None and len(seen) < _MOST_MODULES:
-        names = frame.f_globals
-        package = str(names.get("__name__")).partition(".")[0]
-        if id(names) not in seen and package not in {"numpy", "tdbg", "torch"}:
-            seen.add(id(names))
-            for name, value in list(names.items()):
-                if type(value) is float and _DISCOUNT.search(name):
-                    yield value
-        frame = frame.f_back
-
-
 def _flat(named_numbers: Sequence[tuple[str, _Numbers]]) -> list[tuple[str, _Numbers]]:
     return [(name, each.reshape(-1)) for name, each in named_numbers]
 
 
-def _values(names: _Names, n: int) -> Iterator[tuple[bool, _Numbers]]:
+def _values(names: ProgramNumbers, n: int) -> Iterator[tuple[bool, _Numbers]]:
     """Yield what may be the values of the next states, and whether a name says so."""
     found = list[tuple[bool, _Numbers]]()
     for name, each in names.every:

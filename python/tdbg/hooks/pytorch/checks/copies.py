@@ -34,6 +34,7 @@ from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
 from tdbg.hooks.pytorch.checks.running_statistics import has_statistics, statistics_of
 from tdbg.hooks.pytorch.checks.target_networks import (
     Likeness,
+    Questions,
     copies_in,
     is_called_an_average,
     is_follower,
@@ -99,6 +100,7 @@ class _Copy:
         blocks: The steps before blocks of calls in training mode, without gradients.
         is_evaluated: Whether it was called in evaluation mode.
         is_exchanged: Whether its updates were seen to keep too small a share of it.
+        questions: What it is asked; None: nobody listens.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class _Copy:
         self._parts = [sample_of(each) for each in _some(module)]
         self.is_follower = self.is_evaluated = self.is_exchanged = False
         self.blocks: list[int] = []
+        self.questions: Questions | None = None
         self._written = _times_written(module)
         self._layers = [
             (weakref.ref(one), weakref.ref(other), statistics_of(one))
@@ -313,6 +316,8 @@ class Copies:
             if (average := averages.get(id(module))) is not None:
                 copy.average = weakref.ref(average)
             copy.is_follower = not copy.is_stranger and is_follower(module, roots)
+            if not copy.is_stranger:
+                copy.questions = Questions(module, sys._getframe(1))
             self._copies.append(copy)
             if self._hooks.may_be_added:
                 for each, is_copy in ((module, True), (original, False)):
@@ -343,6 +348,8 @@ class Copies:
         n_steps = self._session.n_training_steps
         for each in self._copies:
             each.look(n_steps, is_last=True)
+            if n_steps >= _LEAST_STEPS:
+                self._look_at_questions(each)
             seen = each.at_evaluations
             if seen.is_always and seen.n >= _LEAST_LOOKS and n_steps >= _LEAST_STEPS:
                 self._observe(Fault.AVERAGE_IS_MODEL, each, {"looks": seen.n})
@@ -352,6 +359,9 @@ class Copies:
     def remove(self) -> None:
         """Look no longer."""
         self._hooks.remove()
+        for each in self._copies:
+            if each.questions is not None:
+                each.questions.remove()
         self._copies.clear()
 
     def called(
@@ -375,6 +385,10 @@ class Copies:
             if not module.training and n_steps >= _TO_MOVE:
                 self._evaluates_stranger(copy, module, frame)
             return
+        if copy.questions is not None and copy.questions.note(args, frame, n_steps):
+            present, later = copy.questions.about
+            words = {"target": copy.questions.name, "present": present, "later": later}
+            self._observe(Fault.TARGET_OF_PRESENT, copy, {}, words)
         copy.compare(copy.at_steps, n_steps)
         self._look_at_shares(copy, n_steps)
         copy.is_fed |= module.training
@@ -446,6 +460,15 @@ class Copies:
             copy.is_exchanged = True
             numbers = {"looks": float(copy.at_steps.n), "left": left}
             self._observe(Fault.TARGET_IS_MODEL, copy, numbers)
+
+    def _look_at_questions(self, copy: _Copy) -> None:
+        """See whether the program updates a target that it never asks."""
+        questions = copy.questions
+        if questions is None or questions.is_asked or copy.is_unmoved:
+            return
+        numbers = {"steps": float(self._session.n_training_steps)}
+        words = {"target": questions.name}
+        self._observe(Fault.TARGET_NEVER_ASKED, copy, numbers, words)
 
     def _look_at_targets(self, *, make_targets: bool) -> None:
         n_steps = self._session.n_training_steps

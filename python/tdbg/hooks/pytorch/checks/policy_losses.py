@@ -30,11 +30,13 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     name_of,
     operands_of,
     saved_of,
+    source_of,
     walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
 from tdbg.hooks.pytorch.checks.weighed_chances import (
     PAIRS,
+    PASSES,
     WeighedChances,
     signed_parts,
     weighed_chances,
@@ -70,6 +72,8 @@ _DISTANCES = frozenset({"HuberLoss", "MseLoss", "Pow", "SmoothL1Loss"})
 
 # Losses with a ratio, operations of one, and of its end, at most.
 _MOST_RATIOS, _MOST_BELOW, _MOST_NEAR = 200, 2000, 60
+# Bounds of a ratio of chances are between these.
+_HALF, _DOUBLE = 0.4, 2.5
 # Rows of a batch that are compared, at most.
 _MOST_SAMPLES = 256
 # Batches of few different samples are compared as a whole, if no sample is most of it.
@@ -123,8 +127,13 @@ class PolicyLosses(StepCheck):
     def _look_at_clipping(self, graph: Graph) -> None:
         # With the wrong sign, the other part is the right one.
         is_reversed = Fault.POLICY_REVERSED in self._n_seen
-        if self._n_losses <= _ENOUGH and not is_reversed and _is_optimistic(graph.root):
+        if self._n_losses > _ENOUGH:
+            return
+        if not is_reversed and _is_optimistic(graph.root):
             self._see(Fault.CLIPPED_FOR_NOTHING)
+        for fault, bounds in _strange_bounds(graph.root):
+            self._see(fault, numbers=dict(zip(("least", "most"), bounds, strict=True)))
+            break
 
     def _look_at_sign(self, graph: Graph, weighed: list[WeighedChances]) -> None:
         """Compare what the loss makes likely with what was good."""
@@ -157,15 +166,16 @@ class PolicyLosses(StepCheck):
             if self._is_equal:
                 self._see(Fault.VALUES_LEARN_THEMSELVES)
 
-    def _see(self, fault: Fault, words: dict[str, str] | None = None) -> None:
+    def _see(
+        self,
+        fault: Fault,
+        words: dict[str, str] | None = None,
+        numbers: dict[str, float] | None = None,
+    ) -> None:
         self._n_seen[fault] = self._n_seen.get(fault, 0) + 1
-        if self._n_seen[fault] >= _ENOUGH:
-            self._tell(fault, words)
-
-    def _tell(self, fault: Fault, words: dict[str, str] | None = None) -> None:
-        if fault not in self._told:
+        if self._n_seen[fault] >= _ENOUGH and fault not in self._told:
             self._told.add(fault)
-            self._note(fault, {}, words or {})
+            self._note(fault, numbers or {}, words or {})
 
 
 def _is_maximized(optimizer: Optimizer) -> bool:
@@ -210,6 +220,50 @@ def _ratio_below(node: Any) -> tuple[Any, bool] | None:
         is_clipped |= name == "Clamp"
         node = below[0]
     return None
+
+
+def _strange_bounds(root: Any) -> Iterator[tuple[Fault, tuple[float, float]]]:
+    """Yield what is clipped and is no ratio of chances, or one that is never near 1."""
+    for node in walk(root, _MOST_NEAR, PASSES):
+        if name_of(node) != "Clamp":
+            continue
+        least, most = (saved_of(node, each) for each in ("min", "max"))
+        if not (isinstance(least, float | int) and isinstance(most, float | int)):
+            continue
+        bounds = float(least), float(most)
+        found = _ratio_below(node)
+        is_around = _HALF <= least < 1.0 < most <= _DOUBLE
+        if found is None and is_around and _is_of_logarithms(operands_of(node)[0]):
+            yield Fault.RATIO_OF_LOGARITHMS, bounds
+        elif found is not None and not least <= 1.0 <= most and _is_ratio(found[0]):
+            yield Fault.RATIO_CLIPPED_ASIDE, bounds
+
+
+def _is_ratio(node: Any) -> bool:
+    """Return whether an exponential is that of a difference."""
+    below = source_of(node)
+    return name_of(below) == "Sub"
+
+
+def _is_of_logarithms(node: Any) -> bool:
+    """Return whether a number is a logarithm of a chance, divided or less another.
+
+    A chance itself, which a softmax makes, may be divided.
+    """
+    is_compared = False
+    for _ in range(_MOST_OF_RATIO):
+        name, below = name_of(node), operands_of(node)
+        if name in {"Gather", "NllLoss"}:
+            above = source_of(node)
+            is_normalized = name_of(above) in {"Log", "LogSoftmax"} or any(
+                name_of(each) == "Logsumexp" for each in operands_of(above)
+            )
+            return is_compared and (name == "NllLoss" or is_normalized)
+        if len(below) != 1 or name not in SHAPING | {"Div", "Neg", "Sub", "Sum"}:
+            return False
+        is_compared |= name in {"Div", "Sub"}
+        node = below[0]
+    return False
 
 
 def _ratio(weighed: Iterable[WeighedChances]) -> _Numbers | None:

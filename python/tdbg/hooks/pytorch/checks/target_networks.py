@@ -32,10 +32,12 @@ from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.tensors import sample_of
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.hooks.pytorch.model.module_tree import modules_of, named_modules
+from tdbg.hooks.pytorch.model.numbers import pairs_of_steps
 from tdbg.hooks.pytorch.model.variables import locals_of, namespaces
 
 __all__ = [
     "Likeness",
+    "Questions",
     "TargetNetworks",
     "copies_in",
     "is_called_an_average",
@@ -304,6 +306,112 @@ class Likeness:
                 continue  # It is the model, as far as can be told.
             is_average = aside <= max(_ASIDE * size, rounding / 4)
             shares.append(left if is_average else float("nan"))
+
+
+# ---- what targets are asked --------------------------------------------------------
+
+# What programs call a target.
+_TARGET = re.compile(r"targ|tgt|(^|_)t$|_hat$", re.IGNORECASE)
+# Steps in which a target is asked about the present only; questions that are heard, and
+# parts that are listened to, at most.
+_ENOUGH_QUESTIONS, _MOST_QUESTIONS, _MOST_PARTS = 10, 60, 64
+
+
+class Questions:
+    """Whether somebody asks a copy, and whether about what comes or what is.
+
+    Args:
+        module: The copy.
+        frame: The program, which has a name for it.
+
+    Attributes:
+        name: That name, if it is that of a target; else "".
+        is_asked: Whether it, or a part of it, was called; or nobody could tell.
+        about: The observations that it was asked about, and what comes a step later.
+    """
+
+    def __init__(self, module: nn.Module, frame: FrameType | None) -> None:
+        self.name = next(
+            (
+                name
+                for names in namespaces(frame)
+                for name, value in names.items()
+                if value is module and _TARGET.search(name)
+            ),
+            "",
+        )
+        self.about = "", ""
+        self._n_questions, self._is_over = 0, not self.name
+        # Those in which all questions were about the present.
+        self._steps: set[int] = set()
+        self._hooks = UncompiledHooks()
+        parts = [
+            each
+            for each in modules_of(module)
+            if each._parameters and not each._modules
+        ][:_MOST_PARTS]
+        self.is_asked = not (parts and self.name and self._hooks.may_be_added)
+        if not self.is_asked:
+            for each in {id(each): each for each in (module, *parts)}.values():
+                self._hooks.add(each, _Asked(self))
+
+    def asked(self) -> None:
+        """Note that the copy, or a part of it, is called."""
+        self.is_asked = True
+        self._hooks.remove()
+
+    def note(self, args: Sequence[Any], frame: FrameType | None, n_steps: int) -> bool:
+        """Note a question; return whether that is one too many about the present.
+
+        A rollout may ask about each state before it asks about the last one.
+        """
+        self._n_questions += 1
+        if self._is_over or self._n_questions > _MOST_QUESTIONS:
+            return False
+        given = next((each for each in args if isinstance(each, torch.Tensor)), None)
+        about = None if given is None else _present(given, frame)
+        if about is None:
+            self._is_over = True
+            return False
+        self.about = about
+        self._steps.add(n_steps)
+        self._is_over = len(self._steps) >= _ENOUGH_QUESTIONS
+        return self._is_over
+
+    def remove(self) -> None:
+        """Listen no longer."""
+        self._hooks.remove()
+
+
+class _Asked(Inert):
+    """The hook of a copy and its parts."""
+
+    __slots__ = ("_questions",)
+
+    def __init__(self, questions: Questions) -> None:
+        self._questions = questions
+
+    def __call__(self, *_: Any) -> None:
+        self._questions.asked()
+
+
+never_compiled(_Asked.__call__)
+
+
+def _present(given: torch.Tensor, frame: FrameType | None) -> tuple[str, str] | None:
+    """Return the name of observations, and that of other ones that come a step later.
+
+    None: it has no such name.
+    """
+    for names in namespaces(frame):
+        for name, later in pairs_of_steps(names):
+            other = names[later]
+            if names[name] is given and isinstance(other, torch.Tensor):
+                is_other = other.shape == given.shape and not torch.equal(other, given)
+                return (name, later) if is_other else None
+            if other is given:
+                return None
+    return None
 
 
 # ---- names of copies -----------------------------------------------------------------

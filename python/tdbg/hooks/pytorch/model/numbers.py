@@ -9,10 +9,11 @@ Thread safety: reads only.
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,10 +22,73 @@ from numpy.typing import NDArray
 from tdbg.hooks.pytorch.device.tensors import TYPES
 from tdbg.hooks.pytorch.model.variables import namespaces
 
-__all__ = ["as_numbers", "named"]
+__all__ = [
+    "REWARD",
+    "ProgramNumbers",
+    "as_numbers",
+    "as_tensor",
+    "is_reward",
+    "named",
+    "numbers_in",
+    "pairs_of_steps",
+]
 
 # Numbers under one name, and names that are looked at, at most.
 _MOST_NUMBERS, _MOST_NAMES = 65536, 4000
+# Elements of a tensor that is taken as it is.
+_MOST_ELEMENTS = 1 << 22
+# What programs call observations, and those after a step.
+_STATE = re.compile(
+    r"(^|_)(s|o|st|obs|obses|state|states|observations?)(_|$|\d)", re.IGNORECASE
+)
+_NEXT = re.compile(r"(^|_)(next|new|future)(_|(?=obs|state)|$)", re.IGNORECASE)
+_BEHIND = re.compile(r"(_?2|_|_?p|_?prime|_?tp1|_?next)$", re.IGNORECASE)
+_SHORT = {"ns": "s", "no": "o", "nobs": "obs", "s1": "s", "s_t1": "s_t"}
+
+
+def pairs_of_steps(names: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the names of observations, each with that of what comes a step later.
+
+    Example:
+        >>> list(pairs_of_steps({"obs": 1, "next_obs": 2, "s": 3, "s2": 4, "x2": 5}))
+        [('obs', 'next_obs'), ('s', 's2')]
+    """
+    lower = {name.lower(): name for name in names}
+    for name in names:
+        key = name.lower()
+        before = (
+            _SHORT.get(key, ""),
+            _NEXT.sub(lambda found: found[1], key, count=1).strip("_"),
+            _BEHIND.sub("", key),
+        )
+        for each in before:
+            if each != key and each in lower and _STATE.search(each):
+                yield lower[each], name
+                break
+
+
+# What programs call rewards, the ends of episodes, and masks of what goes on.
+REWARD = re.compile(r"(^|_)(r|rs|rew|rews|reward|rewards)($|_|\d)", re.IGNORECASE)
+"""What programs call rewards, and more."""
+_NO_REWARD = re.compile(
+    r"total|sum|mean|avg|episode|running|best|thresh|scale|to_go|discount|cumul|last"
+    r"|next|shap|intrinsic|curios|bonus|(^|_)(ep|int|intr)(_|$)|_(idx|ids?)$",
+    re.IGNORECASE,
+)
+_END = re.compile(
+    r"(^|_)(d|done|dones|terminals?|terminat\w*|ends?|ended|finished|game_?overs?"
+    r"|is_?(done|terminal|last|end)|absorbing)($|_|\d)",
+    re.IGNORECASE,
+)
+_GOES_ON = re.compile(
+    r"not_?done|non_?(terminal|final)|continu|goes_on|(^|_)(alive|masks?)(_|$)|undone",
+    re.IGNORECASE,
+)
+_CUT = re.compile(r"trunc|time_?(out|limit)|(^|_)next(_|$)", re.IGNORECASE)
+_MASK = re.compile(r"^(\w*_)?masks?(_\w*)?$", re.IGNORECASE)
+_DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
+# Modules whose constants are read, at most.
+_MOST_MODULES = 8
 
 
 def named(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
@@ -91,3 +155,99 @@ def _is_number(value: Any) -> bool:
 def _size_of(value: Any) -> int:
     """Return how many numbers a tensor or an array has."""
     return int(value.numel() if isinstance(value, torch.Tensor) else value.size)
+
+
+def as_tensor(value: Any) -> torch.Tensor | None:
+    """Return numbers as a tensor on the processor, or nothing."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        return torch.from_numpy(value) if value.flags.writeable and value.size else None
+    if type(value) not in TYPES or value.layout is not torch.strided or not value.dim():
+        return None
+    if not 0 < value.numel() <= _MOST_ELEMENTS:
+        return None
+    return value.detach().cpu()  # type: ignore[no-any-return]
+
+
+# ---- by what names say ---------------------------------------------------------------
+
+
+class ProgramNumbers(NamedTuple):
+    """The numbers of a program, each with its name.
+
+    Attributes:
+        every: All numbers.
+        rewards: Rewards.
+        ends: Ones where episodes end, and zeros elsewhere.
+        masks: The same, if their names say little.
+        discounts: Numbers that are called discounts.
+        limits: The largest numbers of steps of episodes, by their environments.
+        steps: Observations and those a step later, as they are, with their names.
+    """
+
+    every: list[tuple[str, NDArray[np.float64]]]
+    rewards: list[tuple[str, NDArray[np.float64]]]
+    ends: list[tuple[str, NDArray[np.float64]]]
+    masks: list[tuple[str, NDArray[np.float64]]]
+    discounts: list[float]
+    limits: set[int]
+    steps: list[tuple[str, str, Any, Any]]
+
+    def note_setting(self, name: str, value: Any) -> None:
+        """Note a discount, or an environment with a limit."""
+        if type(value) is float and _DISCOUNT.search(name):
+            self.discounts.append(value)
+        elif type(value).__module__.partition(".")[0] in {"gym", "gymnasium"}:
+            spec = getattr(value, "spec", None)
+            limit = getattr(spec, "max_episode_steps", None)
+            self.limits.update({limit} if isinstance(limit, int) else ())
+
+    def note_numbers(self, name: str, numbers: NDArray[np.float64]) -> None:
+        """Note numbers by what their name says."""
+        self.every.append((name, numbers))
+        if is_reward(name):
+            self.rewards.append((name, numbers))
+        goes_on = bool(_GOES_ON.search(name))
+        is_end = (goes_on or _END.search(name)) and not _CUT.search(name)
+        if is_end and np.isin(numbers, (0.0, 1.0)).all():
+            found = self.masks if _MASK.search(name) else self.ends
+            found.append((name, 1.0 - numbers if goes_on else numbers))
+
+
+def is_reward(name: str) -> bool:
+    """Return whether a name is that of the rewards of steps."""
+    return bool(REWARD.search(name)) and not _NO_REWARD.search(name)
+
+
+def numbers_in(frame: Any) -> ProgramNumbers:
+    """Return the numbers of a program that has rewards; else its discounts only."""
+    names = ProgramNumbers([], [], [], [], list(_discounts(frame)), set(), [])
+    pairs, seen = list(named(frame)), set[int]()
+    if not any(is_reward(name) for name, _ in pairs):
+        return names  # Reading all numbers takes time.
+    for name, value in pairs:
+        if id(value) in seen:
+            continue
+        numbers = as_numbers(value)
+        if numbers is None or numbers.size < 2:
+            names.note_setting(name, value)
+        else:
+            seen.add(id(value))
+            names.note_numbers(name, numbers)
+    first = dict(reversed(pairs))  # The innermost, of several with one name.
+    for name, later in pairs_of_steps(first):
+        names.steps.append((name, later, first[name], first[later]))
+    return names
+
+
+def _discounts(frame: FrameType | None) -> Iterator[float]:
+    """Yield the discounts among the constants of the program's modules."""
+    seen = set[int]()
+    while frame is not None and len(seen) < _MOST_MODULES:
+        names = frame.f_globals
+        package = str(names.get("__name__")).partition(".")[0]
+        if id(names) not in seen and package not in {"numpy", "tdbg", "torch"}:
+            seen.add(id(names))
+            for name, value in list(names.items()):
+                if type(value) is float and _DISCOUNT.search(name):
+                    yield value
+        frame = frame.f_back

@@ -24,9 +24,12 @@ class LossTermMisuse(ObservedRule):
 
     - an entropy bonus of a policy that is added to the loss;
     - a ratio of probabilities that is one although the policy has changed;
-    - a policy loss that makes good choices unlikely, or whose clipping limits nothing;
+    - a policy loss that makes good choices unlikely, or whose clipping limits nothing,
+      or not the ratio;
     - values that learn what they say themselves, or what comes after an episode;
-    - returns that contain the past;
+    - returns that contain the past, and advantages that see no next value;
+    - steps of an agent in which nothing happens, or all of one observation;
+    - the largest value of a state in the place of that of the action;
     - the weight of a focal loss that is computed from the mean over the batch;
     - noise that is multiplied by a variance, or by its logarithm;
     - weights of classes that are the larger, the more labels a class has;
@@ -43,11 +46,17 @@ class LossTermMisuse(ObservedRule):
             Fault.RATIO_ALWAYS_ONE,
             Fault.POLICY_REVERSED,
             Fault.CLIPPED_FOR_NOTHING,
+            Fault.RATIO_OF_LOGARITHMS,
+            Fault.RATIO_CLIPPED_ASIDE,
             Fault.VALUES_LEARN_THEMSELVES,
             Fault.TARGET_PAST_END,
             Fault.ENDS_INVERTED,
             Fault.SUM_PAST_END,
             Fault.RETURNS_OF_PAST,
+            Fault.NOTHING_HAPPENS,
+            Fault.OBSERVATION_KEPT_ONCE,
+            Fault.LARGEST_VALUE_LEARNS,
+            Fault.SUM_OF_PRESENT,
             Fault.FOCAL_OF_MEAN,
             Fault.VARIANCE_AS_DEVIATION,
             Fault.WEIGHTS_NAME_NO_CLASS,
@@ -69,6 +78,8 @@ class LossTermMisuse(ObservedRule):
             message, advice = _of_keys(observation.words)
         elif observation.fault is Fault.WEIGHTS_UPSIDE_DOWN:
             message, advice = _of_weights(observation.numbers)
+        elif observation.fault is Fault.RATIO_CLIPPED_ASIDE:
+            message, advice = _of_bounds(observation.numbers)
         elif observation.fault is Fault.ONE_MATCHES_ALL:
             message, advice = _of_match(observation.numbers)
         elif observation.fault in _OF_NAMES:
@@ -117,6 +128,14 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
             " + eps) * advantage).mean(), element by element, or max of both parts if "
             "you negate them first."
         ),
+    ),
+    Fault.RATIO_OF_LOGARITHMS: (
+        (
+            "What the loss of the policy clips is no ratio of probabilities: it divides"
+            " or subtracts their logarithms, without exp, so its limits around 1 mean "
+            "nothing."
+        ),
+        "Take the exponential of the difference: ratio = exp(new - old).",
     ),
     Fault.VALUES_LEARN_THEMSELVES: (
         (
@@ -182,6 +201,18 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
         ),
     ),
 }
+
+
+def _of_bounds(numbers: Mapping[str, float]) -> tuple[str, str]:
+    least, most = (number(numbers.get(each, 0.0)) for each in ("least", "most"))
+    return (
+        (
+            f"The loss of the policy clips the ratio of probabilities to {least} to "
+            f"{most}, which leaves out 1, where the ratio begins. So the clipped part "
+            "is a constant, and the policy learns from some of its choices only."
+        ),
+        "Clip around 1: clip(ratio, 1 - eps, 1 + eps), not clip(ratio, -eps, eps).",
+    )
 
 
 def _of_keys(words: Mapping[str, str]) -> tuple[str, str]:
@@ -376,12 +407,77 @@ def _of_past(words: Mapping[str, str]) -> tuple[str, str]:
     )
 
 
+def _of_nothing(words: Mapping[str, str]) -> tuple[str, str]:
+    name, later = words.get("name", "obs"), words.get("later", "next_obs")
+    return (
+        (
+            f"`{name}` and `{later}` are equal in all samples of each batch: nothing "
+            "happens in any step. So the values learn what staying in a state is "
+            "worth, not what an action leads to."
+        ),
+        (
+            f"Keep what was before the step: put ({name}, action, reward, {later}) "
+            f"into the buffer before you set {name} = {later}."
+        ),
+    )
+
+
+def _of_one_observation(words: Mapping[str, str]) -> tuple[str, str]:
+    name, later = words.get("name", "obs"), words.get("later", "next_obs")
+    return (
+        (
+            f"`{name}` and `{later}` are one observation in all samples of each batch, "
+            "although the rewards differ: the buffer keeps references to one array, "
+            "which the environment changes in place."
+        ),
+        (
+            "Copy what you put into the buffer: obs.copy() of an array, obs.clone() of "
+            "a tensor."
+        ),
+    )
+
+
+def _of_largest(words: Mapping[str, str]) -> tuple[str, str]:
+    name = words.get("name", "actions")
+    return (
+        (
+            "The loss trains the largest value of each state, not the value of the "
+            f"action that was taken: `{name}` are other actions in some samples, and "
+            "their rewards are credited to the best one."
+        ),
+        (
+            f"Choose the values by the actions: values.gather(1, {name}.unsqueeze(1))"
+            ".squeeze(1), not values.max(1).values. The maximum belongs into the "
+            "target."
+        ),
+    )
+
+
+def _of_no_next(words: Mapping[str, str]) -> tuple[str, str]:
+    name = words.get("name", "advantages")
+    return (
+        (
+            f"`{name}` have the value of the state itself where that of the next one "
+            "belongs: each error is reward + gamma * value - value, of the same state. "
+            "So they do not know what an action leads to."
+        ),
+        (
+            "Take the next value: delta[t] = reward[t] + gamma * value[t + 1] * (1 - "
+            "done[t]) - value[t]."
+        ),
+    )
+
+
 _OF_NAMES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     Fault.POLICY_REVERSED: _of_reversed,
     Fault.TARGET_PAST_END: _of_past_end,
     Fault.ENDS_INVERTED: _of_inverted,
     Fault.SUM_PAST_END: _of_sum,
     Fault.RETURNS_OF_PAST: _of_past,
+    Fault.NOTHING_HAPPENS: _of_nothing,
+    Fault.OBSERVATION_KEPT_ONCE: _of_one_observation,
+    Fault.LARGEST_VALUE_LEARNS: _of_largest,
+    Fault.SUM_OF_PRESENT: _of_no_next,
 }
 _OF_GRADIENTS: Mapping[Fault, Callable[[], tuple[str, str]]] = {
     Fault.TARGET_LEARNS: _of_target,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tdbg.config.quantities import number, percent
+from tdbg.config.quantities import number, percent, plural
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
@@ -34,6 +34,8 @@ class ModelCopies(ObservedRule):
             Fault.AVERAGE_NOT_RESTORED,
             Fault.AVERAGE_OF_ANOTHER,
             Fault.COPY_PARTLY_STALE,
+            Fault.TARGET_NEVER_ASKED,
+            Fault.TARGET_OF_PRESENT,
         }
     )
 
@@ -55,6 +57,8 @@ class ModelCopies(ObservedRule):
             Fault.AVERAGE_NOT_RESTORED: _of_swap,
             Fault.AVERAGE_OF_ANOTHER: _of_another,
             Fault.COPY_PARTLY_STALE: _of_parts,
+            Fault.TARGET_NEVER_ASKED: _of_unasked,
+            Fault.TARGET_OF_PRESENT: _of_present,
         }.get(observation.fault, _of_target)
         return describe(observation)
 
@@ -326,3 +330,40 @@ def _of_parts(observation: Observation) -> Description:
 
 def _name(observation: Observation) -> str:
     return next(iter(observation.names), "the model")
+
+
+def _of_unasked(observation: Observation) -> Description:
+    name, target = observation.names[0], observation.words.get("target", "target")
+    steps = int(observation.numbers.get("steps", 0))
+    return Description(
+        message=(
+            f"The program updates the target network {target} ({name}), but has never "
+            f"called it in {plural(steps, 'step')}: the targets come from other "
+            "networks, perhaps from the one that learns them."
+        ),
+        value=0.0,
+        threshold=1.0,
+        since=0,
+        advice=(
+            f"Compute the targets with it: next_values = {target}(next_states), under "
+            "torch.no_grad()."
+        ),
+    )
+
+
+def _of_present(observation: Observation) -> Description:
+    name = observation.names[0]
+    target, present, later = (
+        observation.words.get(each, "") for each in ("target", "present", "later")
+    )
+    return Description(
+        message=(
+            f"The target network {target} ({name}) is asked about {present}, and never "
+            f"about {later}: the target of each step has the value of the state that "
+            "the step begins in, not of the one that it leads to."
+        ),
+        value=0.0,
+        threshold=1.0,
+        since=0,
+        advice=f"Give it what comes after the step: {target}({later}).",
+    )

@@ -66,6 +66,20 @@ def smaller_of_negatives(ratio: Tensor, gain: Tensor) -> Tensor:
     return torch.min(-gain * ratio, -gain * ratio.clamp(0.8, 1.2)).mean()
 
 
+def around_zero(ratio: Tensor, gain: Tensor) -> Tensor:
+    return -torch.min(ratio * gain, ratio.clamp(-0.2, 0.2) * gain).mean()
+
+
+def clipped_alone(ratio: Tensor, gain: Tensor) -> Tensor:
+    """Without a minimum, as some write it."""
+    return -(torch.clamp(ratio, 0.8, 1.2) * gain).mean()
+
+
+def bounded_by(ratio: Tensor, gain: Tensor) -> Tensor:
+    """V-trace bounds a ratio from above, and another one from both sides."""
+    return -(ratio.clamp(max=1.0) * ratio.clamp(0.0, 1.0) * gain).mean()
+
+
 def without_minus(ratio: Tensor, gain: Tensor) -> Tensor:
     return torch.min(ratio * gain, ratio.clamp(0.8, 1.2) * gain).mean()
 
@@ -81,6 +95,7 @@ def proximal(
     standardizes: bool = True,
     learns_values: bool = False,
     bonus: float = 0.01,
+    compare: Callable[[Tensor, Tensor], Tensor] = lambda new, old: (new - old).exp(),
 ) -> Program:
     """PPO: six rollouts, three epochs over each in two parts."""
 
@@ -100,7 +115,7 @@ def proximal(
             for _ in range(3):
                 for rows in torch.randperm(64).chunk(2):
                     told, new_values = agent(states[rows])
-                    ratio = (agent.log_prob(told, actions[rows]) - old[rows]).exp()
+                    ratio = compare(agent.log_prob(told, actions[rows]), old[rows])
                     gain = advantages[rows]
                     if standardizes:
                         gain = (gain - gain.mean()) / (gain.std() + 1e-8)
@@ -202,13 +217,23 @@ def judged(run_dir: Path, program: Program) -> list[Finding]:
         (proximal(plus_for_minus, of_numbers=True), "policy loss has the wrong sign"),
         (proximal(smaller_of_both, learns_values=True), "is exactly 0"),
         (proximal(larger_of_negatives, bonus=-0.01), "entropy bonus has the wrong"),
+        (proximal(around_zero), "to -0.2 to 0.2, which leaves out 1"),
+        (
+            proximal(smaller_of_both, compare=lambda new, old: new / old),
+            "divides or subtracts their logarithms",
+        ),
+        (
+            proximal(smaller_of_both, compare=lambda new, old: new - old),
+            "divides or subtracts their logarithms",
+        ),
         (reinforce(1.0, is_list=True), "policy loss has the wrong sign"),
         (reinforce(1.0, is_list=False), "policy loss has the wrong sign"),
         (actor_critic(lambda log, gain: (log * gain).mean()), "of the values minus"),
     ],
     ids=[
         "larger", "smaller of negatives", "larger, of numbers", "no minus", "plus",
-        "plus, of numbers", "values", "entropy", "list", "vector", "actor and critic",
+        "plus, of numbers", "values", "entropy", "around zero", "quotient",
+        "difference", "list", "vector", "actor and critic",
     ],
 )  # fmt: skip
 def test_a_loss_of_an_agent_that_is_wrong(
@@ -225,6 +250,11 @@ def test_a_loss_of_an_agent_that_is_wrong(
         proximal(smaller_of_both),
         proximal(larger_of_negatives, standardizes=False),
         proximal(clipped_twice),
+        proximal(clipped_alone),
+        proximal(bounded_by),
+        proximal(
+            smaller_of_both, compare=lambda new, old: new.exp() / old.exp()
+        ),
         proximal(smaller_of_both, of_numbers=True),
         reinforce(-1.0, is_list=True),
         reinforce(-1.0, is_list=False, standardizes=False),
@@ -234,7 +264,8 @@ def test_a_loss_of_an_agent_that_is_wrong(
         routes,
     ],
     ids=[
-        "smaller", "larger of negatives", "clipped twice", "of numbers", "list",
+        "smaller", "larger of negatives", "clipped twice", "clipped alone",
+        "bounded", "quotient of chances", "of numbers", "list",
         "vector", "actor and critic", "negative logarithm", "maximized", "costs",
     ],
 )  # fmt: skip
