@@ -207,6 +207,8 @@ class Fault(enum.StrEnum):
     UNMASKED_COUNT = "unmasked_count"
     CLASS_NEVER_COUNTS = "class_never_counts"
     END_NEVER_COUNTS = "end_never_counts"
+    # A column of the inputs is the label.
+    LABEL_AMONG_INPUTS = "label_among_inputs"
     # Of samples that are mixed of two, the loss knows the label of one.
     MIXED_LABEL_FORGOTTEN = "mixed_label_forgotten"
     # No fault: the model was probed, or was not.  Words say why a question was not

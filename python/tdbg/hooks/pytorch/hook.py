@@ -45,7 +45,7 @@ from tdbg.hooks.pytorch.checks.batch_origins import BatchOrigins
 from tdbg.hooks.pytorch.checks.bootstraps import LossVariables
 from tdbg.hooks.pytorch.checks.copies import Copies
 from tdbg.hooks.pytorch.checks.evaluated_outputs import EvaluatedOutputs
-from tdbg.hooks.pytorch.checks.first_inputs import FirstInputs
+from tdbg.hooks.pytorch.checks.first_inputs import FirstInputs, LabelsAmongInputs
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.function_probes import FunctionProbes
@@ -113,7 +113,7 @@ class Hook(FrameworkHook):
         self._variables = LossVariables()
         self._evaluated = EvaluatedOutputs(session)
         facts = (LabelFacts(session), BatchOrigins(session), self._variables)
-        checks = (probes, self._inputs, *facts)
+        checks = (probes, self._inputs, *facts, LabelsAmongInputs(session))
         self._batches = FirstBatches(checks)
         self._called_parts = UncompiledHooks()
         self._schedules = Schedules(session)

@@ -1,4 +1,7 @@
-"""What a model is given in the first steps, as a few numbers that ranks compare.
+"""What a model is given in the first steps: do other ranks, or the labels, have it?
+
+Ranks compare a few numbers.  A column of the inputs that is the label itself leaves
+nothing to learn.
 
 Thread safety: the training's thread.  Errors: none; what cannot be read is left out.
 """
@@ -12,15 +15,24 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.device.bits import first_sum, has_bits
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.call_context import is_in_transform, is_traced
 from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA
+from tdbg.modes import TRAIN
+from tdbg.run.observations import Fault, Observation
 
-__all__ = ["INPUTS_LOOK", "FirstInputs"]
+__all__ = ["INPUTS_LOOK", "FirstInputs", "LabelsAmongInputs"]
 
 # The look that has the inputs of the steps before, and the elements that are read.
 INPUTS_LOOK, _MOST_OF_INPUT = 16, 1 << 18
+# Samples that are compared with their labels, steps in which they are taken, and
+# numbers of each, at most; samples, and labels of the rarest class, at least.
+_MOST_SAMPLES, _MOST_STEPS, _MOST_COLUMNS = 256, 8, 4096
+_LEAST_SAMPLES, _LEAST_OF_CLASS, _LEAST_VALUES = 64, 8, 16
+# How far from one the correlation of a column with the label may be, by rounding.
+_ROUNDED = 1e-5
 
 
 class FirstInputs:
@@ -68,3 +80,115 @@ class FirstInputs:
     def remove(self) -> None:
         """Look at no more inputs."""
         self.is_open = False
+
+
+class LabelsAmongInputs:
+    """Finds a column of the inputs that is the label.  One of the checks of batches.
+
+    Args:
+        session: Receives observations.
+
+    Attributes:
+        is_open: Whether it must still hear of calls, losses and steps.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._given: torch.Tensor | None = None
+        self._name = "model"
+        self._n_steps = 0
+        self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._shape: tuple[int, ...] = ()
+        self.is_open = True
+
+    def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
+        """Note the inputs of a registered module."""
+        if not (model.training and torch.is_grad_enabled()) or IS_REPLICA in vars(
+            model
+        ):
+            return
+        given: Any = next(iter((*args, *(kwargs or {}).values())), None)
+        self._given, self._name = (given if _is_table(given) else None), name
+
+    def note_loss(self, value: Any) -> None:
+        """Note the labels of a loss, which belong to the latest inputs."""
+        given, self._given = self._given, None
+        if given is None or not self.is_open or is_traced() or is_recording():
+            return
+        with contextlib.suppress(Exception), torch.no_grad():
+            args = value[0] if type(value) is tuple and len(value) == 2 else value
+            outputs, labels = args[0], args[1]
+            n, shape = len(given), tuple(given.shape[1:])
+            is_of_samples = (
+                labels.numel() == n == len(outputs) and outputs.requires_grad
+            )
+            if is_of_samples and shape == (self._shape or shape):
+                self._shape = shape
+                columns = given.detach()[:_MOST_SAMPLES].flatten(1).double().cpu()
+                few = labels.detach().flatten()[:_MOST_SAMPLES].double().cpu()
+                self._rows.append((columns, few))
+
+    def step_ends(self) -> None:
+        """Compare if enough was seen; an optimizer has stepped."""
+        if not self.is_open:
+            return
+        self._n_steps += 1
+        is_enough = sum(len(labels) for _, labels in self._rows) >= _MOST_SAMPLES
+        if is_enough or self._n_steps >= _MOST_STEPS:
+            with contextlib.suppress(Exception), torch.no_grad():
+                self._compare()
+            self.remove()
+
+    def _compare(self) -> None:
+        columns = torch.cat([each for each, _ in self._rows])
+        labels = torch.cat([each for _, each in self._rows])
+        values, counts = labels.unique(return_counts=True)
+        is_varied = len(values) >= _LEAST_VALUES
+        is_varied |= len(values) > 1 and int(counts.min()) >= _LEAST_OF_CLASS
+        if len(labels) < _LEAST_SAMPLES or not is_varied:
+            return
+        equal = (columns == labels[:, None]).all(0)
+        found, is_equal = equal.nonzero().flatten().tolist(), True
+        if not found and len(self._shape) == 1:
+            found, is_equal = _proportional(columns, labels), False
+        if len(self._shape) == 2:
+            # To remember what came earlier may be the task.
+            last = (self._shape[0] - 1) * self._shape[1]
+            found = [each for each in found if each >= last]
+        if not found or 2 * len(found) > columns.shape[1]:
+            return
+        numbers = {"column": float(found[0]), "samples": float(len(labels))}
+        place = f"[:, {found[0]}]"
+        if len(self._shape) == 2:
+            place = f"[:, -1, {found[0] % self._shape[1]}]"
+        words = {"place": place, "how": "equal" if is_equal else "scaled"}
+        fault, step = Fault.LABEL_AMONG_INPUTS, self._session.latest_step(TRAIN)[0]
+        seen = Observation(fault, max(0, step), (self._name,), numbers, words)
+        self._session.run(self._session.observe, seen)
+
+    def remove(self) -> None:
+        """Look at no more."""
+        self.is_open = False
+        self._given = None
+        self._rows.clear()
+
+
+def _is_table(given: Any) -> bool:
+    """Return whether inputs are rows of a table, or of steps, with several columns."""
+    return (
+        type(given) is torch.Tensor
+        and given.is_floating_point()
+        and given.dim() in {2, 3}
+        and len(given) > 0
+        and 1 < given.numel() // len(given) <= _MOST_COLUMNS
+        and given.numel() <= _MOST_OF_INPUT
+    )
+
+
+def _proportional(columns: torch.Tensor, labels: torch.Tensor) -> list[int]:
+    """Return the columns that are the labels on another scale."""
+    x, y = columns - columns.mean(0), labels - labels.mean()
+    sizes = x.square().sum(0).sqrt() * y.square().sum().sqrt()
+    likeness = (x * y[:, None]).sum(0).abs() / sizes.clamp(min=1e-300)
+    found: list[int] = (likeness > 1 - _ROUNDED).nonzero().flatten().tolist()
+    return found

@@ -1,4 +1,4 @@
-"""LabelMisuse: labels that count and should not, or do not and should."""
+"""LabelMisuse: labels that count and should not, or do not, or that inputs have."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ __all__ = ["LabelMisuse"]
 class LabelMisuse(ObservedRule):
     """Report labels of padding, of tokens that were not masked, and missing ones.
 
-    One may be missing of a sample that is mixed of two, too.
+    One may be missing of a sample that is mixed of two, too.  And labels that the
+    inputs have.
 
     The labels of the first batches are compared with the inputs of the model, and with
     the label that the loss ignores.
     """
 
-    severities = (Severity.WARNING,)
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
     faults = frozenset(
         {
@@ -32,12 +33,20 @@ class LabelMisuse(ObservedRule):
             Fault.UNMASKED_COUNT,
             Fault.CLASS_NEVER_COUNTS,
             Fault.END_NEVER_COUNTS,
+            Fault.LABEL_AMONG_INPUTS,
             Fault.MIXED_LABEL_FORGOTTEN,
         }
     )
 
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return an info for a column that only goes with the label, else a warning."""
+        is_scaled = observation.words.get("how") == "scaled"
+        return Severity.INFO if is_scaled else Severity.WARNING
+
     def describe(self, observation: Observation) -> Description:
         """Say which labels count, or do not."""
+        if observation.fault is Fault.LABEL_AMONG_INPUTS:
+            return _of_column(observation)
         if observation.fault is Fault.PADDING_COUNTS:
             return _of_padding(observation)
         if observation.fault is Fault.UNMASKED_COUNT:
@@ -47,6 +56,31 @@ class LabelMisuse(ObservedRule):
         if observation.fault is Fault.MIXED_LABEL_FORGOTTEN:
             return _of_mixed(observation)
         return _of_end(observation)
+
+
+def _of_column(observation: Observation) -> Description:
+    n = round(observation.numbers.get("samples", 0.0))
+    place, name = observation.words.get("place", "[:, 0]"), observation.names[0]
+    is_equal = observation.words.get("how") != "scaled"
+    known = "equal" if is_equal else "equal but for a factor and an offset"
+    later = " A model that copies it has nothing else to learn."
+    if place.startswith("[:, -1"):
+        later = (
+            " The target is the latest value that the model sees, so it learns to "
+            "repeat that and predicts nothing."
+        )
+    return Description(
+        message=(
+            f"The inputs of {name} hold the label: inputs{place} and the targets are "
+            f"{known} for all {n:,} samples that were compared.{later}"
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Remove the target's column before you make the inputs. If these are "
+            "windows of a series, begin the target one step after the window's end."
+        ),
+    )
 
 
 def _of_padding(observation: Observation) -> Description:
