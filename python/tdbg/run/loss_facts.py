@@ -50,6 +50,8 @@ class LossFault(enum.StrEnum):
     # Scores that cannot be large or below zero, or that dropout has thinned out.
     SCORES_BOUNDED = "scores_bounded"
     SCORES_DROPPED = "scores_dropped"
+    # Errors of both signs are added up before they are squared.
+    ERRORS_CANCEL = "errors_cancel"
     # A rate of events is the exponential of an exponential.
     EXPONENTIAL_TWICE = "exponential_twice"
     # Labels that are 0 where -1 is meant, and symbols of a text that are the blank.

@@ -100,6 +100,10 @@ class Fault(enum.StrEnum):
     WEIGHTS_NAME_NO_CLASS = "weights_name_no_class"
     # The divergence from a normal distribution is made as large as possible.
     DIVERGENCE_MAXIMIZED = "divergence_maximized"
+    # A divergence is a sum over the samples where the rest is a mean, or the reverse;
+    # risks add up along samples that nobody has sorted.
+    REDUCTIONS_DIFFER = "reductions_differ"
+    RISKS_UNSORTED = "risks_unsorted"
     # Pairs of a contrastive loss: each sample is one that it must not match, one sample
     # is the match of all, and a sample and its match are equal.
     OWN_VIEW_COUNTS = "own_view_counts"

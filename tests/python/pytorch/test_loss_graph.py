@@ -283,6 +283,14 @@ WRONG: dict[str, tuple[LossFault, Loss]] = {
         LossFault.LABELS_NOT_SIGNS,
         lambda b: F.cosine_embedding_loss(b.scores, b.scores.detach() ** 2, b.bits),
     ),
+    "the square of a mean error": (
+        LossFault.ERRORS_CANCEL,
+        lambda b: (b.numbers[:, 0] - b.targets).mean() ** 2,
+    ),
+    "the magnitude of a mean error, weighed": (
+        LossFault.ERRORS_CANCEL,
+        lambda b: 10 * (b.targets - b.numbers[:, 0]).mean().abs(),
+    ),
     "symbols from zero": (
         LossFault.SYMBOL_IS_BLANK,
         lambda b: ctc(b.logarithms, torch.tensor([[0, 1], [2, 1]])),
@@ -321,6 +329,12 @@ RIGHT: dict[str, Loss] = {
     ),
     "dropout before the last layer": lambda b: F.cross_entropy(
         b.layers[2](F.dropout(F.relu(b.layers[0](torch.randn(N, 4))))), b.classes
+    ),
+    "a mean that is to be another one": lambda b: (
+        (b.numbers.mean() - b.targets.mean()) ** 2
+    ),
+    "the root of a mean square": lambda b: (
+        ((b.numbers[:, 0] - b.targets) ** 2).mean().sqrt()
     ),
     "a logarithm of a rate": lambda b: F.poisson_nll_loss(b.numbers[:, 0], 3 * b.bits),
     "a rate": lambda b: F.poisson_nll_loss(

@@ -159,9 +159,10 @@ def read_loss_graph(graph: Graph) -> LossGraph:
     for node, name, is_whole in _end_of(root):
         is_open &= not isinstance(node, torch.autograd.function.BackwardCFunction)
         found.update(dict.fromkeys(_faults(node, name, is_whole=is_whole)))
-        if name in OF_SCORES or name in OF_LABELS:
-            with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):
+            if name in OF_SCORES:
                 found.update(dict.fromkeys(faults_of_scores(node, name)))
+            elif name in OF_LABELS:
                 found.update(dict.fromkeys(faults_of_labels(node, name)))
         weighs_chances |= name == "Mul" and _weighs_chances(node)
         is_distance |= name in _OF_NUMBERS

@@ -86,6 +86,7 @@ OF_LABELS = frozenset(
 )
 """Operations that ``faults_of_labels`` reads."""
 
+_MAGNITUDES = frozenset({"Abs", "Mul", "Pow", "Sqrt"})
 # What gives no number below 0, as logarithms of rates may be.
 _NOT_NEGATIVE = frozenset({"Exp", "Relu", "Sigmoid", "Softplus"})
 # The share of elements that dropout leaves out, within so much.
@@ -97,9 +98,28 @@ _MOST_OF_HINGE = 4
 def faults_of_targets(root: Any) -> Iterator[LossFact]:
     """Yield the faults of the terms of a loss, whose graph begins at *root*."""
     terms = list(terms_of(root))
+    if len(terms) == 1 and name_of(terms[0][0]) in _MAGNITUDES:
+        yield from _of_sum_of_errors(terms[0][0])
     for node, factor in terms:
         yield from _of_divergence(node, factor, len(terms))
         yield from _of_bounds(node)
+
+
+def _of_sum_of_errors(node: Any) -> Iterator[LossFact]:
+    """Yield that the whole loss is the square or magnitude of a mean error."""
+    if name_of(node) == "Sqrt":
+        node = operands_of(node)[0]
+    below = operands_of(node)
+    if name_of(node) not in _MAGNITUDES or len(set(below)) != 1:
+        return
+    mean = below[0]
+    errors = operands_of(mean)
+    if name_of(mean) not in {"Mean", "Sum"} or shape_of(mean) or len(errors) != 1:
+        return
+    shape = shape_of(errors[0])
+    is_error = name_of(errors[0]) == "Sub" and len(operands_of(errors[0])) == 1
+    if is_error and math.prod(shape) >= _LEAST_TARGETS:
+        yield LossFact(LossFault.ERRORS_CANCEL, name_of(node).lower(), (shape,))
 
 
 def _of_divergence(node: Any, factor: float, n_terms: int) -> Iterator[LossFact]:
@@ -294,7 +314,10 @@ def faults_of_scores(node: Any, name: str) -> Iterator[LossFact]:
     if what is None:
         return
     given = source_of(node)
-    last, below = name_of(given), [name_of(each) for each in operands_of(given)]
+    last = name_of(given)
+    if last in _LAYERS:
+        return
+    below = [name_of(each) for each in operands_of(given)]
     is_bounded = (last in _SQUASHING and (what, last) != (_LOGISTIC, "Sigmoid")) or (
         last == _RECTIFYING and below and below[0] in _LAYERS
     )

@@ -9,7 +9,10 @@ Thread safety: reads only.
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,15 +21,19 @@ import torch
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     SHAPING,
     Graph,
+    axis_of,
     factor_of,
+    leaf_of,
     name_of,
     operands_of,
     saved_of,
     shape_of,
+    terms_of,
     walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Found, Note, StepCheck
 from tdbg.hooks.pytorch.checks.loss_graph import is_surrogate
+from tdbg.hooks.pytorch.model.variables import namespaces
 from tdbg.run.observations import Fault
 
 __all__ = ["ClassWeights", "faults_of_terms"]
@@ -45,10 +52,18 @@ _MOST_OF_CHANCE = 40
 _OF_TWO = frozenset({"Maximum", "Min", "Minimum"})
 # Losses that PyTorch reduces to a mean, and how the graph calls that.
 _MEANS = frozenset({"NllLoss", "NllLoss2D", "BinaryCrossEntropyWithLogits"})
-_REDUCED_BY_MEAN = 1
+_REDUCED_BY_MEAN, _REDUCED_BY_SUM = 1, 2
 # Between a loss and the weight that a focal loss makes of it.
 _OF_FOCAL = frozenset({"Add", "Mul", "Neg", "Pow", "Rsub", "Sub"})
 _MOST_OF_FOCAL = 8
+# Samples of a batch, at least; and the weight of a term that is no small one.
+_LEAST_BATCH, _LEAST_WEIGHT = 8, 0.4
+_OF_DIVERGENCE = frozenset({"Add", "Mul", "Neg", "Pow", "Rsub", "Sub", "Sum"})
+_MOST_OF_DIVERGENCE = 40
+_CUMULATIVE = frozenset({"Cumsum", "Logcumsumexp"})
+# What puts samples in another order.
+_CHOOSING = frozenset({"Gather", "Index", "IndexSelect", "Sort", "Take"})
+_TIME = re.compile(r"^t$|time|dur|surv|tte|days|months|years", re.IGNORECASE)
 # Noise has about the mean and deviation of a standard normal distribution.
 _LEAST_NOISE = 16
 
@@ -85,8 +100,14 @@ def faults_of_terms(graph: Graph) -> Iterator[Found]:
         >>> list(faults_of_terms(Graph((1 - (-error).exp()) ** 2 * error)))
         [(<Fault.FOCAL_OF_MEAN: 'focal_of_mean'>, {}, {})]
     """
-    for fault in () if graph.root is None else _faults_of(graph):
+    if graph.root is None:
+        return
+    for fault in _faults_of(graph):
         yield fault, {}, {}
+    if "Exp" in graph.names:
+        yield from _of_reductions(graph)
+    if not _CUMULATIVE.isdisjoint(graph.names):
+        yield from _of_risk_sets(graph)
 
 
 def _faults_of(graph: Graph) -> Iterator[Fault]:
@@ -329,6 +350,138 @@ def _is_by_noise(node: Any) -> bool:
     some = noise.flatten()[:4096].float()
     near = 4.0 / math.sqrt(some.numel())
     return abs(float(some.mean())) < near and abs(float(some.std()) - 1.0) < near
+
+
+# ---- sums and means over the samples -------------------------------------------------
+
+
+def _of_reductions(graph: Graph) -> Iterator[Found]:
+    """Yield that a divergence is added up over the samples, and the rest is a mean.
+
+    Or the reverse.  Both are whole terms of the loss, with no small weight.
+    """
+    terms = [
+        (reduced[0], reduced[1], node)
+        for node, factor in terms_of(graph.root)
+        if (reduced := _reduction_of(node, factor)) is not None
+    ]
+    for is_mean, n, node in terms:
+        below = operands_of(node)[0]
+        if n < _LEAST_BATCH or not _is_divergence(below, n):
+            continue
+        others = {mean for mean, its_n, other in terms if other is not node}
+        is_same = any(its_n == n for _, its_n, other in terms if other is not node)
+        if is_same and others == {not is_mean}:
+            kind = "mean" if is_mean else "sum"
+            yield Fault.REDUCTIONS_DIFFER, {"samples": float(n)}, {"kind": kind}
+            return
+
+
+def _reduction_of(node: Any, factor: float) -> tuple[bool, int] | None:
+    """Return whether a term is a mean over samples, and of how many; None: neither."""
+    name, below = name_of(node), operands_of(node)
+    if shape_of(node) or len(below) != 1 or not (shape := shape_of(below[0])):
+        return None
+    reduction = getattr(node, "_saved_reduction", None)
+    size = abs(factor)
+    if name == "Mean" or reduction == _REDUCED_BY_MEAN:
+        return (True, shape[0]) if _LEAST_WEIGHT <= size <= 1.0 else None
+    if name == "Sum" or reduction == _REDUCED_BY_SUM:
+        if size >= _LEAST_WEIGHT:
+            return False, shape[0]
+        if _LEAST_WEIGHT <= size * shape[0] <= 1.0 + _ROUNDING:
+            return True, shape[0]
+    return None
+
+
+def _is_divergence(node: Any, n: int) -> bool:
+    """Return whether a term has exp(x), x and a square, of what a layer made of *n*."""
+    nodes = list(walk(node, _MOST_OF_DIVERGENCE, _OF_DIVERGENCE))
+    if not any(name_of(each) == "Pow" for each in nodes):
+        return False
+    for each in nodes:
+        below = operands_of(each)[:1]
+        if name_of(each) != "Exp" or not below or shape_of(each)[:1] != (n,):
+            continue
+        is_beside = any(
+            below[0] in operands_of(other) for other in nodes if other is not each
+        )
+        if is_beside and not leaf_of(below[0]):
+            return True
+    return False
+
+
+# ---- sets at risk --------------------------------------------------------------------
+
+
+def _of_risk_sets(graph: Graph) -> Iterator[Found]:
+    """Yield that risks are added up along samples that nobody has sorted."""
+    for node in graph.named(_CUMULATIVE):
+        shape = shape_of(node)
+        n = math.prod(shape)
+        is_long = n >= _LEAST_BATCH and n == shape[0] and axis_of(node) == 0
+        is_of_risks = name_of(node) == "Logcumsumexp" or (
+            name_of(operands_of(node)[0]) == "Exp"
+            and any(name_of(each) == "Log" for each in graph.users_of(node))
+        )
+        if not (is_long and is_of_risks) or _is_chosen(node):
+            continue
+        name = _unsorted(n)
+        if name:
+            yield Fault.RISKS_UNSORTED, {"samples": float(n)}, {"name": name}
+            return
+
+
+def _is_chosen(node: Any) -> bool:
+    """Return whether samples have been put in another order since they were scored."""
+    return any(
+        name_of(each) in _CHOOSING
+        for each in itertools.islice(_first_operands(node), _MOST_OF_DIVERGENCE)
+    )
+
+
+def _first_operands(node: Any) -> Iterator[Any]:
+    while below := operands_of(node):
+        node = below[0]
+        yield node
+
+
+def _unsorted(n: int) -> str:
+    """Return the name of *n* numbers of the program that are not sorted.
+
+    Empty if some are sorted, or would be so in an order that the program has.
+    """
+    numbers: dict[str, torch.Tensor] = {}
+    orders: list[torch.Tensor] = []
+    for scope in namespaces(sys._getframe(1)):
+        for name, value in scope.items():
+            if type(value) is not torch.Tensor or value.numel() != n:
+                continue
+            if value.requires_grad or value.dtype is torch.bool or value.dim() > 2:
+                continue
+            flat = value.detach().flatten()
+            if flat.is_floating_point() or int(flat.min()) < 0 or int(flat.max()) >= n:
+                numbers[name] = flat
+            else:
+                orders.append(flat)
+                numbers[name] = flat
+    varied = {
+        name: each
+        for name, each in numbers.items()
+        if len(each.unique()) > n // 2  # type: ignore[no-untyped-call]
+    }
+    every = [*varied.values()]
+    every += [each[order.long()] for each in varied.values() for order in orders]
+    if any(map(_is_sorted, every)):
+        return ""
+    floating = [name for name, each in varied.items() if each.is_floating_point()]
+    likely = [name for name in floating if _TIME.search(name)]
+    return next(iter(likely), "")
+
+
+def _is_sorted(numbers: torch.Tensor) -> bool:
+    steps = numbers[1:] - numbers[:-1]
+    return bool((steps >= 0).all()) or bool((steps <= 0).all())
 
 
 # ---- weights of classes --------------------------------------------------------------

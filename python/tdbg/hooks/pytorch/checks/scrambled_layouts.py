@@ -178,12 +178,13 @@ def faults_of_views(graph: Graph) -> Iterator[Found]:
         >>> list(faults_of_views(Graph(x.transpose(1, 2).sum())))
         []
     """
-    for node in graph.named(_CONVOLUTIONS):
+    is_convolved = not _CONVOLUTIONS.isdisjoint(graph.names)
+    for node in graph.named(_CONVOLUTIONS) if is_convolved else ():
         base = _viewed_input(node)
         if base is not None and _moves(*base):
             yield _found(*base)
             return
-    for node in graph.named(_VIEWS):
+    for node in () if _VIEWS.isdisjoint(graph.names) else graph.named(_VIEWS):
         below = operands_of(node)[:1]
         shape, its = shape_of(node), shape_of(below[0]) if below else ()
         if not below or name_of(below[0]) in _PADDED or not _moves(its, shape):

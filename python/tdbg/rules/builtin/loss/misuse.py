@@ -497,6 +497,22 @@ def _mean_over_classes(fact: LossFact) -> Description:
     )
 
 
+def _errors_cancel(fact: LossFact) -> Description:
+    return Description(
+        message=(
+            f"The loss takes the mean of the errors{_of(fact)}, and then its square or "
+            "absolute value, so errors with opposite signs cancel. The model only "
+            "learns to be right on average."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Square first: ((outputs - targets) ** 2).mean(), or call mse_loss. A root "
+            "comes last."
+        ),
+    )
+
+
 def _out_of_reach(fact: LossFact) -> Description:
     n_beyond, n_targets = _size(fact, 0), _size(fact, 1)
     low, high = _size(fact, 0, of=1), _size(fact, 1, of=1)
@@ -541,6 +557,7 @@ _DESCRIBED: Mapping[LossFault, Callable[[LossFact], Description]] = {
     LossFault.TARGETS_OUT_OF_REACH: _out_of_reach,
     LossFault.SOFTMAX_TWICE: _softmax_twice,
     LossFault.SIGMOID_TWICE: _sigmoid_twice,
+    LossFault.ERRORS_CANCEL: _errors_cancel,
     LossFault.SYMBOL_IS_BLANK: of_wrong_labels,
     LossFault.LABELS_NOT_SIGNS: of_wrong_labels,
     LossFault.EXPONENTIAL_TWICE: of_wrong_scores,

@@ -34,6 +34,8 @@ class LossTermMisuse(ObservedRule):
     - noise that is multiplied by a variance, or by its logarithm;
     - weights of classes that are the larger, the more labels a class has;
     - a divergence from a normal distribution that the training makes large;
+    - a divergence that is added up over the samples where the rest is a mean;
+    - risks that add up along samples that are not sorted by time;
     - a target or an advantage that has a gradient, and a term that has none;
     - pairs of a contrastive loss that are one sample, or that nobody means.
     """
@@ -62,6 +64,8 @@ class LossTermMisuse(ObservedRule):
             Fault.WEIGHTS_NAME_NO_CLASS,
             Fault.WEIGHTS_UPSIDE_DOWN,
             Fault.DIVERGENCE_MAXIMIZED,
+            Fault.REDUCTIONS_DIFFER,
+            Fault.RISKS_UNSORTED,
             Fault.TARGET_LEARNS,
             Fault.ADVANTAGE_LEARNS,
             Fault.TERM_HAS_NO_GRADIENT,
@@ -80,6 +84,8 @@ class LossTermMisuse(ObservedRule):
             message, advice = _of_weights(observation.numbers)
         elif observation.fault is Fault.RATIO_CLIPPED_ASIDE:
             message, advice = _of_bounds(observation.numbers)
+        elif observation.fault is Fault.REDUCTIONS_DIFFER:
+            message, advice = _of_reductions(observation)
         elif observation.fault is Fault.ONE_MATCHES_ALL:
             message, advice = _of_match(observation.numbers)
         elif observation.fault in _OF_NAMES:
@@ -212,6 +218,40 @@ def _of_bounds(numbers: Mapping[str, float]) -> tuple[str, str]:
             "is a constant, and the policy learns from some of its choices only."
         ),
         "Clip around 1: clip(ratio, 1 - eps, 1 + eps), not clip(ratio, -eps, eps).",
+    )
+
+
+def _of_reductions(observation: Observation) -> tuple[str, str]:
+    n = int(observation.numbers.get("samples", 0.0))
+    is_mean = observation.words.get("kind") == "mean"
+    one, other = ("a mean", "the sum") if is_mean else ("the sum", "a mean")
+    effect = "too small" if is_mean else "too large"
+    return (
+        (
+            f"The divergence in the loss is {one} over the {n:,} samples of a batch, "
+            f"and the rest of the loss is {other}. So the divergence weighs about "
+            f"{n:,} times {effect}, and its weight depends on the batch size."
+        ),
+        (
+            "Reduce both alike: add up over the features and take the mean over the "
+            "samples, reconstruction.flatten(1).sum(1).mean() + divergence.sum(1)"
+            '.mean(). Or use reduction="sum" for both and divide by the batch size.'
+        ),
+    )
+
+
+def _of_risks(words: Mapping[str, str]) -> tuple[str, str]:
+    name = words.get("name", "time")
+    return (
+        (
+            "The loss adds up the risks of all samples before each one in its batch, "
+            f"but `{name}` is not sorted there. So each sample is compared with "
+            "others at random, not with those that live longer."
+        ),
+        (
+            f"Sort first: order = {name}.argsort(descending=True), then take "
+            "risk[order] and event[order]."
+        ),
     )
 
 
@@ -478,6 +518,7 @@ _OF_NAMES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     Fault.OBSERVATION_KEPT_ONCE: _of_one_observation,
     Fault.LARGEST_VALUE_LEARNS: _of_largest,
     Fault.SUM_OF_PRESENT: _of_no_next,
+    Fault.RISKS_UNSORTED: _of_risks,
 }
 _OF_GRADIENTS: Mapping[Fault, Callable[[], tuple[str, str]]] = {
     Fault.TARGET_LEARNS: _of_target,
