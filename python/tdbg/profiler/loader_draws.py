@@ -1,8 +1,9 @@
 """What the loaders of a training draw: random numbers, indices, and batches.
 
 Facts that no statistic shows, of the samples of one loader: its workers, or its epochs,
-draw the same random numbers; it never goes beyond its first batches; its weights are
-those of something else than samples; ``__getitem__`` changes the dataset.
+draw the same random numbers; it never goes beyond its first batches, or has come to its
+end; its weights are those of something else than its samples, or change nothing;
+``__getitem__`` changes the dataset.
 
 Thread safety: the thread that iterates over the loader.
 
@@ -53,6 +54,12 @@ _LEAST_SHARED, _SHARE = 5, 0.02
 _LEAST_CACHED = 2
 # What programs call what changes samples; datasets inside of each other, at most.
 _TRANSFORM, _MOST_SUBSETS = re.compile(r"transform|augment", re.IGNORECASE), 8
+# Where datasets keep the labels of their samples; classes, at most, and by how many
+# times these must differ in size; how exact their weights are.
+_LABELS = ("targets", "labels", "y", "target", "label", "classes_of_samples")
+_MOST_CLASSES, _UNEVEN, _EXACT = 1000, 1.5, 1e-4
+# How often an iterator is asked for a batch after its last one.
+_LEAST_ENDED = 3
 # Comparisons of stored samples.
 _MOST_COMPARED = 64
 
@@ -145,7 +152,8 @@ class LoaderDraws:
         self._n_trained = self._n_evaluated = 0
         self._stored: _StoredSamples | None = None
         self._transform = ""
-        self._n_weights = 0
+        self._n_weights = self._n_ended = 0
+        self._weighed: _Fault | None = None
         self._part: _Part | None = None
         self._told: set[Fault] = set()
 
@@ -155,9 +163,11 @@ class LoaderDraws:
         """Note that an iteration begins, and look at the sampler."""
         with contextlib.suppress(Exception):
             self._end()
-            self._epoch = epoch
+            self._epoch, self._n_ended = epoch, 0
             self._iterator = weakref.ref(iterator, self._dies)
             if type(loader.sampler).__name__ == "WeightedRandomSampler":
+                if not self._n_weights:
+                    self._weighed = _or_none(_fault_of_weights, loader)
                 self._n_weights = len(loader.sampler.weights)
             if epoch == 0 and self.is_map:
                 self._part = _Part.of(loader)
@@ -239,6 +249,7 @@ class LoaderDraws:
     def ends(self, observers: Sequence[_Observer]) -> None:
         """Note that an iteration has come to its end, and tell what is known."""
         with contextlib.suppress(Exception):
+            self._n_ended += 1
             self._tell(observers)
             self._end()
             self._begun.clear()
@@ -300,6 +311,10 @@ class LoaderDraws:
         if n and 0 < self._n_weights < n:
             numbers = {"weights": float(self._n_weights), "samples": float(n)}
             yield Fault.WEIGHTS_OF_CLASSES, numbers, {}
+        elif self._weighed is not None:
+            yield self._weighed
+        if self._n_ended >= _LEAST_ENDED:
+            yield Fault.LOADER_AT_ITS_END, {"asked": float(self._n_ended)}, {}
         if len(self._begun) >= _LEAST_BEGUN and len({*self._begun}) == 1:
             (begun,) = {*self._begun}
             batches = self._facts.get("batches") or 0
@@ -360,6 +375,75 @@ class LoaderDraws:
             for worker in sorted(workers)
         ]
         return equal_in_all(every) if all(map(all, every)) else []
+
+
+def _fault_of_weights(loader: Any) -> _Fault | None:
+    """Return what is wrong with the weights that samples are drawn by, if anything."""
+    sampler = loader.sampler
+    weights = np.asarray(sampler.weights, dtype=np.float64)
+    is_even = not len(weights) or float(np.ptp(weights)) == 0.0
+    if is_even or len(weights) != len(loader.dataset):
+        return None
+    if not sampler.replacement and sampler.num_samples >= np.count_nonzero(weights):
+        return Fault.WEIGHTS_CHANGE_NOTHING, {"samples": float(len(weights))}, {}
+    labels = _labels_of(loader.dataset)
+    if labels is None or len(labels) != len(weights) or weights.min() <= 0:
+        return None
+    return _fault_by_labels(weights, labels)
+
+
+def _fault_by_labels(
+    weights: NDArray[np.float64], labels: NDArray[np.int64]
+) -> _Fault | None:
+    """Return what is wrong with weights of samples, by the classes of these."""
+    _, places, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    if not (2 <= len(counts) <= _MOST_CLASSES) or counts.max() < _UNEVEN * counts.min():
+        return None
+    means = np.bincount(places, weights) / counts
+    numbers = {
+        "classes": float(len(counts)),
+        "share": float(counts.min() / counts.sum()),
+        "drawn": float((means * counts)[counts.argmin()] / weights.sum()),
+    }
+    if not np.allclose(weights, means[places], rtol=_EXACT, atol=0.0):
+        found = np.unique(weights, return_counts=True)[1]
+        is_of_classes = len(found) == len(counts) and len(weights) > 4 * len(counts)
+        if is_of_classes and np.array_equal(np.sort(found), np.sort(counts)):
+            return Fault.WEIGHTS_OF_OTHER_SAMPLES, numbers, {}
+        return None
+    if _are_equal(means * counts):
+        return None
+    how = ""
+    if _are_equal(means / counts):
+        how = "counts"
+    elif _are_equal(np.sort(means) * np.sort(counts)[::-1]):
+        how = "order"
+    return (Fault.WEIGHTS_OF_OTHER_CLASSES, numbers, {"how": how}) if how else None
+
+
+def _are_equal(values: NDArray[np.float64]) -> bool:
+    return bool(np.ptp(values) <= _EXACT * values.max())
+
+
+def _labels_of(dataset: Any) -> NDArray[np.int64] | None:
+    """Return the class of each sample, as a dataset keeps it; None: it is not known."""
+    indices: Any = None
+    for _ in range(_MOST_SUBSETS):
+        if not (hasattr(dataset, "indices") and hasattr(dataset, "dataset")):
+            break
+        own = np.asarray(dataset.indices)
+        indices = own if indices is None else own[indices]
+        dataset = dataset.dataset
+    tensors = getattr(dataset, "tensors", None)
+    every = [tensors[-1]] if isinstance(tensors, tuple) and tensors else []
+    every += [getattr(dataset, name, None) for name in _LABELS]
+    for each in every:
+        if each is None or _length_of(each) != len(dataset):
+            continue
+        labels = np.asarray(each)
+        if labels.ndim == 1 and labels.dtype.kind in "biu":
+            return labels if indices is None else labels[indices]
+    return None
 
 
 def _transform_of(dataset: Any) -> str:

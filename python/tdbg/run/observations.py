@@ -234,6 +234,13 @@ class Fault(enum.StrEnum):
     WEIGHTS_OF_CLASSES = "weights_of_classes"
     SAMPLES_OVERWRITTEN = "samples_overwritten"
     AUGMENTED_ONCE = "augmented_once"
+    # Weights of a sampler that draws each sample once; that are those of other classes,
+    # or of the same samples in another order.  An iterator that has come to its end,
+    # and is asked for batches.
+    WEIGHTS_CHANGE_NOTHING = "weights_change_nothing"
+    WEIGHTS_OF_OTHER_CLASSES = "weights_of_other_classes"
+    WEIGHTS_OF_OTHER_SAMPLES = "weights_of_other_samples"
+    LOADER_AT_ITS_END = "loader_at_its_end"
     # Parts of one dataset share samples: that of training and that of evaluation.
     PARTS_OVERLAP = "parts_overlap"
     # Data of validation are those of training, or have samples of them.

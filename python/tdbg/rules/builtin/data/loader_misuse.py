@@ -26,7 +26,9 @@ class LoaderMisuse(ObservedRule):
 
     - workers that draw the same random numbers, and epochs that do;
     - a loader that begins anew for each batch, and gives only its first one;
-    - weights of a sampler that are fewer than the samples;
+    - weights of a sampler that are fewer than the samples, those of other classes or
+      samples, or without effect;
+    - an iterator that has come to its end, and that each epoch asks again;
     - samples that the dataset changes whenever it gives them;
     - samples that are augmented once, and then come out of a cache;
     - parts of a dataset, for training and evaluation, that overlap;
@@ -41,6 +43,10 @@ class LoaderMisuse(ObservedRule):
             Fault.EPOCHS_DRAW_ALIKE,
             Fault.ONLY_FIRST_BATCHES,
             Fault.WEIGHTS_OF_CLASSES,
+            Fault.WEIGHTS_CHANGE_NOTHING,
+            Fault.WEIGHTS_OF_OTHER_CLASSES,
+            Fault.WEIGHTS_OF_OTHER_SAMPLES,
+            Fault.LOADER_AT_ITS_END,
             Fault.SAMPLES_OVERWRITTEN,
             Fault.AUGMENTED_ONCE,
             Fault.PARTS_OVERLAP,
@@ -135,6 +141,62 @@ def _of_weights(seen: Observation) -> tuple[str, str]:
     return message, (
         "Give the sampler one weight for each sample, not for each class: "
         "WeightedRandomSampler(class_weights[labels], len(dataset))."
+    )
+
+
+def _of_idle(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("samples", 0.0))
+    message = (
+        f"WeightedRandomSampler draws each of the {n:,} samples of {seen.names[0]} "
+        "once in each epoch (replacement=False), so its weights change only the order: "
+        "rare classes stay as rare as they are."
+    )
+    return message, (
+        "Draw with replacement: WeightedRandomSampler(weights, num_samples, "
+        "replacement=True), which is the default."
+    )
+
+
+def _of_exchanged(seen: Observation) -> tuple[str, str]:
+    share, drawn = (seen.numbers.get(key, 0.0) for key in ("share", "drawn"))
+    cause = "they grow with the number of its samples"
+    if seen.words.get("how") == "order":
+        cause = "each is one divided by the number of samples of another class"
+    message = (
+        f"The weights of WeightedRandomSampler are not those of the classes of "
+        f"{seen.names[0]}: {cause}. The rarest class has {share:.1%} of the samples, "
+        f"and makes up {drawn:.1%} of what is drawn."
+    )
+    return message, (
+        "Take one weight for each class, divided by the number of its samples, in the "
+        "order of the class numbers: (1 / torch.bincount(labels))[labels]."
+    )
+
+
+def _of_misplaced(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("classes", 0.0))
+    message = (
+        f"The weights of WeightedRandomSampler belong to the samples of "
+        f"{seen.names[0]} in another order: there are {n} different ones, as many "
+        "of each as a class has samples, but samples of one class have different "
+        "weights."
+    )
+    return message, (
+        "Make the weights of the labels in the order of the dataset: after you shuffle "
+        "or split it, and with the labels of the same part."
+    )
+
+
+def _of_end(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("asked", 0.0))
+    message = (
+        f"The iterator over the data loader of {seen.names[0]} has come to its end, "
+        f"and your loop has asked it for batches {n} times since. So these epochs were "
+        "empty: the training saw the data once."
+    )
+    return message, (
+        "Loop over the loader itself in each epoch (for x, y in loader), or make the "
+        "iterator anew: batches = iter(loader) at the beginning of each epoch."
     )
 
 
@@ -238,5 +300,9 @@ _TEXTS = {
     Fault.EPOCHS_DRAW_ALIKE: _of_epochs,
     Fault.ONLY_FIRST_BATCHES: _of_first,
     Fault.WEIGHTS_OF_CLASSES: _of_weights,
+    Fault.WEIGHTS_CHANGE_NOTHING: _of_idle,
+    Fault.WEIGHTS_OF_OTHER_CLASSES: _of_exchanged,
+    Fault.WEIGHTS_OF_OTHER_SAMPLES: _of_misplaced,
+    Fault.LOADER_AT_ITS_END: _of_end,
     Fault.SAMPLES_OVERWRITTEN: _of_overwritten,
 }
