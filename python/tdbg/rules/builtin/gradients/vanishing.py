@@ -57,6 +57,15 @@ IDLE = (
     "this layer is idle for now, as an expert without tokens or the head of another "
     "task, do nothing. Otherwise: "
 )
+# The weights by which a recurrent layer gets its state of the step before.
+RECURRENT = re.compile(r"weight_hh_l\d+$")
+FIRST_PLACE = (
+    "The loss uses only what the recurrent layer has said of the first element, which "
+    "depends on no other. If sequences have one element each, reshape the inputs to "
+    "(batch, steps, features), or use a linear layer. Otherwise, use the last position "
+    "(out[:, -1]) or h_n instead of the first (out[:, 0]), and see which dimension is "
+    "that of the steps (batch_first=True)."
+)
 UNFED = (
     "The loss reaches the layer, but all of its inputs are zero, so the weight has no "
     "effect. If an initial state of zeros is meant, do nothing. Otherwise, check what "
@@ -86,7 +95,8 @@ class VanishingGradient(Rule):
     A gradient that is exactly zero is an info while a layer before it gets one: the
     loss reaches that layer on another way, and this one is idle, as an expert without
     tokens or the head of another task.  So it is while the bias of the layer gets one:
-    the inputs of the layer are all zero.  In all other cases, it is a warning.
+    the inputs of the layer are all zero.  In all other cases, it is a warning, as it is
+    if these inputs are the state of a recurrent layer: only its first step counts.
 
     If every gradient has been exactly zero since the beginning, there is nothing to
     compare with, and the finding is a warning: the loss depends on no weight.
@@ -171,10 +181,10 @@ class VanishingGradient(Rule):
         is_alone = _between(known & ~small) & ~is_zero
         reached = np.logical_or.accumulate(known & ~is_zero, axis=0)
         # A reverse direction that has read one element is never meant.
-        is_reverse = np.array(
-            [REVERSE.search(name) is not None for name in table.names]
-        )
-        reached = (reached | by_bias) & ~is_reverse[:, np.newaxis]
+        is_reverse = _named(table, REVERSE)[:, 0]
+        # Nor is a recurrent layer whose state of the step before is always zero.
+        is_first = by_bias & _named(table, RECURRENT)
+        reached = (reached | by_bias) & ~_named(table, REVERSE) & ~is_first
         severities = np.where(
             is_alone | learned[np.newaxis, :], Severity.INFO, Severity.ERROR
         )
@@ -198,7 +208,9 @@ class VanishingGradient(Rule):
                 is_alone=bool(is_alone[i, j]),
                 is_reverse=bool(is_reverse[i]),
                 is_idle=bool(reached[i, j]),
-                is_unfed=bool(by_bias[i, j] and not is_reverse[i]),
+                unfed=""
+                if is_reverse[i] or not by_bias[i, j]
+                else _unfed(is_first[i, j]),
             )
 
         return table.judge(severities, describe, known & (lasting | ~small))
@@ -235,9 +247,9 @@ class VanishingGradient(Rule):
         is_alone: bool,
         is_reverse: bool,
         is_idle: bool,
-        is_unfed: bool,
+        unfed: str,
     ) -> Description:
-        if mean == 0 and is_unfed:
+        if mean == 0 and unfed:
             return Description(
                 message=(
                     "The gradient of this weight was exactly zero at "
@@ -247,7 +259,7 @@ class VanishingGradient(Rule):
                 value=mean,
                 threshold=self.threshold,
                 evidence=self._evidence,
-                advice=UNFED,
+                advice=unfed,
             )
         if mean == 0:
             return Description(
@@ -303,6 +315,17 @@ def _reached(table: Table, biases: Table) -> Bools:
     rows = dict(zip(biases.names, nonzero, strict=True))
     nowhere = np.zeros(len(table.steps), dtype=bool)
     return np.array([rows.get(_bias_of(name), nowhere) for name in table.names])
+
+
+def _named(table: Table, pattern: re.Pattern[str]) -> Bools:
+    """Find the rows whose names end as a pattern says, as a column."""
+    found = [pattern.search(name) is not None for name in table.names]
+    return np.array(found, dtype=bool)[:, np.newaxis]
+
+
+def _unfed(is_first: bool) -> str:
+    """Return what to do about a weight whose inputs are all zero."""
+    return FIRST_PLACE if is_first else UNFED
 
 
 def _bias_of(name: str) -> str:

@@ -146,6 +146,24 @@ def test_a_weight_whose_inputs_are_zero_is_an_info_as_its_bias_tells():
     assert "initial state" in finding.advice
 
 
+@pytest.mark.parametrize("weight", ["weight_hh_l0", "weight_hh_l1"])
+def test_of_a_recurrent_layer_only_the_first_step_counts(weight: str):
+    name = f"gradient/gru.{weight}"
+    run = FakeRun()
+    for step in range(12):
+        given = {"gradient/gru.weight_ih_l0": [0.1] * 4, name: [0.0] * 4}
+        run.step(step, {**given, name.replace("weight", "bias"): [0.1]})
+    (finding,) = judge(run, VanishingGradient())
+    assert finding.severity is Severity.WARNING
+    assert "out[:, 0]" in finding.advice
+
+
+def test_a_cell_may_begin_with_a_state_of_zeros():
+    scales = {"0.weight": [1e-2] * 3, "c.weight_hh": [0.0] * 3, "c.bias_hh": [1e-2] * 3}
+    (finding,) = judge(run_with(scales), VanishingGradient())
+    assert finding.severity is Severity.INFO
+
+
 def test_a_bias_without_a_gradient_excuses_no_weight():
     scales = {"0.weight": [0.0] * 3, "0.bias": [0.0] * 3, "8.weight": [1e-2] * 3}
     (finding,) = judge(run_with(scales), VanishingGradient())
