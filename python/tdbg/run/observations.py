@@ -60,6 +60,8 @@ class Fault(enum.StrEnum):
     CLIPPED_NOTHING = "clipped_nothing"
     CLIPPED_BEFORE_BACKWARD = "clipped_before_backward"
     CLIPPED_AFTER_STEP = "clipped_after_step"
+    # What is clipped are parameters that no optimizer has, and that get no gradient.
+    CLIPPED_OTHERS = "clipped_others"
     # Gradients are clipped while a scaler's factor is in them.
     CLIPPED_SCALED = "clipped_scaled"
     # A chain of transformations clips steps instead of gradients, or decays weights
@@ -78,6 +80,8 @@ class Fault(enum.StrEnum):
     POLICY_REVERSED = "policy_reversed"
     CLIPPED_FOR_NOTHING = "clipped_for_nothing"
     VALUES_LEARN_THEMSELVES = "values_learn_themselves"
+    # An actor makes the values of its actions small.
+    ACTOR_REVERSED = "actor_reversed"
     # What is clipped is no ratio of chances, but one of their logarithms; or its bounds
     # leave out 1.
     RATIO_OF_LOGARITHMS = "ratio_of_logarithms"

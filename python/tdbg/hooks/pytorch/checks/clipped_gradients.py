@@ -21,6 +21,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from types import GeneratorType
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
 from tdbg.hooks.pytorch.device.tensors import gradient_of
 from tdbg.hooks.pytorch.functions.diverted import WarnedLines
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
-from tdbg.hooks.pytorch.model.process_objects import parameters_of
+from tdbg.hooks.pytorch.model.process_objects import held_ids, living, parameters_of
 from tdbg.run.observations import Fault
 
 __all__ = ["ClippedGradients"]
@@ -160,9 +161,27 @@ class ClippedGradients(StepCheck):
         if self._used_again is not None and not self._of(optimizer, self._fresh):
             self._count(Fault.CLIPPED_AFTER_STEP, self._used_again, {})
         self._used_again = None
-        for key in map(id, held):
+        ids = set(map(id, held))
+        if not late and self._without and not self._of(optimizer, self._fresh):
+            self._look_at_others(ids, with_gradient)
+        for key in ids:
             self._fresh.pop(key, None)
             self._without.pop(key, None)
+
+    def _look_at_others(
+        self, held: AbstractSet[int], with_gradient: AbstractSet[int]
+    ) -> None:
+        """See whether what was clipped belongs to no optimizer, and these are not."""
+        others = {key: call for key, call in self._without.items() if key not in held}
+        if not (others and with_gradient):
+            return
+        if self._found[Fault.CLIPPED_OTHERS] == _ENOUGH - 1:
+            every = [held_ids(each) for each in living(Optimizer)]
+            if not others.keys().isdisjoint(set[int]().union(*every)):
+                self._without.clear()
+                return
+        self._without.clear()
+        self._count(Fault.CLIPPED_OTHERS, next(iter(others.values())), {})
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """Note which gradients an optimizer has used."""

@@ -28,7 +28,11 @@ from tdbg.hooks.pytorch.checks.kept_references import SelfTargets
 from tdbg.hooks.pytorch.checks.loss_terms import ClassWeights, faults_of_terms
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
-from tdbg.hooks.pytorch.checks.policy_losses import PolicyLosses, PolicyRatio
+from tdbg.hooks.pytorch.checks.policy_losses import (
+    ActorLosses,
+    PolicyLosses,
+    PolicyRatio,
+)
 from tdbg.hooks.pytorch.checks.shared_weights import EqualNetworks, SharedWeights
 from tdbg.hooks.pytorch.checks.wrong_dimensions import (
     faults_of_dimensions,
@@ -103,6 +107,7 @@ class FirstUpdates:
             MicroBatches(self._note),
             PolicyRatio(self._note),
             PolicyLosses(self._note),
+            ActorLosses(self._note),
             EqualNetworks(tables, step, observe),
             SelfTargets(tables, step, observe),
             Bootstraps(self._note, variables),

@@ -27,6 +27,8 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.graph_nodes import (
     SHAPING,
     Graph,
+    leaf_of,
+    leaves_below,
     name_of,
     operands_of,
     saved_of,
@@ -42,11 +44,11 @@ from tdbg.hooks.pytorch.checks.weighed_chances import (
     weighed_chances,
 )
 from tdbg.hooks.pytorch.device.tensors import sample_of
-from tdbg.hooks.pytorch.model.numbers import as_numbers, named
-from tdbg.hooks.pytorch.model.process_objects import living
+from tdbg.hooks.pytorch.model.numbers import as_numbers, named, numbers_in
+from tdbg.hooks.pytorch.model.process_objects import held_ids, living
 from tdbg.run.observations import Fault
 
-__all__ = ["PolicyLosses", "PolicyRatio"]
+__all__ = ["ActorLosses", "PolicyLosses", "PolicyRatio"]
 
 # Losses that are read, those of them that are no policy's, and operations of a ratio.
 _MOST_LOSSES, _MOST_IN_VAIN, _MOST_OF_RATIO = 60, 8, 30
@@ -69,6 +71,14 @@ _BAD = re.compile(
 )
 
 _DISTANCES = frozenset({"HuberLoss", "MseLoss", "Pow", "SmoothL1Loss"})
+
+# Losses that show who is a critic, and those that are read for it, at most.
+_ENOUGH_CRITICS, _MOST_CRITICS = 3, 8
+# Who may want values to be small, and what programs call what values learn.
+_AGAINST = re.compile(r"advers|attack|cost|regret|penalt|worst", re.IGNORECASE)
+_LEARNT = re.compile(
+    r"target|expected|backup|(^|_)(y|tds?|q_?next|returns?)(_|$)", re.IGNORECASE
+)
 
 # Losses with a ratio, operations of one, and of its end, at most.
 _MOST_RATIOS, _MOST_BELOW, _MOST_NEAR = 200, 2000, 60
@@ -235,14 +245,9 @@ def _strange_bounds(root: Any) -> Iterator[tuple[Fault, tuple[float, float]]]:
         is_around = _HALF <= least < 1.0 < most <= _DOUBLE
         if found is None and is_around and _is_of_logarithms(operands_of(node)[0]):
             yield Fault.RATIO_OF_LOGARITHMS, bounds
-        elif found is not None and not least <= 1.0 <= most and _is_ratio(found[0]):
+        is_aside = found is not None and not least <= 1.0 <= most
+        if found is not None and is_aside and name_of(source_of(found[0])) == "Sub":
             yield Fault.RATIO_CLIPPED_ASIDE, bounds
-
-
-def _is_ratio(node: Any) -> bool:
-    """Return whether an exponential is that of a difference."""
-    below = source_of(node)
-    return name_of(below) == "Sub"
 
 
 def _is_of_logarithms(node: Any) -> bool:
@@ -374,6 +379,109 @@ class _Names:
                 if max(rising, falling) >= _EQUALS > min(rising, falling):
                     return [rising if rising > falling else -falling], name
         return [], ""
+
+
+# ---- actors that follow the gradient of a value --------------------------------------
+
+
+class ActorLosses(StepCheck):
+    """Find actors that make values small, or whose entropy is penalized.
+
+    A critic learns values that rise with rewards.  The loss of an actor is the negative
+    of such a value of its own action, and its optimizer has none of the critic.
+
+    Args:
+        note: Called with what is found out.
+    """
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self._n_losses = self._n_read = 0
+        # Losses of critics, by the parameters that they reach.
+        self._critics: Counter[frozenset[int]] = Counter()
+        # What the loss of an actor shows, until its optimizer steps.
+        self._seen: tuple[Fault | None, set[int], frozenset[int]] | None = None
+        self._n_found: Counter[Fault | None] = Counter()
+
+    def loss_begins(self, graph: Graph) -> None:
+        """Read the loss at which a backward pass begins."""
+        self._n_losses += 1
+        self._seen = None
+        if graph.root is None or self._n_losses >= _MOST_LOSSES:
+            self.remove()
+            return
+        known = [each for each, n in self._critics.items() if n >= _ENOUGH_CRITICS]
+        if known:
+            self._read_actor(graph.root, known)
+        elif self._n_read < _MOST_CRITICS:
+            self._read_critic(graph.root)
+        if not self._n_read and self._n_losses >= _ENOUGH_CRITICS:
+            self.remove()
+
+    def step_begins(self, optimizer: Optimizer) -> None:
+        """See whether the optimizer that steps is that of the actor."""
+        if self._seen is None:
+            return
+        (fault, actor, critic), self._seen = self._seen, None
+        held = held_ids(optimizer)
+        if actor <= held and critic.isdisjoint(held) and not _is_maximized(optimizer):
+            self._n_found[fault] += 1
+            if self._n_found[fault] >= _ENOUGH_SOUND:
+                self.remove()
+                if fault is not None:
+                    self._note(fault, {}, {"kind": "actor"})
+
+    def _read_critic(self, root: Any) -> None:
+        """Note the parameters of values that learn what rises with rewards."""
+        errors = [
+            node
+            for node in walk(root, _MOST_NEAR, PASSES | _DISTANCES)
+            if name_of(node) in _DISTANCES
+        ]
+        if not errors:
+            return
+        self._n_read += 1
+        names = numbers_in(sys._getframe(1))
+        if any(_AGAINST.search(name) for name, _ in names.every):
+            self._n_read = _MOST_CRITICS
+            return
+        targets = [as_numbers(saved_of(node, "target")) for node in errors]
+        targets += [each for name, each in names.every if _LEARNT.search(name)]
+        rewards = [each.reshape(-1) for _, each in names.rewards]
+        if any(
+            target is not None and _rises_with(target.reshape(-1), reward)
+            for target in targets
+            for reward in rewards
+        ):
+            self._critics[frozenset(leaves_below(root))] += 1
+
+    def _read_actor(self, root: Any, critics: list[frozenset[int]]) -> None:
+        signs, logarithms, critic = set[float](), set[float](), frozenset[int]()
+        for node, sign in signed_parts(root):
+            name = name_of(node)
+            if name in {"Addmm", "Mm"}:
+                own = {leaf_of(each) for each in operands_of(node)} - {0}
+                found = next((each for each in critics if own & each), None)
+                if found is None or not sign:
+                    return
+                critic = found
+                signs.add(sign)
+            elif name == "Log" and sign:
+                logarithms.add(sign)
+        actor = leaves_below(root) - critic
+        if len(signs) != 1 or not actor:
+            return
+        fault = Fault.ACTOR_REVERSED if signs == {1.0} else None
+        if fault is None and logarithms == {1.0}:
+            fault = Fault.ENTROPY_PENALIZED
+        self._seen = fault, actor, critic
+
+
+def _rises_with(target: _Numbers, reward: _Numbers) -> bool:
+    """Return whether targets have rewards in them, and not their negatives."""
+    if target.shape != reward.shape or target.size < _LEAST_SAMPLES:
+        return False
+    return _is_varied(reward) and (target - reward).std() < (target + reward).std()
 
 
 # ---- the older policy ----------------------------------------------------------------

@@ -197,6 +197,7 @@ class _Seen:
         is_over: Whether enough is known.
         n_looks: Looks so far.
         next_look: The look at which variables are looked at again.
+        copies: The groups of the latest state that the program has asked for.
     """
 
     def __init__(self, rates: list[float]) -> None:
@@ -206,15 +207,14 @@ class _Seen:
         self.factors: list[float] = []
         self.base, self.schedule = 0.0, ""
         self.is_over = False
-        # The groups of the latest state that the program has asked for, and the rates
-        # in those before.
-        self._copies: list[dict[str, Any]] = []
+        self.copies: list[dict[str, Any]] = []
+        # The rates in those before.
         self._copied: list[float] = []
 
     def note_state(self, state: Mapping[str, Any]) -> None:
         """Note that the program has asked for the state of the optimizer."""
         self._copied = [] if self.is_over else self._rates_of_copies()
-        self._copies = [] if self.is_over else [*state.get("param_groups", ())]
+        self.copies = [] if self.is_over else [*state.get("param_groups", ())]
 
     def copied_rates(self) -> Iterator[tuple[str, float]]:
         """Yield the rates that states have come to have, which are copies."""
@@ -223,7 +223,7 @@ class _Seen:
         self._copied = []
 
     def _rates_of_copies(self) -> list[float]:
-        rates = [each.get("lr") for each in self._copies[:1]]
+        rates = [each.get("lr") for each in self.copies[:1]]
         found = [float(each) for each in rates if isinstance(each, float | int)]
         return (self._copied + found)[-_ENOUGH_VALUES:]
 
@@ -279,6 +279,8 @@ class StrangeRates:
             for name, value in names.items():
                 if type(value) is float and _VARIABLE.match(name):
                     found.setdefault(name, value)
+        if not found:
+            return
         rates = [rate for each in met(Optimizer) for rate in _rates_of(each)]
         for name, value in found.items():
             if name not in seen.others and value not in seen.rates:
@@ -290,7 +292,9 @@ class StrangeRates:
         if not type(optimizer).__module__.startswith("torch.optim"):
             return  # Its own code may read other numbers.
         seen.n_looks += 1
-        found = [*_others(optimizer), *seen.copied_rates()]
+        found = [*_others(optimizer)]
+        if seen.copies:
+            found += seen.copied_rates()
         if seen.next_look <= seen.n_looks < _MOST_VARIABLES:
             seen.next_look *= _RARER
             found += self._variables(seen)

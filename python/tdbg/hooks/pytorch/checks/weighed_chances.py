@@ -82,6 +82,10 @@ def _sign_below(node: Any, name: str, i: int) -> float:
     if len(operands_of(node)) != 1:
         return 0.0
     factor = factor_of(node)
+    if factor is None and name == "Mul":
+        found = _constant(node)
+        is_read = found is not None and found.numel() == 1 and not found.is_cuda
+        factor = float(found) if found is not None and is_read else None
     return 1.0 if factor is None else float(np.sign(factor))
 
 

@@ -25,6 +25,7 @@ class ClippingMisuse(ObservedRule):
     - with an iterator that has been read before, so that they get no parameters;
     - before the backward pass, when there are no gradients;
     - after the optimizer has stepped;
+    - with parameters that no optimizer has;
     - before the scaler of mixed precision has unscaled the gradients;
     - behind an optimizer in a chain, where steps are clipped instead.
     """
@@ -36,6 +37,7 @@ class ClippingMisuse(ObservedRule):
             Fault.CLIPPED_NOTHING,
             Fault.CLIPPED_BEFORE_BACKWARD,
             Fault.CLIPPED_AFTER_STEP,
+            Fault.CLIPPED_OTHERS,
             Fault.CLIPPED_SCALED,
             Fault.CLIPPED_UPDATES,
         }
@@ -89,6 +91,19 @@ def _between(function: str) -> str:
     return f"Call {function} after loss.backward() and before optimizer.step()."
 
 
+def _others(function: str, numbers: Mapping[str, float]) -> Description:
+    message = (
+        f"Clipping has no effect: {function} gets parameters that no optimizer has and "
+        "that get no gradient, such as those of a target network, and the optimizer "
+        "uses gradients that nobody clipped."
+    )
+    advice = (
+        f"Give {function} the parameters that your optimizer trains, such as "
+        "model.parameters()."
+    )
+    return _description(message, advice, numbers)
+
+
 def _scaled(function: str, numbers: Mapping[str, float]) -> Description:
     limit, scale = numbers.get("limit", 0.0), numbers.get("scale", 1.0)
     message = (
@@ -118,6 +133,7 @@ _DESCRIBE: Mapping[Fault, Callable[[str, Mapping[str, float]], Description]] = {
     Fault.CLIPPED_NOTHING: _nothing,
     Fault.CLIPPED_BEFORE_BACKWARD: _before_backward,
     Fault.CLIPPED_AFTER_STEP: _after_step,
+    Fault.CLIPPED_OTHERS: _others,
     Fault.CLIPPED_SCALED: _scaled,
     Fault.CLIPPED_UPDATES: _updates,
 }

@@ -48,6 +48,7 @@ class LossTermMisuse(ObservedRule):
             Fault.RATIO_ALWAYS_ONE,
             Fault.POLICY_REVERSED,
             Fault.CLIPPED_FOR_NOTHING,
+            Fault.ACTOR_REVERSED,
             Fault.RATIO_OF_LOGARITHMS,
             Fault.RATIO_CLIPPED_ASIDE,
             Fault.VALUES_LEARN_THEMSELVES,
@@ -133,6 +134,17 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
             "Take the worse part: loss = -min(ratio * advantage, clip(ratio, 1 - eps, 1"
             " + eps) * advantage).mean(), element by element, or max of both parts if "
             "you negate them first."
+        ),
+    ),
+    Fault.ACTOR_REVERSED: (
+        (
+            "The loss of the actor has the wrong sign: it rises with the value that the"
+            " critic gives to the actor's action, and the critic learns values that "
+            "rise with the reward. So the actor learns the worst actions."
+        ),
+        (
+            "Put a minus in front: actor_loss = -critic(states, actor(states)).mean(). "
+            "If the actor is an adversary, drop this rule."
         ),
     ),
     Fault.RATIO_OF_LOGARITHMS: (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -183,6 +184,19 @@ def with_a_frozen_part(training: Training) -> None:
     steps(middle=both)(training)
 
 
+def another_model(*, is_trained: bool) -> Loop:
+    """Clip the gradients of a copy, which another optimizer may have."""
+
+    def loop(training: Training) -> None:
+        target = copy.deepcopy(training.model)
+        if is_trained:
+            other = torch.optim.SGD(target.parameters(), 0.05)
+            assert other.param_groups
+        steps(middle=lambda _: clip_grad_norm_(target.parameters(), 0.5))(training)
+
+    return loop
+
+
 def measured(training: Training) -> None:
     every = list(training.model.parameters())
     steps(middle=norm, last=lambda _: clip_grad_norm_(every, float("inf")))(training)
@@ -212,8 +226,9 @@ def judged(run_dir: Path, loop: Loop) -> list[Finding]:
         (steps(last=norm), "the optimizer has already used"),
         (steps(last=values), "clip_grad_value_ clips gradients that the optimizer"),
         (scaled(lambda training, _: norm(training)), "scale of GradScaler (4,100)"),
+        (another_model(is_trained=False), "gets parameters that no optimizer has"),
     ],
-    ids=["used up", "by a call", "before", "after", "values", "scaled"],
+    ids=["used up", "by a call", "before", "after", "values", "scaled", "another"],
 )
 def test_clipping_that_does_not_do_what_is_meant(
     run_dir: Path, loop: Loop, said: str
@@ -244,11 +259,13 @@ def test_clipping_that_does_not_do_what_is_meant(
         with_a_frozen_part,
         measured,
         measured_without_a_limit,
+        another_model(is_trained=True),
     ],
     ids=[
         "none", "norm", "filter", "values", "before, too", "after, too", "unscaled",
         "times the scale", "no scaler", "accumulated", "closure", "adversaries",
         "two optimizers", "frozen", "measured", "measured only",
+        "another optimizer",
     ],
 )  # fmt: skip
 def test_clipping_as_it_should_be(run_dir: Path, loop: Loop) -> None:
