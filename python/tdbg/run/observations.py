@@ -104,6 +104,8 @@ class Fault(enum.StrEnum):
     WEIGHTS_NAME_NO_CLASS = "weights_name_no_class"
     # The divergence from a normal distribution is made as large as possible.
     DIVERGENCE_MAXIMIZED = "divergence_maximized"
+    # Of data and noise that are mixed, one has a share of which no root was taken.
+    SHARE_WITHOUT_ROOT = "share_without_root"
     # A divergence is a sum over the samples where the rest is a mean, or the reverse;
     # risks add up along samples that nobody has sorted.
     REDUCTIONS_DIFFER = "reductions_differ"

@@ -35,6 +35,7 @@ class LossTermMisuse(ObservedRule):
     - weights of classes that are the larger, the more labels a class has;
     - a divergence from a normal distribution that the training makes large;
     - a divergence that is added up over the samples where the rest is a mean;
+    - data and noise that are mixed by a variance instead of its root;
     - risks that add up along samples that are not sorted by time;
     - a target or an advantage that has a gradient, and a term that has none;
     - pairs of a contrastive loss that are one sample, or that nobody means.
@@ -67,6 +68,7 @@ class LossTermMisuse(ObservedRule):
             Fault.DIVERGENCE_MAXIMIZED,
             Fault.REDUCTIONS_DIFFER,
             Fault.RISKS_UNSORTED,
+            Fault.SHARE_WITHOUT_ROOT,
             Fault.TARGET_LEARNS,
             Fault.ADVANTAGE_LEARNS,
             Fault.TERM_HAS_NO_GRADIENT,
@@ -248,6 +250,23 @@ def _of_reductions(observation: Observation) -> tuple[str, str]:
             "Reduce both alike: add up over the features and take the mean over the "
             "samples, reconstruction.flatten(1).sum(1).mean() + divergence.sum(1)"
             '.mean(). Or use reduction="sum" for both and divide by the batch size.'
+        ),
+    )
+
+
+def _of_root(words: Mapping[str, str]) -> tuple[str, str]:
+    one = words.get("of", "noise")
+    other = "data" if one == "noise" else "noise"
+    return (
+        (
+            f"The samples are mixed with noise by the wrong shares: that of the {one} "
+            f"is a variance, and that of the {other} the root of the other variance. "
+            "So the mixture has another variance at each step than the sampling "
+            "assumes."
+        ),
+        (
+            "Take both roots: noisy = alpha_bar.sqrt() * x + (1 - alpha_bar).sqrt() * "
+            "noise."
         ),
     )
 
@@ -531,6 +550,7 @@ _OF_NAMES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     Fault.LARGEST_VALUE_LEARNS: _of_largest,
     Fault.SUM_OF_PRESENT: _of_no_next,
     Fault.RISKS_UNSORTED: _of_risks,
+    Fault.SHARE_WITHOUT_ROOT: _of_root,
 }
 _OF_GRADIENTS: Mapping[Fault, Callable[[], tuple[str, str]]] = {
     Fault.TARGET_LEARNS: _of_target,
