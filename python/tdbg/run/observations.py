@@ -290,6 +290,8 @@ class Fault(enum.StrEnum):
     ANSWER_IS_CONSTANT = "answer_is_constant"
     READ_OVER_SAMPLES = "read_over_samples"
     METRIC_OF_ALL_PAIRS = "metric_of_all_pairs"
+    # And what the program calls the best is the lowest accuracy.
+    LOWEST_IS_BEST = "lowest_is_best"
 
     # Windows of a series overlap, and evaluation has those between those of training.
     WINDOWS_OVERLAP = "windows_overlap"

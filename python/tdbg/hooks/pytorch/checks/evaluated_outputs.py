@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import sys
 import threading
 import weakref
@@ -30,16 +29,16 @@ from torch.jit import _builtins
 
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.graph_nodes import (
-    SHAPING,
     Graph,
+    is_made_of,
     name_of,
-    operands_of,
-    shape_of,
+    past_shapes,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import StepCheck
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.call_context import is_traced
+from tdbg.hooks.pytorch.model.variables import best_values
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -48,8 +47,12 @@ __all__ = ["EvaluatedOutputs"]
 # Evaluations and training losses that are looked at, outputs of one call, and tensors
 # that are known at once.
 _MOST_PASSES, _MOST_LOSSES, _MOST_OUTPUTS, _MOST_KNOWN = 8, 4, 4, 4096
-# Operations between an output and the one that says what it is; rows of a table.
-_MOST_BETWEEN, _LEAST_ROWS = 8, 4
+# Rows of a table, at least.
+_LEAST_ROWS = 4
+
+# Evaluations, how far apart their accuracies must be, and how exactly one is called the
+# best.
+_LEAST_PASSES, _APART, _EQUAL = 4, 0.02, 1e-6
 
 # What outputs are, and what else is known of tensors that are made of them.
 _BITS, _CLASSES, _PROBABILITIES = "bits", "classes", "probabilities"
@@ -69,7 +72,7 @@ _KEEPS = frozenset(
     }
 )
 _CONVERTS = frozenset({"bool", "double", "float", "half", "int", "long", "to", "type"})
-_OTHERS = frozenset({"argmax", "cat", "round", "sigmoid", "softmax"})
+_OTHERS = frozenset({"argmax", "cat", "max", "round", "sigmoid", "softmax"})
 # Those that are functions of the module, too.
 _FUNCTIONS = _COMPARES | _EQUALS | _OTHERS | {"sub", "squeeze", "flatten", "reshape"}
 _METHODS = tuple(sorted((_FUNCTIONS | _KEEPS) - {"cat", "getitem"}))
@@ -116,7 +119,7 @@ class _Made(NamedTuple):
     def of(cls, name: str, index: int, output: torch.Tensor) -> _Made:
         """Return what is known of one."""
         node: Any = output.grad_fn
-        is_squashed = name_of(_past_shapes(node)) == "Sigmoid"
+        is_squashed = name_of(past_shapes(node)) == "Sigmoid"
         return cls(name, index, node._sequence_nr(), output.numel(), is_squashed)
 
 
@@ -175,6 +178,9 @@ class EvaluatedOutputs(StepCheck):
         # Of this evaluation: thresholds by the model and the kind, and what is wrong.
         self._readings: dict[tuple[str, str], _Reading] = {}
         self._found: list[Observation] = []
+        # Right answers of this evaluation, and all; what evaluations so far came to.
+        self._n_right = self._n_answers = 0
+        self._accuracies: list[float] = []
         self._operations: _Operations | None = None
 
     # ---- told by the model and its losses -------------------------------------
@@ -232,6 +238,7 @@ class EvaluatedOutputs(StepCheck):
         self.known.clear()
         for (name, kind), reading in self._readings.items():
             self._judge(name, kind, reading)
+        self._judge_best()
         found, self._found = self._found, []
         self._readings.clear()
         for each in found:
@@ -239,6 +246,24 @@ class EvaluatedOutputs(StepCheck):
             if key not in self._told:
                 self._told.add(key)
                 self._session.observe(each)
+
+    def _judge_best(self) -> None:
+        """See whether the program calls the lowest accuracy the best."""
+        n, self._n_answers = self._n_answers, 0
+        right, self._n_right = self._n_right, 0
+        if not n:
+            return
+        self._accuracies.append(right / n)
+        low, *_, high = sorted(self._accuracies)
+        is_first = sum(each < low + _APART for each in self._accuracies) == 1
+        if len(self._accuracies) < _LEAST_PASSES or not is_first:
+            return
+        for name, value in best_values(sys._getframe(1)):
+            # In percent, too.
+            if any(abs(value - each * low) < _EQUAL * each for each in (1.0, 100.0)):
+                numbers = {"low": low, "high": high, "passes": float(self._n_passes)}
+                self._find(Fault.LOWEST_IS_BEST, name, numbers)
+                break
 
     def _judge(self, name: str, kind: str, reading: _Reading) -> None:
         """Judge the threshold of outputs, if there is only one."""
@@ -252,8 +277,11 @@ class EvaluatedOutputs(StepCheck):
                 self._find(Fault.SCORES_ABOVE_HALF, name, numbers)
             return
         low, high = _RANGES[kind]
-        is_outside = number <= low or number >= high
-        if is_outside and reading.n >= _LEAST_ROWS and len(reading.answers) == 1:
+        if (
+            not low < number < high
+            and reading.n >= _LEAST_ROWS
+            and len(reading.answers) == 1
+        ):
             numbers |= {"low": low, "high": high}
             self._find(Fault.ANSWER_IS_CONSTANT, name, numbers, {"how": kind})
 
@@ -284,6 +312,9 @@ class EvaluatedOutputs(StepCheck):
             self._note_cat(args[0] if args else (), result)
             return
         given = [self._of(each) for each in args[:2]]
+        if name == "max" and given[0] is not None and isinstance(result, tuple):
+            self._remember(result[1], _ANSWERS, given[0].name)
+            return
         first = given[0] or (given[1] if len(given) > 1 else None)
         if first is None or not isinstance(result, torch.Tensor):
             return
@@ -327,6 +358,14 @@ class EvaluatedOutputs(StepCheck):
             return
         if name in _EQUALS and given[0] is not None and given[1] is None:
             self._note_equal(given[0], args[0], args[1])
+        kinds = {None if each is None else each.kind for each in given[:2]}
+        if (
+            name == "eq"
+            and kinds == {None, _ANSWERS}
+            and args[0].shape == args[1].shape
+        ):
+            self._n_right += int(result.sum())
+            self._n_answers += result.numel()
         one, other = args[:2]
         n = result.shape[0] if result.dim() == 2 else 0
         shapes = {tuple(one.shape), tuple(other.shape)}
@@ -450,41 +489,22 @@ def _outputs_of(output: Any) -> list[tuple[int, torch.Tensor]]:
 def _kind_of(graph: Graph, output: _Made) -> str:
     """Return what an output is, by what a loss makes of it."""
     if any(
-        _is_made_of(each, output)
+        is_made_of(each, output.number, output.n)
         for each in graph.named({"BinaryCrossEntropyWithLogits", "Sigmoid"})
     ):
         return _BITS
-    if any(_is_made_of(each, output) for each in graph.named({"BinaryCrossEntropy"})):
+    if any(
+        is_made_of(each, output.number, output.n)
+        for each in graph.named({"BinaryCrossEntropy"})
+    ):
         return _PROBABILITIES if output.is_squashed else ""
     for each in graph.named({"LogSoftmax"}):
-        if _is_made_of(each, output) and len(each._input_metadata[0].shape) == 2:
+        if (
+            is_made_of(each, output.number, output.n)
+            and len(each._input_metadata[0].shape) == 2
+        ):
             return _CLASSES
     return ""
-
-
-def _is_made_of(node: Any, output: _Made) -> bool:
-    """Return whether an operation gets an output, perhaps in another shape."""
-    given = operands_of(node)[:1]
-    if [math.prod(shape_of(each)) for each in given] != [output.n]:
-        return False  # It gets a part.
-    for _ in range(_MOST_BETWEEN):
-        below = operands_of(node)
-        if not below:
-            return False
-        node = below[0]
-        if node._sequence_nr() == output.number:
-            return True
-        if name_of(node) not in SHAPING:
-            return False
-    return False
-
-
-def _past_shapes(node: Any) -> Any:
-    for _ in range(_MOST_BETWEEN):
-        if name_of(node) not in SHAPING or not operands_of(node):
-            break
-        node = operands_of(node)[0]
-    return node
 
 
 def _version_of(tensor: torch.Tensor) -> int:

@@ -23,10 +23,12 @@ __all__ = [
     "Graph",
     "axis_of",
     "factor_of",
+    "is_made_of",
     "leaf_of",
     "leaves_below",
     "name_of",
     "operands_of",
+    "past_shapes",
     "saved_of",
     "shape_of",
     "source_of",
@@ -112,6 +114,38 @@ def source_of(node: Any) -> Any:
         if name_of(node) not in SHAPING:
             break
     return node
+
+
+def past_shapes(node: Any) -> Any:
+    """Return an operation, or the one below it that is no change of shape."""
+    for _ in range(_MOST_BETWEEN):
+        if name_of(node) not in SHAPING or not operands_of(node):
+            break
+        node = operands_of(node)[0]
+    return node
+
+
+def is_made_of(node: Any, number: int, n: int) -> bool:
+    """Return whether an operation gets another one's whole result, in any shape.
+
+    Args:
+        node: The operation.
+        number: The number that autograd has given to the other one.
+        n: How many numbers its result has.
+    """
+    for each in operands_of(node)[:1]:
+        if math.prod(shape_of(each)) != n:
+            return False  # It gets a part.
+    for _ in range(_MOST_BETWEEN):
+        below = operands_of(node)
+        if not below:
+            return False
+        node = below[0]
+        if node._sequence_nr() == number:
+            return True
+        if name_of(node) not in SHAPING:
+            return False
+    return False
 
 
 def leaf_of(node: Any) -> int:

@@ -19,7 +19,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-__all__ = ["locals_of", "name_of_validation", "namespaces"]
+__all__ = ["best_values", "locals_of", "name_of_validation", "namespaces"]
 
 # Frames outwards, names in each, and objects in each that have attributes, at most.
 _MOST_FRAMES, _MOST_NAMES, _MOST_OBJECTS = 30, 400, 40
@@ -41,6 +41,10 @@ _OF_DATA = (
 _OF_VALIDATION = "(val|valid|validation|dev|holdout|held_out)"
 _VALIDATION = re.compile(
     rf"_?({_OF_DATA}_?{_OF_VALIDATION}|{_OF_VALIDATION}_?{_OF_DATA})$", re.IGNORECASE
+)
+# What it calls the best metric, if that is no loss and no time.
+_BEST = re.compile(
+    r"(^|_)best(_|$)(?!.*(loss|err|epoch|step|index|idx))", re.IGNORECASE
 )
 _NO_DATA = (type(None), bool, int, str, type, FunctionType, ModuleType)
 
@@ -120,6 +124,17 @@ def name_of_validation(innermost: FrameType, given: torch.Tensor) -> tuple[str, 
             if not found[0] or certainty > found[1]:
                 found = name, certainty
     return found
+
+
+def best_values(innermost: FrameType | None) -> Iterator[tuple[str, float]]:
+    """Yield what a program calls the best, if it is a number."""
+    for names in namespaces(innermost):
+        for name, value in names.items():
+            if not _BEST.search(name) or isinstance(value, bool):
+                continue
+            is_one = isinstance(value, torch.Tensor) and value.numel() == 1
+            if isinstance(value, int | float) or (is_one and value.is_cpu):
+                yield name, float(value)
 
 
 def _is_part(given: torch.Tensor, value: Any) -> bool:

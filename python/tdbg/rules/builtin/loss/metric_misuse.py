@@ -24,7 +24,8 @@ class MetricMisuse(ObservedRule):
     - compare scores with 0.5, as if they were probabilities;
     - make the same answer of all outputs;
     - take the largest score, or a softmax, over the samples;
-    - compare each sample with the targets of all.
+    - compare each sample with the targets of all;
+    - keep the lowest accuracy as the best.
     """
 
     severities = (Severity.WARNING,)
@@ -35,6 +36,7 @@ class MetricMisuse(ObservedRule):
             Fault.ANSWER_IS_CONSTANT,
             Fault.READ_OVER_SAMPLES,
             Fault.METRIC_OF_ALL_PAIRS,
+            Fault.LOWEST_IS_BEST,
         }
     )
 
@@ -136,9 +138,24 @@ def _of_pairs(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_lowest(seen: Observation) -> tuple[str, str]:
+    low, high = (seen.numbers.get(key, 0.0) for key in ("low", "high"))
+    n = round(seen.numbers.get("passes", 4.0))
+    message = (
+        f"What your program calls {seen.names[0]} is the lowest accuracy of {n} "
+        f"evaluations, {low:.1%}: it has been {high:.1%}. So what you keep as the best "
+        "model is the worst."
+    )
+    return message, (
+        "Keep the model when its accuracy rises: if accuracy > best. In a class with a "
+        'mode, pass mode="max"; "min" is for losses, and often the default.'
+    )
+
+
 _TEXTS = {
     Fault.SCORES_ABOVE_HALF: _of_half,
     Fault.ANSWER_IS_CONSTANT: _of_constant,
     Fault.READ_OVER_SAMPLES: _over_samples,
     Fault.METRIC_OF_ALL_PAIRS: _of_pairs,
+    Fault.LOWEST_IS_BEST: _of_lowest,
 }

@@ -266,6 +266,52 @@ def test_pairs_that_may_be_meant_are_silent(tmp_path: Path, metric: str) -> None
     )
 
 
+class Keeper:
+    """Keeps a score, with the defaults of a class for losses."""
+
+    def __init__(self, sign: float) -> None:
+        self.sign, self.best = sign, float("inf")
+
+    def see(self, accuracy: float) -> None:
+        self.best = min(self.best, self.sign * accuracy)
+
+
+def kept(run_dir: Path, sign: float, scale: float = 1.0) -> list[Finding]:
+    """Train, and keep the accuracy of a validation that gets better."""
+    torch.manual_seed(0)
+    keeper, model = Keeper(sign), Net(3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    x = torch.randn(200, 4)
+    y = x[:, :3].argmax(1)
+    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0):
+        for step in range(61):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step % 10 == 1:
+                model.eval()
+                with torch.no_grad():
+                    outputs = model(x)
+                    _, answers = torch.max(outputs, 1)
+                keeper.see(scale * float((answers == y).float().mean()))
+                model.train()
+    return list(tdbg.rules.check(run_dir, rules=[tdbg.rules.MetricMisuse()]).findings)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0])
+def test_a_lowest_accuracy_that_is_called_the_best_is_found(
+    tmp_path: Path, scale: float
+) -> None:
+    (said,) = kept(tmp_path, 1.0, scale)
+    assert "the lowest accuracy" in said.message
+    assert 'mode="max"' in said.advice
+
+
+def test_a_best_accuracy_is_the_highest(tmp_path: Path) -> None:
+    assert not kept(tmp_path, -1.0)
+
+
 def test_operations_are_put_back_when_training_goes_on(tmp_path: Path) -> None:
     model = Net(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
