@@ -37,6 +37,8 @@ _MOST_STEPS, _ENOUGH, _MOST_PASSES = 8, 4, 400
 # The least number of passes that are taken for micro-batches where none says so.
 _LEAST_UNDIVIDED = 3
 _TWICE = 2
+# Passes of a step that are a loop over batches.
+_MANY = 8
 # Counts of numbers that differ by less hardly matter.
 _UNEQUAL = 1.25
 _CLOSE = 1e-3
@@ -92,9 +94,11 @@ class MicroBatches(StepCheck):
         self._undivided: list[int] = []
         self._cleared: list[int] = []
         self._divided_twice: list[int] = []
+        self._lost: list[int] = []
         self._handle: Any = None
-        # The version of the first leaf's gradient, as the latest pass left it.
-        self._versions = [-1]
+        # The first leaf's gradient, as the latest pass left it: its version, and where
+        # it is.
+        self._versions = [-1, 0]
 
     def loss_begins(self, graph: Graph) -> None:
         """Read what a backward pass is about to add up."""
@@ -120,6 +124,8 @@ class MicroBatches(StepCheck):
             return
         if _are_averaged(known):
             self._compare(known)
+        elif len(known) >= _MANY and self._is_last_alone(known):
+            self._lost.append(len(known))
         elif _are_divided_twice(known) and not known[-1].is_first:
             self._divided_twice.append(len(known))
         if not known[-1].is_first and self._add_up(known, optimizer):
@@ -134,6 +140,10 @@ class MicroBatches(StepCheck):
             self.remove()
         elif len(self._cleared) >= _ENOUGH:
             passes = {"passes": float(max(self._cleared))}
+            self._note(Fault.MICRO_BATCHES_CLEARED, passes, {})
+            self.remove()
+        elif len(self._lost) >= _ENOUGH:
+            passes = {"passes": float(max(self._lost)), "undivided": 1.0}
             self._note(Fault.MICRO_BATCHES_CLEARED, passes, {})
             self.remove()
         elif len(self._divided_twice) >= _ENOUGH:
@@ -176,7 +186,9 @@ class MicroBatches(StepCheck):
 
         def accumulated(parameter: torch.Tensor) -> None:
             gradient = gradient_of(parameter)
-            versions[0] = -1 if gradient is None else gradient._version
+            versions[:] = [-1, 0]
+            if gradient is not None:
+                versions[:] = [gradient._version, gradient.data_ptr()]
 
         self._handle = register(accumulated)
 
@@ -190,9 +202,23 @@ class MicroBatches(StepCheck):
             return False
         if len(counts) > 1 or min(counts) < 2 or self._handle is None:
             return False
-        gradient = gradient_of(passes[0].leaf)
-        is_untouched = gradient is not None and gradient._version == self._versions[0]
-        return is_untouched and all(_is_close(each.factor, 1.0) for each in passes)
+        is_whole = all(_is_close(each.factor, 1.0) for each in passes)
+        return is_whole and self._is_untouched(passes[0].leaf)
+
+    def _is_last_alone(self, passes: Sequence[_Pass]) -> bool:
+        """Return whether all gradients but the last ones are cleared and lost.
+
+        Programs that compare gradients of tasks make another one of them.
+        """
+        is_whole = all(each.is_first and _is_close(each.factor, 1.0) for each in passes)
+        return is_whole and self._is_untouched(passes[0].leaf)
+
+    def _is_untouched(self, leaf: torch.Tensor) -> bool:
+        """Return whether a gradient is as the latest pass has left it."""
+        gradient = gradient_of(leaf)
+        if gradient is None:
+            return False
+        return [gradient._version, gradient.data_ptr()] == self._versions
 
 
 def _is_empty(leaf: torch.Tensor) -> bool:

@@ -62,7 +62,8 @@ class AccumulationMisuse(ObservedRule):
             return self._mean_of_means(observation.numbers.get("times", 0.0))
         passes = observation.numbers.get("passes", 0.0)
         if observation.fault is Fault.MICRO_BATCHES_CLEARED:
-            return _last_alone(passes)
+            is_undivided = bool(observation.numbers.get("undivided"))
+            return _lost(passes) if is_undivided else _last_alone(passes)
         if observation.fault is Fault.MICRO_BATCHES_DIVIDED_TWICE:
             return _divided_twice(passes, observation.words.get("optimizer", ""))
         return _sum_of_means(passes)
@@ -117,6 +118,22 @@ def _last_alone(passes: float) -> Description:
         advice=(
             "Call zero_grad() once for each step: right after optimizer.step(), or "
             "before the first micro-batch, not before each backward pass."
+        ),
+    )
+
+
+def _lost(passes: float) -> Description:
+    return Description(
+        message=(
+            f"The optimizer uses one batch of {number(passes)}: each step has "
+            f"{number(passes)} backward passes, and the gradients are cleared between "
+            "them, so those of all batches but the last one are lost."
+        ),
+        value=1.0,
+        threshold=passes,
+        advice=(
+            "Call optimizer.step() inside the loop over the batches, right after "
+            "loss.backward(). To accumulate, call zero_grad() once for each step."
         ),
     )
 

@@ -345,7 +345,9 @@ def _decays_in_epochs(name: str, numbers: _Numbers, words: _Words) -> Descriptio
     epochs, steps = int(numbers["epochs"]), int(numbers["steps"])
     is_restart = name == "CosineAnnealingWarmRestarts"
     does = "begins again" if is_restart else "lowers the rate"
-    settings = "T_0" if is_restart else "step_size or milestones"
+    settings = {"CosineAnnealingWarmRestarts": "T_0", "CyclicLR": "step_size_up"}.get(
+        name, "step_size or milestones"
+    )
     return Description(
         message=(
             f"The schedule of the learning rate ({name}) counts epochs, but the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,12 +82,12 @@ def divided_gradients(training: Training) -> None:
             parameter.grad /= 4
 
 
-def cleared(weight: float, *, at: int = -1) -> Loop:
+def cleared(weight: float, *, at: int = -1, n: int = 4) -> Loop:
     """Clear the gradients before each micro-batch, or before one of them only."""
 
     def loop(training: Training) -> None:
         for _ in training.steps():
-            for i in range(4):
+            for i in range(n):
                 if at in {-1, i}:
                     training.optimizer.zero_grad()
                 backward(weight * training.loss())
@@ -94,12 +95,12 @@ def cleared(weight: float, *, at: int = -1) -> Loop:
     return loop
 
 
-def compared(training: Training) -> None:
+def compared(training: Training, n: int = 4) -> None:
     """The gradient of each task is read and cleared, and their mean is used."""
     parameters = list(training.model.parameters())
     for _ in training.steps():
         found = []
-        for _ in range(4):
+        for _ in range(n):
             training.optimizer.zero_grad()
             backward(training.loss())
             found.append([each.grad for each in parameters])
@@ -201,7 +202,39 @@ def test_micro_batches_of_which_the_last_one_counts(run_dir: Path) -> None:
     assert "zero_grad() once for each step" in finding.advice
 
 
-@pytest.mark.parametrize("loop", [cleared(0.25, at=0), compared, cleared(1.0)])
+def test_a_loop_over_batches_of_which_the_last_one_counts(run_dir: Path) -> None:
+    """The step stands behind the loop, and zero_grad() in it."""
+    (finding,) = judged(run_dir, cleared(1.0, n=12))
+    assert finding.severity == Severity.WARNING
+    assert "The optimizer uses one batch of 12: each step has 12" in finding.message
+    assert "inside the loop over the batches" in finding.advice
+
+
+def measured(training: Training) -> None:
+    """The gradients of many batches are measured before they are cleared."""
+    parameters = list(training.model.parameters())
+    for _ in training.steps():
+        total = [torch.zeros_like(each) for each in parameters]
+        for _ in range(12):
+            training.optimizer.zero_grad()
+            backward(training.loss())
+            for mean, each in zip(total, parameters, strict=True):
+                mean.add_(0 if each.grad is None else each.grad / 12)
+        for mean, each in zip(total, parameters, strict=True):
+            if each.grad is not None:
+                each.grad.copy_(mean)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        cleared(0.25, at=0),
+        compared,
+        functools.partial(compared, n=12),
+        measured,
+        cleared(1.0),
+    ],
+)
 def test_micro_batches_that_are_cleared_on_purpose(run_dir: Path, loop: Loop) -> None:
     assert judged(run_dir, loop) == []
 

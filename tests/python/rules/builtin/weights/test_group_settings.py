@@ -30,13 +30,14 @@ def found(run_dir: Path, make: Make) -> list[Finding]:
         for _ in range(6):
             inputs = torch.randn(16, 4)
             optimizer.zero_grad()
-            functional.cross_entropy(model(inputs), inputs.argmax(1)).backward()
+            loss = functional.cross_entropy(model(inputs), inputs.argmax(1))
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         assert hook.counters()["internal_errors"] == 0
     return list(tdbg.rules.check(run_dir, [OptimizerMisuse()], record=False).findings)
 
 
-def grouped(kind: Callable[..., Optimizer] = AdamW, **settings: Any) -> Make:
+def grouped(settings: dict[str, Any], kind: Callable[..., Optimizer] = AdamW) -> Make:
     """Give the first layer settings of its own."""
 
     def make(model: nn.Sequential) -> Optimizer:
@@ -63,7 +64,7 @@ def grouped(kind: Callable[..., Optimizer] = AdamW, **settings: Any) -> Make:
 def test_a_setting_that_pytorch_does_not_read(
     run_dir: Path, settings: dict[str, float], said: str
 ) -> None:
-    (finding,) = found(run_dir, grouped(**settings))
+    (finding,) = found(run_dir, grouped(settings))
     assert finding.severity is Severity.WARNING
     assert said in finding.message
     assert '{"params": ..., "' in finding.advice
@@ -83,17 +84,17 @@ def test_a_setting_that_pytorch_does_not_read(
 def test_settings_that_are_read_and_marks_of_a_program(
     run_dir: Path, settings: dict[str, Any]
 ) -> None:
-    assert found(run_dir, grouped(**settings)) == []
+    assert found(run_dir, grouped(settings)) == []
 
 
 def test_a_setting_that_the_program_reads_itself(run_dir: Path) -> None:
     class Own(SGD):
         """Reads more than its base class."""
 
-    assert found(run_dir, grouped(Own, decay=0.1)) == []
+    assert found(run_dir, grouped({"decay": 0.1}, Own)) == []
 
     def make(model: nn.Sequential) -> Optimizer:
-        optimizer = grouped(l2=0.1)(model)
+        optimizer = grouped({"l2": 0.1})(model)
         for group in optimizer.param_groups:
             assert group.get("l2", 0.0) >= 0.0
         return optimizer

@@ -127,7 +127,7 @@ def with_epochs(number: Callable[[int], float], mode: str = "min") -> Loop:
     """Give a plateau a number once an epoch."""
 
     def loop(training: Training) -> None:
-        schedule = lr_scheduler.ReduceLROnPlateau(training.optimizer, mode)  # type: ignore[arg-type]
+        schedule = lr_scheduler.ReduceLROnPlateau(training.optimizer, mode)
         training.alive.append(schedule)
         training.run(at_epoch=lambda epoch: schedule.step(number(epoch)))
 
@@ -234,6 +234,16 @@ def linear(length: int) -> Make:
     )
 
 
+def cycles(up: int) -> Make:
+    return functools.partial(
+        lr_scheduler.CyclicLR,
+        base_lr=RATE / 10,
+        max_lr=RATE,
+        step_size_up=up,
+        cycle_momentum=False,
+    )
+
+
 def rising(step: int) -> float:
     return min(1.0, (step + 1) / 20)
 
@@ -265,6 +275,7 @@ SICK: dict[str, tuple[Loop, str]] = {
     "state": (of_state(is_loaded=False), 'optimizer.state_dict()["param_groups"] from'),
     "variable": (variable(is_set=False), "the program has changed lr from 0.01 to"),
     "restarts": (restarts(4), "it first begins again after 4 steps, within the first"),
+    "cycles": (per_epoch(cycles(2 * BATCHES)), "it does at step 24 (epoch 2 of 6"),
     "factor": (
         per_batch(lambdas(lambda step: RATE * rising(step))),
         "largest value is 0.01, and LambdaLR multiplies the first rate, 0.01",
@@ -348,6 +359,8 @@ HEALTHY: dict[str, Loop] = {
     "variable that is set": variable(is_set=True),
     "another variable": variable(is_set=False, begins=3 * RATE),
     "variable of another": of_another,
+    "cycles": per_batch(cycles(2 * BATCHES)),
+    "cycles of epochs": per_epoch(cycles(2)),
     "restarts in batches": restarts(2 * BATCHES),
     "restarts in epochs": restarts(2, in_epochs=True),
     "restarts that grow": restarts(3, times=2),
