@@ -219,6 +219,8 @@ class Fault(enum.StrEnum):
     END_NEVER_COUNTS = "end_never_counts"
     # A column of the inputs is the label.
     LABEL_AMONG_INPUTS = "label_among_inputs"
+    # Labels begin with 1, and the last one is no class.
+    LABELS_FROM_ONE = "labels_from_one"
     # Of samples that are mixed of two, the loss knows the label of one.
     MIXED_LABEL_FORGOTTEN = "mixed_label_forgotten"
     # No fault: the model was probed, or was not.  Words say why a question was not
@@ -276,6 +278,11 @@ class Fault(enum.StrEnum):
     FREEZING_NOT_COMPILED = "freezing_not_compiled"
     # A compiled step computes with arrays from outside that the program has replaced.
     TAKEN_IN_AND_REPLACED = "taken_in_and_replaced"
+
+    # Indices beyond the last row of a table of parameters; and integers of the inputs
+    # that their type cannot hold.
+    ROWS_BEYOND_TABLE = "rows_beyond_table"
+    INTEGERS_WRAP = "integers_wrap"
 
     # Inputs of evaluation: the channels of training in another order; all of them
     # larger by one factor; each batch standardized by its own statistics.

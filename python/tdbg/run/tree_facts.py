@@ -39,6 +39,14 @@ class TreeFault(enum.StrEnum):
     # gradient moves each prediction away from its label.
     HESSIAN_NOT_POSITIVE = "hessian_not_positive"
     GRADIENT_REVERSED = "gradient_reversed"
+    # A setting that the library does not know, or that does nothing without another.
+    SETTING_UNKNOWN = "setting_unknown"
+    SETTING_IGNORED = "setting_ignored"
+    # All samples of a ranking belong to one query.
+    ONE_QUERY = "one_query"
+    # Features, or labels, of validation lie beyond all that are trained on.
+    ROWS_OUT_OF_RANGE = "rows_out_of_range"
+    LABELS_OUT_OF_RANGE = "labels_out_of_range"
     # A metric of probabilities is given the sums of trees.
     METRIC_OF_MARGINS = "metric_of_margins"
 

@@ -35,6 +35,8 @@ from tdbg.hooks.trees.rows import (
     MOST_ELEMENTS,
     fault_of_classes,
     fault_of_features,
+    fault_of_label_range,
+    fault_of_range,
     fault_of_rows,
 )
 from tdbg.hooks.trees.settings import (
@@ -63,6 +65,7 @@ _DEFAULT_ROUNDS = 1000
 # Losses of which no sample weighs more than one in a leaf.
 _OF_ONE = frozenset({"RMSE", "Logloss", "CrossEntropy", "MultiClass"})
 _OF_CLASSES = frozenset({"Logloss", "MultiClass", "MultiClassOneVsAll"})
+_OF_NUMBERS = frozenset({"MAE", "Poisson", "RMSE"})
 # Samples whose features are compared, and their number of values.
 _MOST_ROWS = 100
 
@@ -466,9 +469,12 @@ def _faults_of_rows(loss: str, train: Any, others: Sequence[Any]) -> list[TreeFa
         held_back = _rows_of(others[-1])
         if rows is not None and held_back is not None:
             found.append(fault_of_rows(rows, held_back, "eval_set"))
+            found.append(fault_of_range(rows, held_back, "eval_set"))
+        given = np.asarray(others[-1].get_label(), dtype=np.float64)
         if loss in _OF_CLASSES:
-            given = np.asarray(others[-1].get_label(), dtype=np.float64)
             found.append(fault_of_classes(labels, given, "eval_set"))
+        elif loss in _OF_NUMBERS:
+            found.append(fault_of_label_range(labels, given, "eval_set"))
     return [each for each in found if each is not None]
 
 

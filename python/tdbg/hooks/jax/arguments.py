@@ -28,7 +28,6 @@ __all__ = [
     "StateArgument",
     "has_model",
     "hyperparameters",
-    "program_of",
 ]
 
 _PARAMETERS, _BUFFERS, _STATE = "parameters", "buffers", "state"
@@ -339,13 +338,3 @@ def _of_parameter(name: str, shapes: Mapping[str, Any]) -> tuple[str, str] | Non
         head, _, rest = rest.partition("/")
         before = head if not head.isdigit() else before
     return None
-
-
-def program_of(compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the program of a call, with its constants; None: jax.jit has made none.
-
-    JAX knows it from the call: nothing is traced again.
-    """
-    if not hasattr(compiled, "trace"):
-        return None
-    return getattr(compiled.trace(*args, **kwargs), "jaxpr", None)

@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from tdbg.capture.session import Session
-from tdbg.hooks.jax.arguments import program_of
+from tdbg.hooks.jax.programs import program_of
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 

@@ -13,6 +13,7 @@ from tdbg.config.kinds import Kind
 from tdbg.hooks.jax.arguments import Arguments
 from tdbg.hooks.jax.chains import faults_of_chain
 from tdbg.hooks.jax.kinds import kind_of_name
+from tdbg.run.loss_facts import LossFact
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 from tdbg.run.observations import Observation
 
@@ -41,6 +42,7 @@ class ModelFacts:
         self._optimizers: tuple[str, ...] = ()
         self._parameters: dict[str, ParameterFacts] = {}
         self._trained: set[str] = set()
+        self._loss_facts: tuple[LossFact, ...] = ()
         self._n_changes = 0
 
     def add_model(self, name: str) -> None:
@@ -52,6 +54,12 @@ class ModelFacts:
         """Add a loss, by what the name of its value begins with."""
         self._losses[name] = kind
         self._n_changes += 1
+
+    def add_loss_facts(self, facts: Collection[LossFact]) -> None:
+        """Add what the program of a step shows to be wrong with its loss."""
+        new = [each for each in facts if each not in self._loss_facts]
+        self._loss_facts += tuple(new)
+        self._n_changes += len(new)
 
     def add_module(
         self, path: str, name: str, kind: Kind | None, bases: Collection[str] = ()
@@ -133,6 +141,7 @@ class ModelFacts:
                 for name, facts in self._parameters.items()
             },
             complete=bool(self._trained),
+            loss_facts=self._loss_facts,
         )
 
     def _complete(self, name: str, facts: ParameterFacts) -> ParameterFacts:

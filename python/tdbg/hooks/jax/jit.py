@@ -33,6 +33,7 @@ from tdbg.hooks.jax.chains import transformation_in
 from tdbg.hooks.jax.closed_over import ClosedOver, held_by
 from tdbg.hooks.jax.normalizations import TrainedStatistics
 from tdbg.hooks.jax.primitive import when_done
+from tdbg.hooks.jax.program_faults import StepProgram
 from tdbg.hooks.jax.repeated_keys import RepeatedKeys
 from tdbg.hooks.jax.returned import ReturnedTrees
 from tdbg.hooks.jax.step_capture import OF_STEP, Execution, StepCapture
@@ -99,6 +100,8 @@ class JitStep(CompiledFunction[_Tapped]):
         self._keys = RepeatedKeys(capture.session, reader)
         self._closed_over = ClosedOver(capture.session, function)
         self._statistics = TrainedStatistics(capture.session, reader)
+        add = capture.facts.add_loss_facts
+        self._program = StepProgram(capture.session, reader, add)
         # Whether nobody has looked yet at the optimizers that the step reads.
         self._has_new_optimizers = True
         # How often nothing has told yet where the batch is.
@@ -169,6 +172,8 @@ class JitStep(CompiledFunction[_Tapped]):
         looks = capture.flags.is_on
         if looks:
             session.run(capture.flags.trained, args, kwargs)
+        if self._program.is_on:
+            session.run(self._read_program, args, kwargs, outputs)
         for each in (self._returned, self._statistics):
             if each.is_on:
                 looks = True
@@ -178,6 +183,14 @@ class JitStep(CompiledFunction[_Tapped]):
                 looks = True
                 session.run(other.look, plain, args, kwargs)
         return looks
+
+    def _read_program(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any
+    ) -> None:
+        """Read what the step computes, once."""
+        loss = self._loss(outputs)
+        self._program.look(self.plain, args, kwargs, outputs, loss)
+        self._returned.makes_state |= self._program.leaves_state
 
     def _look_at_optimizers(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -334,7 +347,7 @@ class JitStep(CompiledFunction[_Tapped]):
             ticket = ticket if after is None else after
             with capture.tracing(ticket, (args, kwargs)) as restored:
                 outputs = restored(function(*args, **kwargs))
-                self._returned.makes_state = capture.makes_state()
+                self._returned.makes_state |= capture.makes_state()
             return outputs, when_done(ticket)
 
         with contextlib.suppress(TypeError, ValueError):  # Of a builtin, say.

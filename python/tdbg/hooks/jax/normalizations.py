@@ -22,8 +22,9 @@ from jax.interpreters import partial_eval
 from numpy.typing import NDArray
 
 from tdbg.capture.session import Session
-from tdbg.hooks.jax.arguments import ArgumentReader, program_of
+from tdbg.hooks.jax.arguments import ArgumentReader
 from tdbg.hooks.jax.names import path_name
+from tdbg.hooks.jax.programs import program_of
 from tdbg.hooks.jax.returned import (
     are_initial,
     find_subtree,

@@ -25,8 +25,9 @@ from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
 from tdbg.capture.session import Session
-from tdbg.hooks.jax.arguments import ArgumentReader, OfStep, program_of
+from tdbg.hooks.jax.arguments import ArgumentReader, OfStep
 from tdbg.hooks.jax.names import path_name
+from tdbg.hooks.jax.programs import program_of
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 

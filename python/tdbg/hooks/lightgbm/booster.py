@@ -25,11 +25,13 @@ from numpy.typing import NDArray
 from tdbg.hooks.trees.importance import KINDS, Importance
 from tdbg.hooks.trees.margins import RunningSum, spread_of
 from tdbg.hooks.trees.rounds import DataSet, are_telling
-from tdbg.hooks.trees.rows import LEAST_ROWS, fault_of_classes
+from tdbg.hooks.trees.rows import LEAST_ROWS, fault_of_classes, fault_of_label_range
 from tdbg.hooks.trees.settings import (
     class_without_weight,
     fault_of_balance,
+    fault_of_queries,
     fault_of_reversal,
+    unknown_settings,
 )
 from tdbg.hooks.trees.shap import sample_rows
 from tdbg.hooks.trees.tables import NO_NODE, TreeTable, level_order
@@ -40,11 +42,16 @@ __all__ = ["LightGBMModel", "table_of_text"]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# What draws a part of the samples for each tree, if asked how often; names of the part.
+_BAGGED = frozenset({"dart", "gbdt", "gbrt"})
+_BAGGING = ("bagging_fraction", "sub_row", "subsample", "bagging")
 # The kinds of boosting in which old trees stay as they are and predictions are sums.
 _SUMS = frozenset({"gbdt", "gbrt", "goss"})
 # Objectives of numbers whose first prediction is their mean, and those of which no
 # sample weighs more than one in a leaf.
 _OF_NUMBERS = frozenset({"regression", "regression_l2", "l2", "mse", "rmse"})
+# How LightGBM says that the program has set no objective.
+_DEFAULT = frozenset({"", "None"})
 _OF_ONE = _OF_NUMBERS | {"binary", "multiclass", "softmax", "cross_entropy"}
 
 
@@ -74,6 +81,7 @@ class LightGBMModel:
         self._contributions: dict[int, RunningSum] = {}
         self._objective = str(parameters.get("objective", ""))
         boosting = parameters.get("boosting", parameters.get("boosting_type", "gbdt"))
+        self._boosting = str(boosting)
         self._is_sum = boosting in _SUMS
 
     @property
@@ -155,6 +163,28 @@ class LightGBMModel:
         if found is not None:
             yield found
 
+    def faults_of_settings(self) -> Iterator[TreeFact]:
+        """Yield settings that LightGBM does not know, or that do nothing."""
+        aliases = getattr(lightgbm.basic, "_ConfigAliases", None)
+        if aliases is not None:
+            known = aliases._get_all_param_aliases()
+            yield from unknown_settings(self._parameters, known)
+        name = next((each for each in _BAGGING if each in self._parameters), None)
+        frequency = self._given("bagging_freq", "subsample_freq", default=0)
+        is_drawn = self._boosting in _BAGGED and not int(frequency)
+        strategy = self._given("data_sample_strategy", default="bagging")
+        if name is not None and is_drawn and strategy == "bagging":
+            share = float(self._parameters[name])
+            if share < 1.0:
+                words = ("bagging_freq", "subsample_freq")
+                yield TreeFact(TreeFault.SETTING_IGNORED, name, (share,), words)
+        if self._objective in {"lambdarank", "rank_xendcg"}:
+            data = self._booster.train_set
+            sizes = data.get_group()
+            if sizes is not None:
+                fault = fault_of_queries(list(sizes), data.num_data())
+                yield from () if fault is None else (fault,)
+
     def faults_of_data(self, train: DataSet, other: DataSet | None) -> list[TreeFact]:
         """Return what labels and the first tree show.
 
@@ -162,9 +192,13 @@ class LightGBMModel:
         has: one of two values whose only split divides two classes is the label.
         """
         found: list[TreeFact] = []
+        labels = np.asarray(train.data.get_label(), np.float64)
+        if other is not None and self._objective in _OF_NUMBERS | _DEFAULT:
+            given = np.asarray(other.data.get_label(), np.float64)
+            fault = fault_of_label_range(labels, given, "valid_sets")
+            found += [] if fault is None else [fault]
         if not self._objective.startswith(("binary", "multiclass", "softmax")):
             return found
-        labels = np.asarray(train.data.get_label(), np.float64)
         if other is not None:
             given = np.asarray(other.data.get_label(), np.float64)
             fault = fault_of_classes(labels, given, "valid_sets")

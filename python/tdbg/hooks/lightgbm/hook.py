@@ -185,6 +185,7 @@ class Hook(TreeHook):
             facts = self._model.facts(env.end_iteration)
             faults = (
                 *self._model.faults_of_weights(),
+                *self._model.faults_of_settings(),
                 *self._model.faults_of_data(data_sets[TRAIN], data_sets.get(EVAL)),
             )
             self._facts = dataclasses.replace(

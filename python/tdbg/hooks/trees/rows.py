@@ -19,6 +19,8 @@ __all__ = [
     "MOST_ELEMENTS",
     "fault_of_classes",
     "fault_of_features",
+    "fault_of_label_range",
+    "fault_of_range",
     "fault_of_rows",
 ]
 
@@ -36,6 +38,10 @@ _VARIED, _FRACTIONS = 6, 3
 # The share of rows of validation that are a fault: that are trained on, and of
 # classes that are not.
 _OVERLAP, _UNTRAINED = 0.1, 0.1
+# Samples that show a range, and the share of a column, of the columns and of the labels
+# that lies out of it.
+_LEAST_IN_RANGE, _OUT, _MANY_COLUMNS, _LEAST_COLUMNS = 20, 0.9, 0.3, 4
+_LABELS_OUT = 0.5
 # Classes are as many as this at most.
 _MOST_CLASSES = 1000
 
@@ -110,6 +116,70 @@ def fault_of_rows(
         return None
     numbers = (float(n), float(len(hashes)))
     return TreeFact(TreeFault.ROWS_OVERLAP, name, numbers)
+
+
+def fault_of_range(
+    rows: NDArray[np.generic], others: NDArray[np.generic], name: str
+) -> TreeFact | None:
+    """Return that most features of validation lie beyond all that are trained on.
+
+    Trees cannot divide there: a whole column ends in one leaf.
+
+    Args:
+        rows: The samples of training; one without a value is NaN.
+        others: Those of validation.
+        name: Of the data set of validation.
+
+    Example:
+        >>> generator = np.random.default_rng(0)
+        >>> rows, others = generator.normal(size=(2, 100, 4))
+        >>> fault_of_range(rows, 50 * (others + 10), "valid").numbers
+        (4.0, 4.0)
+        >>> fault_of_range(rows, others, "valid")
+    """
+    if rows.ndim != 2 or others.ndim != 2 or rows.shape[1:] != others.shape[1:]:
+        return None
+    if min(len(rows), len(others)) < _LEAST_IN_RANGE:
+        return None
+    n_out = n_varied = 0
+    for one, other in zip(rows.T, others.T, strict=True):
+        known, given = (x[np.isfinite(x)] for x in (one, other))
+        if min(len(known), len(given)) < _LEAST_IN_RANGE or known.min() == known.max():
+            continue
+        n_varied += 1
+        outside = (given < known.min()) | (given > known.max())
+        n_out += bool(outside.mean() >= _OUT)
+    if n_out < max(_LEAST_COLUMNS, _MANY_COLUMNS * n_varied):
+        return None
+    numbers = (float(n_out), float(n_varied))
+    return TreeFact(TreeFault.ROWS_OUT_OF_RANGE, name, numbers)
+
+
+def fault_of_label_range(labels: Floats, others: Floats, name: str) -> TreeFact | None:
+    """Return that labels of validation lie beyond those that are trained on.
+
+    Args:
+        labels: Those of training, which are numbers and no classes.
+        others: Those of validation.
+        name: Of the data set of validation.
+
+    Example:
+        >>> labels = np.linspace(100, 900, 50)
+        >>> fault_of_label_range(np.log1p(labels), labels, "valid").numbers[:2]
+        (50.0, 50.0)
+        >>> fault_of_label_range(labels[::2], labels[1::2], "valid")
+    """
+    if min(len(labels), len(others)) < _LEAST_IN_RANGE:
+        return None
+    if not (np.isfinite(labels).all() and np.isfinite(others).all()):
+        return None
+    low, high = float(labels.min()), float(labels.max())
+    n_out = int(((others < low) | (others > high)).sum())
+    if low == high or n_out < _LABELS_OUT * len(others):
+        return None
+    limits = (low, high, float(others.min()), float(others.max()))
+    numbers = (float(n_out), float(len(others)), *limits)
+    return TreeFact(TreeFault.LABELS_OUT_OF_RANGE, name, numbers)
 
 
 def fault_of_classes(labels: Floats, others: Floats, name: str) -> TreeFact | None:

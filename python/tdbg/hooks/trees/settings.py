@@ -7,7 +7,8 @@ Thread safety: pure functions; ``StoppingWatch`` belongs to the training's threa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,9 @@ __all__ = [
     "fault_of_balance",
     "fault_of_derivatives",
     "fault_of_margins",
+    "fault_of_queries",
     "fault_of_reversal",
+    "unknown_settings",
 ]
 
 Floats = NDArray[np.float64]
@@ -33,6 +36,8 @@ _ENOUGH_ROUNDS = 3
 _BALANCED, _SET_TO_BALANCE = 0.02, 0.05
 # Classes are as many as this at most, and rare ones are a warning from here on.
 _MOST_CLASSES, _RARE = 1000, 1.5
+# Names are misspelt if they are as similar as this.
+_SIMILAR = 0.8
 # The share of predictions that are no probabilities, beyond rounding.
 _MANY, _ROUNDING = 0.01, 1e-6
 # Losses, by the names that the frameworks have for them.
@@ -244,6 +249,49 @@ def fault_of_margins(
         return None
     numbers = (float(predictions.min()), float(predictions.max()), share)
     return TreeFact(TreeFault.METRIC_OF_MARGINS, name, numbers)
+
+
+def fault_of_queries(sizes: Sequence[int] | None, n_rows: int) -> TreeFact | None:
+    """Return that a ranking compares all samples with each other.
+
+    Args:
+        sizes: Numbers of samples of the queries; None: the program gave none.
+        n_rows: Number of samples.
+
+    Example:
+        >>> fault_of_queries(None, 90).numbers
+        (90.0,)
+        >>> fault_of_queries([40, 50], 90)
+    """
+    if n_rows < 2 or (sizes is not None and len(sizes) != 1):
+        return None
+    words = () if sizes is None else ("given",)
+    return TreeFact(TreeFault.ONE_QUERY, "group", (float(n_rows),), words)
+
+
+def unknown_settings(
+    given: Iterable[str], known: Mapping[str, Collection[str]]
+) -> Iterator[TreeFact]:
+    """Yield settings that a library passes over, and the name that was meant.
+
+    A name that is like none may be meant for somebody else.
+
+    Args:
+        given: Names of the settings that a program gives.
+        known: Those of the library, each with its aliases.
+
+    Example:
+        >>> known = {"num_leaves": ["num_leaves", "max_leaves"], "seed": ["seed"]}
+        >>> [each.words for each in unknown_settings(["num_leafs", "mine"], known)]
+        [('num_leaves',)]
+    """
+    names = {alias: name for name, each in known.items() for alias in (name, *each)}
+    for name in given:
+        if not names or name in names:
+            continue
+        near = difflib.get_close_matches(name.lower(), names, 1, _SIMILAR)
+        if near:
+            yield TreeFact(TreeFault.SETTING_UNKNOWN, name, (), (names[near[0]],))
 
 
 def _totals_of_classes(

@@ -37,6 +37,8 @@ from tdbg.hooks.trees.rows import (
     MOST_ELEMENTS,
     fault_of_classes,
     fault_of_features,
+    fault_of_label_range,
+    fault_of_range,
     fault_of_rows,
 )
 from tdbg.hooks.trees.settings import (
@@ -46,6 +48,7 @@ from tdbg.hooks.trees.settings import (
     fault_of_balance,
     fault_of_derivatives,
     fault_of_margins,
+    fault_of_queries,
     fault_of_reversal,
 )
 from tdbg.hooks.xgboost.booster import OwnDerivatives, XGBoostModel
@@ -53,6 +56,9 @@ from tdbg.modes import EVAL, TRAIN, ModeKeys
 from tdbg.run.tree_facts import TreeFact, TreeFacts
 
 __all__ = ["Hook", "del_hook", "get_hook", "set_hook"]
+
+# What begins the names of objectives whose labels are numbers.
+_OF_NUMBERS = ("reg:", "count:")
 
 _log = logging.getLogger("tdbg")
 # Samples that are compared to know whether two data sets are the same.
@@ -389,9 +395,14 @@ class Hook(TreeHook, TrainingCallback):
             others = _rows_of(other.data)
             if rows is not None and others is not None:
                 found.append(fault_of_rows(rows, others, name))
+                found.append(fault_of_range(rows, others, name))
+            given = np.asarray(other.data.get_label(), np.float64)
             if _has_classes(model.objective):
-                given = np.asarray(other.data.get_label(), np.float64)
                 found.append(fault_of_classes(labels, given, name))
+            elif model.objective.startswith(_OF_NUMBERS):
+                found.append(fault_of_label_range(labels, given, name))
+        if model.objective.startswith("rank:"):
+            found.append(fault_of_queries(_queries_of(train), train.num_row()))
         return [each for each in found if each is not None]
 
     def _fault_of_stopping(self) -> TreeFact | None:
@@ -480,6 +491,12 @@ def _rows_of(data: DMatrix) -> NDArray[np.float32] | None:
     rows = np.full((data.num_row(), data.num_col()), np.nan, np.float32)
     rows[given.row, given.col] = given.data
     return rows
+
+
+def _queries_of(data: DMatrix) -> Sequence[int] | None:
+    """Return the numbers of samples of the queries; None: the program gave none."""
+    borders = np.asarray(data.get_uint_info("group_ptr"))
+    return np.diff(borders).tolist() if borders.size else None
 
 
 def _faults_of_weights(data: DMatrix, model: XGBoostModel) -> Iterator[TreeFact]:

@@ -22,7 +22,8 @@ _CERTAIN = 20.0
 class InputSkew(ObservedRule):
     """Report inputs that are prepared otherwise in evaluation than in training.
 
-    And rows of evaluation that were split off so that they have other classes.
+    And rows of evaluation that were split off so that they have other classes, and
+    integers that their type cannot hold.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
@@ -32,10 +33,11 @@ class InputSkew(ObservedRule):
             Fault.CHANNELS_EXCHANGED,
             Fault.CLASSES_NOT_TRAINED,
             Fault.INPUTS_SCALED,
+            Fault.INTEGERS_WRAP,
             Fault.SCALED_BY_BATCH,
         }
     )
-    hooks = frozenset({"Keras", "PyTorch"})
+    hooks = frozenset({"JAX", "Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return a warning, unless it is a factor that data may have."""
@@ -49,6 +51,7 @@ class InputSkew(ObservedRule):
             Fault.CHANNELS_EXCHANGED: _of_order,
             Fault.CLASSES_NOT_TRAINED: _of_classes,
             Fault.INPUTS_SCALED: _of_scale,
+            Fault.INTEGERS_WRAP: _of_integers,
         }.get(observation.fault, _of_batches)
         return describe(observation)
 
@@ -98,6 +101,27 @@ def _of_classes(observation: Observation) -> Description:
             "Shuffle inputs and labels together before you split them, or split by "
             "classes yourself: train_test_split(x, y, stratify=y), and pass "
             "validation_data."
+        ),
+    )
+
+
+def _of_integers(observation: Observation) -> Description:
+    n_wrapped, n = (
+        round(observation.numbers.get(key, 0)) for key in ("wrapped", "numbers")
+    )
+    operation, kind = (observation.words.get(key, "") for key in ("operation", "type"))
+    how = {"sub": "a subtraction", "add": "an addition", "mul": "a product"}
+    return Description(
+        message=(
+            f"The step computes {how.get(operation, operation)} of the batch in "
+            f"{kind}, and {n_wrapped:,} of {n:,} results do not fit that type. They "
+            "wrap around: dark pixels become bright ones, and the reverse."
+        ),
+        value=float(n_wrapped),
+        threshold=0.0,
+        advice=(
+            "Convert the inputs to floating point before you compute with them: "
+            "x = x.astype(jnp.float32)."
         ),
     )
 

@@ -35,8 +35,10 @@ class LabelMisuse(ObservedRule):
             Fault.END_NEVER_COUNTS,
             Fault.LABEL_AMONG_INPUTS,
             Fault.MIXED_LABEL_FORGOTTEN,
+            Fault.LABELS_FROM_ONE,
         }
     )
+    hooks = frozenset({"JAX", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return an info for a column that only goes with the label, else a warning."""
@@ -55,6 +57,8 @@ class LabelMisuse(ObservedRule):
             return _of_class(observation)
         if observation.fault is Fault.MIXED_LABEL_FORGOTTEN:
             return _of_mixed(observation)
+        if observation.fault is Fault.LABELS_FROM_ONE:
+            return _from_one(observation)
         return _of_end(observation)
 
 
@@ -83,11 +87,34 @@ def _of_column(observation: Observation) -> Description:
     )
 
 
+def _from_one(observation: Observation) -> Description:
+    numbers = observation.numbers
+    n_classes, beyond, n = (
+        round(numbers.get(key, 0)) for key in ("classes", "beyond", "labels")
+    )
+    return Description(
+        message=(
+            f"Labels lie between 1 and {n_classes:,}, but {observation.names[0]} makes "
+            f"{n_classes:,} classes that begin with 0. The {beyond:,} of {n:,} labels "
+            f"that are {n_classes:,} become rows of zeros, so these samples do not "
+            "count, and class 0 has none."
+        ),
+        value=float(beyond),
+        threshold=0.0,
+        advice=(
+            "Subtract 1 from the labels. If 0 is a class that this batch lacks, use "
+            f"{n_classes + 1:,} classes."
+        ),
+    )
+
+
 def _of_padding(observation: Observation) -> Description:
     share = observation.numbers.get("share", 0.0)
     label = int(observation.numbers.get("label", 0.0))
     knows = {
         "mask": "your mask says that these are padding",
+        "unread": f"the step is given {observation.words.get('argument')}, which "
+        "nothing is computed of",
         "settings": "the model's settings have this token as pad_token_id",
     }.get(
         observation.words.get("known_by", ""),
@@ -102,7 +129,10 @@ def _of_padding(observation: Observation) -> Description:
         value=share,
         threshold=0.0,
         advice=(
-            "Set the labels at padding to -100, or give the loss their number "
+            "Multiply the losses of all places by the mask, and divide their sum by "
+            "that of the mask."
+            if observation.words.get("known_by") == "unread"
+            else "Set the labels at padding to -100, or give the loss their number "
             f"(ignore_index={label}) if no other label has it."
         ),
     )

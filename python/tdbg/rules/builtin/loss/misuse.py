@@ -305,9 +305,9 @@ def _softmax_twice(fact: LossFact) -> Description:
         ),
         value=floor,
         threshold=0.0,
-        advice=(
+        advice=lambda words: (
             "Give the loss the scores from before the softmax. It applies a softmax "
-            "itself (torch.nn.CrossEntropyLoss)."
+            f"itself ({words.cross_entropy})."
         ),
     )
 
@@ -372,7 +372,9 @@ def _over_samples(fact: LossFact) -> Description:
         ),
         value=float(samples),
         threshold=1.0,
-        advice="Apply it over the classes: log_softmax(..., dim=1).",
+        advice=lambda words: (
+            f"Apply it over the classes, which are {words.class_axis}."
+        ),
     )
 
 
@@ -404,9 +406,9 @@ def _broadcast(fact: LossFact) -> Description:
         ),
         value=float(math.prod(both)),
         threshold=float(math.prod(outputs)),
-        advice=(
-            "Give both the same shape: targets.unsqueeze(1) or outputs.squeeze(1). "
-            "Before the loss, assert outputs.shape == targets.shape."
+        advice=lambda words: (
+            f"Give both the same shape: {words.same_shape}. Before the loss, assert "
+            "outputs.shape == targets.shape."
         ),
     )
 
@@ -540,6 +542,9 @@ _REACH = {
     "exp": "exp gives no number below 0",
     "binary_cross_entropy_with_logits": (
         "binary_cross_entropy_with_logits takes targets from 0 to 1"
+    ),
+    "sigmoid_binary_cross_entropy": (
+        "sigmoid_binary_cross_entropy takes targets from 0 to 1"
     ),
 }
 

@@ -50,7 +50,10 @@ class TreeSettings(Rule):
     - a feature that is the label;
     - rows of validation that are trained on, and classes of it that are not;
     - an objective of your own that no tree can follow, or that leads away;
-    - a metric of probabilities that gets sums of trees.
+    - a metric of probabilities that gets sums of trees;
+    - settings that the library does not know, or that do nothing;
+    - a ranking of all samples as one query;
+    - features and labels of validation that lie beyond those of training.
 
     Args:
         way: Percentage of the way to the labels that all rounds together must be able
@@ -103,7 +106,9 @@ class TreeSettings(Rule):
                     yield Evaluation.of_one(name, new, table.mode, levels, said)
                 for fact in facts.faults:
                     # A last training on all data may keep the parameters of others.
-                    is_meant = fact.fault == TreeFault.STOPS_BY_NOTHING
+                    is_meant = fact.fault == TreeFault.STOPS_BY_NOTHING or (
+                        fact.fault == TreeFault.ONE_QUERY and bool(fact.words)
+                    )
                     level = Severity.INFO if is_meant else Severity.WARNING
                     levels = np.full(len(new), level, dtype=np.int8)
                     said = partial(_fact_said, fact)
@@ -408,6 +413,94 @@ def _of_margins(fact: TreeFact) -> Description:
     )
 
 
+def _unknown(fact: TreeFact) -> Description:
+    near = fact.words[0] if fact.words else "?"
+    return Description(
+        message=(
+            f"{fact.name} is no setting of this library, which passes over it: the "
+            f"training uses the default of {near}."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=f"Write {near}. If {fact.name} is meant for somebody else, ignore this.",
+    )
+
+
+def _ignored(fact: TreeFact) -> Description:
+    share = fact.numbers[0]
+    name, alias = fact.words
+    return Description(
+        message=(
+            f"{fact.name}={number(share)} does nothing, because {name} is 0. LightGBM "
+            "draws a part of the samples only if you say how often. Each tree is "
+            "fitted to all samples."
+        ),
+        value=share,
+        threshold=1.0,
+        advice=(
+            f"Set {name}=1 ({alias}=1 in LGBMClassifier and LGBMRegressor) to draw "
+            f"for each tree, or remove {fact.name}."
+        ),
+    )
+
+
+def _one_query(fact: TreeFact) -> Description:
+    n_rows = fact.numbers[0]
+    why = "the program gives no queries" if not fact.words else "there is one query"
+    return Description(
+        message=(
+            f"The ranking compares all {n_rows:,.0f} samples with each other, because "
+            f"{why}. The model learns which query has better documents, and its "
+            "metric (NDCG, MAP) is that of one list."
+        ),
+        value=1.0,
+        threshold=2.0,
+        advice=(
+            "Give each sample its query: qid in XGBoost, group (the number of samples "
+            "of each query, in the order of the rows) in LightGBM. If all samples "
+            "really are one list, ignore this."
+        ),
+    )
+
+
+def _rows_out(fact: TreeFact) -> Description:
+    n_out, n_columns = fact.numbers
+    return Description(
+        message=(
+            f"{n_out:.0f} of {n_columns:.0f} features of the validation data "
+            f"{fact.name!r} lie beyond all that the training data have: smaller than "
+            "the least value or larger than the largest. Trees have no threshold "
+            "there, so they treat all these samples alike."
+        ),
+        value=n_out,
+        threshold=0.0,
+        advice=(
+            "Prepare both parts alike: fit the scaler and the encoders to the training "
+            "data, and apply them to both. Check that both have the same columns in "
+            "the same order and unit. For series that grow, train on differences."
+        ),
+    )
+
+
+def _labels_out(fact: TreeFact) -> Description:
+    n_out, n_rows, low, high, other_low, other_high = fact.numbers
+    return Description(
+        message=(
+            f"{n_out:,.0f} of {n_rows:,.0f} labels of the validation data "
+            f"{fact.name!r} lie beyond those of training: {number(other_low)} to "
+            f"{number(other_high)}, and the training's {number(low)} to "
+            f"{number(high)}. Trees predict nothing beyond the labels that they are "
+            "fitted to."
+        ),
+        value=n_out,
+        threshold=0.0,
+        advice=(
+            "Transform the labels of both parts alike (log1p, a scaler), and "
+            "transform predictions back. For series that grow, predict differences."
+        ),
+    )
+
+
 _DESCRIBED: Mapping[TreeFault, Callable[[TreeFact], Description]] = {
     TreeFault.STOPS_WRONG_WAY: _wrong_way,
     TreeFault.STOPS_BY_NOTHING: _by_nothing,
@@ -420,6 +513,11 @@ _DESCRIBED: Mapping[TreeFault, Callable[[TreeFact], Description]] = {
     TreeFault.HESSIAN_NOT_POSITIVE: _not_positive,
     TreeFault.GRADIENT_REVERSED: _reversed,
     TreeFault.METRIC_OF_MARGINS: _of_margins,
+    TreeFault.SETTING_UNKNOWN: _unknown,
+    TreeFault.SETTING_IGNORED: _ignored,
+    TreeFault.ONE_QUERY: _one_query,
+    TreeFault.ROWS_OUT_OF_RANGE: _rows_out,
+    TreeFault.LABELS_OUT_OF_RANGE: _labels_out,
 }
 
 

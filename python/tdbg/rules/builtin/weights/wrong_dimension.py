@@ -25,7 +25,8 @@ class WrongDimension(ObservedRule):
     - a recurrent layer that takes the samples for the steps of one sequence;
     - a softmax or a norm over the samples of a batch;
     - outputs that a view has mixed, or that are flattened in another order than labels;
-    - images that a reshape has mixed, and views where a transposition was meant.
+    - images that a reshape has mixed, and views where a transposition was meant;
+    - a table of parameters with fewer rows than the indices that read it.
     """
 
     severities = (Severity.WARNING,)
@@ -40,11 +41,15 @@ class WrongDimension(ObservedRule):
             Fault.LABELS_IN_ANOTHER_ORDER,
             Fault.IMAGES_MIXED,
             Fault.AXES_MIXED,
+            Fault.ROWS_BEYOND_TABLE,
         }
     )
+    hooks = frozenset({"JAX", "PyTorch"})
 
     def describe(self, observation: Observation) -> Description:
         """Say over which dimension the operation goes, and which is right."""
+        if observation.fault is Fault.ROWS_BEYOND_TABLE:
+            return _of_table(observation)
         message, advice = _text_of(observation)
         axis = round(observation.numbers.get("axis", 0))
         shape = observation.words.get("shape", "its input")
@@ -57,6 +62,30 @@ class WrongDimension(ObservedRule):
             threshold=0.0,
             advice=advice,
         )
+
+
+def _of_table(observation: Observation) -> Description:
+    beyond, n, largest, n_rows = (
+        round(observation.numbers.get(key, 0))
+        for key in ("beyond", "ids", "largest", "rows")
+    )
+    what = "all of these read its last row, and the loss falls all the same"
+    if observation.words.get("reads") == "nan":
+        what = "JAX fills NaN in for them"
+    return Description(
+        message=(
+            f"{observation.names[0]} has {n_rows:,} rows, and {beyond:,} of {n:,} "
+            f"indices of a batch are larger than {n_rows - 1:,} (up to {largest:,}). "
+            f"JAX raises no error: {what}."
+        ),
+        value=float(largest),
+        threshold=float(n_rows - 1),
+        advice=(
+            f"Give the table a row for each index, at least {largest + 1:,}: the size "
+            "of the vocabulary with its special tokens, or the longest sequence for "
+            "positions. Check that the tokenizer belongs to the model."
+        ),
+    )
 
 
 def _text_of(observation: Observation) -> tuple[str, str]:
