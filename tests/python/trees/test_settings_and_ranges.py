@@ -162,6 +162,7 @@ HEALTHY: dict[str, Callable[[Path], None]] = {
     "rows without values": lambda out: of_classes(out, np.full_like(X_VALID, np.nan)),
     "prices": lambda out: of_prices(out, PRICES, PRICES),
     "prices that rise": lambda out: of_prices(out, PRICES, 1.2 * PRICES),
+    "numbers that grow": lambda out: of_prices(out, np.arange(400.0), np.arange(400.0)),
 }
 
 

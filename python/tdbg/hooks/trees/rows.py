@@ -39,7 +39,7 @@ _VARIED, _FRACTIONS = 6, 3
 # classes that are not.
 _OVERLAP, _UNTRAINED = 0.1, 0.1
 # Samples that show a range, and the share of a column, of the columns and of the labels
-# that lies out of it.
+# that lies beyond.
 _LEAST_IN_RANGE, _OUT, _MANY_COLUMNS, _LEAST_COLUMNS = 20, 0.9, 0.3, 4
 _LABELS_OUT = 0.5
 # Classes are as many as this at most.
@@ -175,7 +175,10 @@ def fault_of_label_range(labels: Floats, others: Floats, name: str) -> TreeFact 
         return None
     low, high = float(labels.min()), float(labels.max())
     n_out = int(((others < low) | (others > high)).sum())
-    if low == high or n_out < _LABELS_OUT * len(others):
+    # Another scale, and no series that goes on to grow.
+    middle = float(np.median(others))
+    is_far = max(low - middle, middle - high) > high - low > 0
+    if not is_far or n_out < _LABELS_OUT * len(others):
         return None
     limits = (low, high, float(others.min()), float(others.max()))
     numbers = (float(n_out), float(len(others)), *limits)
