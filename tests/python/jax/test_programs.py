@@ -155,6 +155,13 @@ FAULTY: dict[str, tuple[Any, Any, tuple[Any, ...], str, str]] = {
         "InputSkew",
         "computes a subtraction of the batch in uint8",
     ),
+    "ids of 64 bits": (
+        lambda p, t, y: by_labels(scores(p, t % IDS), y).mean(),
+        TABLE,
+        (TOKENS + (1 << 40), LABELS),
+        "InputSkew",
+        "112 of 112 integers of an argument do not fit int32",
+    ),
     "a mask that nobody reads": (
         of_texts,
         TEXTS,

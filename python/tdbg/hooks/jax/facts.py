@@ -5,7 +5,7 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 from tdbg.capture.model_info import ModelMarks
@@ -13,6 +13,8 @@ from tdbg.config.kinds import Kind
 from tdbg.hooks.jax.arguments import Arguments
 from tdbg.hooks.jax.chains import faults_of_chain
 from tdbg.hooks.jax.kinds import kind_of_name
+from tdbg.hooks.jax.program_faults import loss_facts_of
+from tdbg.hooks.jax.programs import Value
 from tdbg.run.loss_facts import LossFact
 from tdbg.run.model_info import ModelInfo, ParameterFacts
 from tdbg.run.observations import Observation
@@ -55,8 +57,17 @@ class ModelFacts:
         self._losses[name] = kind
         self._n_changes += 1
 
-    def add_loss_facts(self, facts: Collection[LossFact]) -> None:
-        """Add what the program of a step shows to be wrong with its loss."""
+    def add_program(
+        self, loss: Value, parameters: Collection[int], leaves: Sequence[Any]
+    ) -> None:
+        """Add what the program of a step shows to be wrong with its loss.
+
+        Args:
+            loss: The loss.
+            parameters: Places of the parameters among the arguments.
+            leaves: The arguments.
+        """
+        facts = loss_facts_of(loss, parameters, leaves)
         new = [each for each in facts if each not in self._loss_facts]
         self._loss_facts += tuple(new)
         self._n_changes += len(new)

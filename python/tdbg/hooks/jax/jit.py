@@ -100,7 +100,7 @@ class JitStep(CompiledFunction[_Tapped]):
         self._keys = RepeatedKeys(capture.session, reader)
         self._closed_over = ClosedOver(capture.session, function)
         self._statistics = TrainedStatistics(capture.session, reader)
-        add = capture.facts.add_loss_facts
+        add = capture.facts.add_program
         self._program = StepProgram(capture.session, reader, add)
         # Whether nobody has looked yet at the optimizers that the step reads.
         self._has_new_optimizers = True

@@ -76,7 +76,7 @@ class StepProgram:
     Args:
         session: Receives what is seen.
         reader: Finds the parameters among the arguments.
-        add: Receives what is wrong with the loss.
+        add: Receives the loss, places of the parameters, and the arguments.
 
     Attributes:
         is_on: Whether the next call is to be looked at.
@@ -87,7 +87,7 @@ class StepProgram:
         self,
         session: Session,
         reader: ArgumentReader,
-        add: Callable[[Sequence[LossFact]], None],
+        add: Callable[[Value, Collection[int], Sequence[Any]], None],
     ) -> None:
         self._session = session
         self._reader = reader
@@ -141,7 +141,7 @@ class StepProgram:
             _names(found.parameters, paths),
             Integers(lambda i: _array_of(leaves[i])),
         )
-        self._add(list(loss_facts_of(step.loss, step.parameters, leaves)))
+        self._add(step.loss, step.parameters, leaves)
         for fault in (
             *_beyond_tables(step),
             *_beyond_classes(step),
@@ -481,7 +481,8 @@ def _beyond_classes(step: _Step) -> Iterator[Observation]:
 def _wrapped(step: _Step) -> Iterator[Observation]:
     """Yield integers of the batch that do not fit their type."""
     for node in step.nodes:
-        if may_wrap(node):
+        is_given = node.op == "argument" and is_whole(node)
+        if may_wrap(node) or is_given:
             step.integers.of(node)
     for each in step.integers.wrapped[:1]:
         yield Observation(
@@ -525,25 +526,25 @@ def _are_labels(step: _Step, tokens: Value, padding: int) -> bool:
     """Whether tokens choose what a loss takes, and nobody looks for padding."""
     is_label = False
     for node in step.nodes:
-        of_tokens = [
-            each
-            for each in node.inputs
-            if is_whole(each)
-            and any(each is tokens or inner is tokens for inner in ancestors([each]))
-        ]
-        if not of_tokens:
+        whole = list(filter(is_whole, node.inputs))
+        if not any(each is tokens for each in ancestors(whole)):
             continue
-        if node.op in _COMPARING and is_whole(node):
-            others = [x for x in node.inputs if x.op == "literal"]
-            numbers = [int(x.held) for x in others if np.size(x.held) == 1]
-            if numbers and (node.op, numbers[0]) != ("lt", 0):
-                return False
-        takes = node.op == "gather" and not is_whole(node)
-        if takes:
+        if _compares_with_number(node):
+            return False
+        if node.op == "gather" and not is_whole(node):
             table = peeled(node.inputs[0], _CASTS)
             is_table = table.op == "argument" and table.place in step.parameters
             is_label |= not is_table
     return is_label and padding >= 0
+
+
+def _compares_with_number(node: Value) -> bool:
+    """Whether it looks for a number among integers; negative ones are indices."""
+    if node.op not in _COMPARING or not is_whole(node):
+        return False
+    numbers = [x.held for x in node.inputs if x.op == "literal"]
+    is_of_index = node.op == "lt" and numbers == [0]
+    return bool(numbers) and not is_of_index
 
 
 def _counts_to_one(results: Sequence[Value]) -> bool:

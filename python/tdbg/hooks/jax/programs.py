@@ -271,11 +271,8 @@ class Integers:
         most = _MOST_NARROW if value.dtype in _NARROW else _MOST_ELEMENTS
         if not is_whole(value) or math.prod(value.shape) > most:
             return None
-        if value.op == "argument":
-            found = self._read(value.place)
-            return None if found is None else found.astype(value.dtype)
-        if value.op in {"constant", "literal"}:
-            return None if value.held is None else np.asarray(value.held, value.dtype)
+        if value.op in {"argument", "constant", "literal"}:
+            return self._held(value)
         given = [self._known.get(id(each), (None, None))[1] for each in value.inputs]
         compute = _COMPUTED.get(value.op)
         if compute is None or any(each is None for each in given):
@@ -287,6 +284,18 @@ class Integers:
         if may_wrap(value):
             self._note(value, given)
         return np.asarray(made, value.dtype)
+
+    def _held(self, value: Value) -> Array | None:
+        if value.op != "argument":
+            return None if value.held is None else np.asarray(value.held, value.dtype)
+        found = self._read(value.place)
+        if found is None:
+            return None
+        made = found.astype(value.dtype)
+        n = int(np.count_nonzero(made != found))
+        if n and value.shape:
+            self.wrapped.append(Wrapped("argument", value.dtype, n, int(made.size)))
+        return made
 
     def _note(self, value: Value, given: Sequence[Any]) -> None:
         wide = (each.astype(np.int64) for each in given)

@@ -182,7 +182,7 @@ class LightGBMModel:
             data = self._booster.train_set
             sizes = data.get_group()
             if sizes is not None:
-                fault = fault_of_queries(list(sizes), data.num_data())
+                fault = fault_of_queries(np.asarray(sizes), data.num_data())
                 yield from () if fault is None else (fault,)
 
     def faults_of_data(self, train: DataSet, other: DataSet | None) -> list[TreeFact]:

@@ -251,7 +251,9 @@ def fault_of_margins(
     return TreeFact(TreeFault.METRIC_OF_MARGINS, name, numbers)
 
 
-def fault_of_queries(sizes: Sequence[int] | None, n_rows: int) -> TreeFact | None:
+def fault_of_queries(
+    sizes: Sequence[int] | NDArray[np.int64] | None, n_rows: int
+) -> TreeFact | None:
     """Return that a ranking compares all samples with each other.
 
     Args:

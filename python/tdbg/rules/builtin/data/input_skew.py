@@ -111,6 +111,20 @@ def _of_integers(observation: Observation) -> Description:
     )
     operation, kind = (observation.words.get(key, "") for key in ("operation", "type"))
     how = {"sub": "a subtraction", "add": "an addition", "mul": "a product"}
+    if operation == "argument":
+        return Description(
+            message=(
+                f"{n_wrapped:,} of {n:,} integers of an argument do not fit {kind}, "
+                "into which JAX converts them without a word: each becomes another "
+                "number."
+            ),
+            value=float(n_wrapped),
+            threshold=0.0,
+            advice=(
+                "Number your ids from 0 before the step, or hash them in NumPy "
+                "(ids % buckets). JAX has 64 bits with jax_enable_x64 only."
+            ),
+        )
     return Description(
         message=(
             f"The step computes {how.get(operation, operation)} of the batch in "
