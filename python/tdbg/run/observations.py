@@ -219,6 +219,8 @@ class Fault(enum.StrEnum):
     END_NEVER_COUNTS = "end_never_counts"
     # A column of the inputs is the label.
     LABEL_AMONG_INPUTS = "label_among_inputs"
+    # A mask is given, nothing is computed of it, and labels at padding count.
+    MASK_NOT_READ = "mask_not_read"
     # Labels begin with 1, and the last one is no class.
     LABELS_FROM_ONE = "labels_from_one"
     # Of samples that are mixed of two, the loss knows the label of one.

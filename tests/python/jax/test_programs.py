@@ -167,7 +167,7 @@ FAULTY: dict[str, tuple[Any, Any, tuple[Any, ...], str, str]] = {
         TEXTS,
         (TEXT_BATCH,),
         "LabelMisuse",
-        "the step is given argument 3/mask, which nothing is computed of",
+        "the step is given a mask (argument 3/mask), and nothing is computed of it",
     ),
 }
 HEALTHY: dict[str, tuple[Any, Any, tuple[Any, ...]]] = {

@@ -513,11 +513,11 @@ def _unread_masks(step: _Step, used: Collection[int]) -> Iterator[Observation]:
         if len(padding) != 1 or not _are_labels(step, alike[0], int(padding[0])):
             continue
         yield Observation(
-            Fault.PADDING_COUNTS,
+            Fault.MASK_NOT_READ,
             0,
             ("step",),
             {"share": float((mask == 0).mean()), "label": float(padding[0])},
-            {"known_by": "unread", "argument": step.names[place]},
+            {"argument": step.names[place]},
         )
         return
 

@@ -36,6 +36,7 @@ class LabelMisuse(ObservedRule):
             Fault.LABEL_AMONG_INPUTS,
             Fault.MIXED_LABEL_FORGOTTEN,
             Fault.LABELS_FROM_ONE,
+            Fault.MASK_NOT_READ,
         }
     )
     hooks = frozenset({"JAX", "PyTorch"})
@@ -59,6 +60,8 @@ class LabelMisuse(ObservedRule):
             return _of_mixed(observation)
         if observation.fault is Fault.LABELS_FROM_ONE:
             return _from_one(observation)
+        if observation.fault is Fault.MASK_NOT_READ:
+            return _of_mask(observation)
         return _of_end(observation)
 
 
@@ -108,13 +111,30 @@ def _from_one(observation: Observation) -> Description:
     )
 
 
+def _of_mask(observation: Observation) -> Description:
+    share = observation.numbers.get("share", 0.0)
+    label = int(observation.numbers.get("label", 0.0))
+    return Description(
+        message=(
+            f"{share:.0%} of the labels are padding and count: the step is given a "
+            f"mask ({observation.words.get('argument')}), and nothing is computed of "
+            f"it. All of these labels are {label}, so the loss falls as the model "
+            "learns to repeat padding."
+        ),
+        value=share,
+        threshold=0.0,
+        advice=(
+            "Multiply the losses of all places by the mask, and divide their sum by "
+            "that of the mask."
+        ),
+    )
+
+
 def _of_padding(observation: Observation) -> Description:
     share = observation.numbers.get("share", 0.0)
     label = int(observation.numbers.get("label", 0.0))
     knows = {
         "mask": "your mask says that these are padding",
-        "unread": f"the step is given {observation.words.get('argument')}, which "
-        "nothing is computed of",
         "settings": "the model's settings have this token as pad_token_id",
     }.get(
         observation.words.get("known_by", ""),
@@ -129,10 +149,7 @@ def _of_padding(observation: Observation) -> Description:
         value=share,
         threshold=0.0,
         advice=(
-            "Multiply the losses of all places by the mask, and divide their sum by "
-            "that of the mask."
-            if observation.words.get("known_by") == "unread"
-            else "Set the labels at padding to -100, or give the loss their number "
+            "Set the labels at padding to -100, or give the loss their number "
             f"(ignore_index={label}) if no other label has it."
         ),
     )
