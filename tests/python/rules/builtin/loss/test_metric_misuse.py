@@ -47,7 +47,7 @@ def found(
     """Train, evaluate as the metric does, and return what is found."""
     x = torch.randn(N, 4, generator=torch.Generator().manual_seed(1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0):
+    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0) as hook:
         for step in range(12):
             loss = loss_of(model(x), targets)
             optimizer.zero_grad()
@@ -61,6 +61,7 @@ def found(
                     ):
                         metric(model(some), y)
                 model.train()
+    assert hook.counters()["internal_errors"] == 0
     return list(tdbg.rules.check(run_dir, rules=[tdbg.rules.MetricMisuse()]).findings)
 
 
@@ -283,7 +284,7 @@ def kept(run_dir: Path, sign: float, scale: float = 1.0) -> list[Finding]:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
     x = torch.randn(200, 4)
     y = x[:, :3].argmax(1)
-    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0):
+    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0) as hook:
         for step in range(61):
             loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()
@@ -296,6 +297,7 @@ def kept(run_dir: Path, sign: float, scale: float = 1.0) -> list[Finding]:
                     _, answers = torch.max(outputs, 1)
                 keeper.see(scale * float((answers == y).float().mean()))
                 model.train()
+    assert hook.counters()["internal_errors"] == 0
     return list(tdbg.rules.check(run_dir, rules=[tdbg.rules.MetricMisuse()]).findings)
 
 
