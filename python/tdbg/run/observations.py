@@ -92,6 +92,8 @@ class Fault(enum.StrEnum):
     ENDS_INVERTED = "ends_inverted"
     SUM_PAST_END = "sum_past_end"
     RETURNS_OF_PAST = "returns_of_past"
+    # Returns stand in the order in which they were added up: the last one is first.
+    RETURNS_REVERSED = "returns_reversed"
     # Observations are the same before and after each step, or in all steps; the largest
     # value learns, not that of the action; errors have the value of the present.
     NOTHING_HAPPENS = "nothing_happens"

@@ -35,14 +35,20 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     walk,
 )
 from tdbg.hooks.pytorch.checks.graph_reader import Note, StepCheck
-from tdbg.hooks.pytorch.checks.weighed_chances import PASSES, weighed_chances
+from tdbg.hooks.pytorch.checks.weighed_chances import (
+    PASSES,
+    are_in_order,
+    weighed_chances,
+)
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.numbers import (
     REWARD,
     ProgramNumbers,
     as_numbers,
     as_tensor,
+    discounted,
     numbers_in,
+    standardized,
 )
 from tdbg.run.observations import Fault
 
@@ -171,7 +177,7 @@ class Bootstraps(StepCheck):
             self._look_at_steps(learned, names)
             self._look_at_choices(graph.root, names)
             self._look_at_targets(learned, names)
-            self._look_at_sums(learned, names)
+            self._look_at_sums(graph.root, learned, names)
         is_sound = self._n_sound >= _ENOUGH_SOUND
         is_known = self._told or (is_sound and self._n_losses > _ENOUGH_SOUND)
         if (
@@ -292,7 +298,9 @@ class Bootstraps(StepCheck):
 
     # ---- whole episodes --------------------------------------------------------------
 
-    def _look_at_sums(self, learned: _Learned, names: ProgramNumbers) -> None:
+    def _look_at_sums(
+        self, root: Any, learned: _Learned, names: ProgramNumbers
+    ) -> None:
         """Look at sums of rewards over the steps of episodes."""
         for _, reward in names.rewards[:_MOST_TARGETS]:
             if len(reward) < _LEAST_STEPS:
@@ -309,8 +317,12 @@ class Bootstraps(StepCheck):
                 continue
             self._met.add(key)
             for name, each in sums:
-                if _is_of_past(each, reward, names) and _is_learned(each, learned):
-                    self._add(Fault.RETURNS_OF_PAST, 2, name)
+                fault = _order_of(each, reward, names)
+                is_known = fault is Fault.RETURNS_OF_PAST or are_in_order(
+                    root, len(each)
+                )
+                if fault is not None and is_known and _is_learned(each, learned):
+                    self._add(fault, 2, name)
             self._look_at_ends(reward, sums, names)
             values = _values_beside(reward, names)
             ends = [each for _, each in names.ends if each.shape == reward.shape]
@@ -422,46 +434,35 @@ def _is_of_present(
     return apart[1] <= rounding and apart[0] > _FAR * rounding
 
 
-def _is_of_past(given: _Numbers, reward: _Numbers, names: ProgramNumbers) -> bool:
-    """Return whether sums contain what was before each step, not what comes."""
+def _order_of(given: _Numbers, reward: _Numbers, names: ProgramNumbers) -> Fault | None:
+    """Return whether sums contain what was before each step, or are the wrong way."""
     if given.ndim != 1:
-        return False
+        return None
     known = [each for each in names.discounts if _LEAST_DISCOUNT <= each < 1.0]
     for share in known[:4]:
-        past, future = _summed(reward, share), _summed(reward[::-1], share)[::-1]
-        for of in (lambda each: each, _standardized):
-            one, back, ahead = of(given), of(past), of(future)
-            rounding = _ROUNDING * float(np.abs(one).max())
-            if np.abs(one - ahead).max() <= 10 * rounding:
-                return False
-            if np.abs(one - back).max() <= 10 * rounding:
-                return True
-    return False
-
-
-def _summed(reward: _Numbers, share: float) -> _Numbers:
-    total, found = 0.0, []
-    for each in reward:
-        total = float(each) + share * total
-        found.append(total)
-    return np.array(found)
-
-
-def _standardized(numbers: _Numbers) -> _Numbers:
-    shifted: _Numbers = numbers - numbers.mean()
-    size = float(np.sqrt(shifted @ shifted))
-    return shifted / size if size > 0 else shifted
+        past, future = discounted(reward, share), discounted(reward[::-1], share)[::-1]
+        for of in (lambda each: each, standardized):
+            rounding = 10 * _ROUNDING * float(np.abs(of(given)).max())
+            apart = [
+                np.abs(of(given) - of(e)).max() for e in (future, past, future[::-1])
+            ]
+            if apart[0] <= rounding:
+                return None
+            if min(apart[1:]) <= rounding:
+                is_past = apart[1] <= rounding
+                return Fault.RETURNS_OF_PAST if is_past else Fault.RETURNS_REVERSED
+    return None
 
 
 def _is_learned(given: _Numbers, learned: Sequence[_Numbers | None]) -> bool:
     """Return whether a loss contains numbers, perhaps standardized."""
-    one = np.sort(_standardized(given.reshape(-1)))
+    one = np.sort(standardized(given.reshape(-1)))
     for each in learned:
         if each is None:
             return True
         for other in (each, -each):
             if other.size == one.size:
-                apart = one - np.sort(_standardized(other))
+                apart = one - np.sort(standardized(other))
                 if np.abs(apart).max() <= _ALIKE:
                     return True
     return False

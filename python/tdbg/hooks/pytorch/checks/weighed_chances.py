@@ -5,6 +5,7 @@ Thread safety: reads only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -18,10 +19,18 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     name_of,
     operands_of,
     saved_of,
+    walk,
 )
 from tdbg.hooks.pytorch.model.numbers import as_numbers
 
-__all__ = ["PAIRS", "PASSES", "WeighedChances", "signed_parts", "weighed_chances"]
+__all__ = [
+    "PAIRS",
+    "PASSES",
+    "WeighedChances",
+    "are_in_order",
+    "signed_parts",
+    "weighed_chances",
+]
 
 # Operations of the end of a loss, and of what it weighs, at most.
 _MOST_OF_END, _MOST_OF_CHANCE = 400, 30
@@ -72,6 +81,27 @@ def signed_parts(root: Any) -> Iterator[tuple[Any, float]]:
                 continue
             seen.add(each)
             waiting.append((each, sign * _sign_below(node, name, i)))
+
+
+def are_in_order(root: Any, n: int) -> bool:
+    """Return whether a loss joins so many chances in the order of their choices."""
+    for node in walk(root, _MOST_OF_END):
+        below = operands_of(node)
+        if name_of(node) in {"Cat", "Stack"} and len(below) == n > 1:
+            numbers = [_number_of(each) for each in below]
+            return all(0 <= one < two for one, two in itertools.pairwise(numbers))
+    return False
+
+
+def _number_of(node: Any) -> int:
+    """Return when the logarithm of a chance was computed; -1: there is none."""
+    for _ in range(_MOST_OF_CHANCE):
+        if name_of(node) in _LOGARITHMS:
+            return int(node._sequence_nr())
+        if not (below := operands_of(node)):
+            break
+        node = below[0]
+    return -1
 
 
 def _sign_below(node: Any, name: str, i: int) -> float:

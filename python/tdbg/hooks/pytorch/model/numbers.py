@@ -27,10 +27,12 @@ __all__ = [
     "ProgramNumbers",
     "as_numbers",
     "as_tensor",
+    "discounted",
     "is_reward",
     "named",
     "numbers_in",
     "pairs_of_steps",
+    "standardized",
 ]
 
 # Numbers under one name, and names that are looked at, at most.
@@ -166,6 +168,22 @@ def as_tensor(value: Any) -> torch.Tensor | None:
     if not 0 < value.numel() <= _MOST_ELEMENTS:
         return None
     return value.detach().cpu()  # type: ignore[no-any-return]
+
+
+def discounted(reward: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+    """Return the rewards up to each step, each discounted by a share a step."""
+    total, found = 0.0, []
+    for each in reward:
+        total = float(each) + share * total
+        found.append(total)
+    return np.array(found)
+
+
+def standardized(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return numbers with a mean of 0 and a length of 1."""
+    shifted: NDArray[np.float64] = numbers - numbers.mean()
+    size = float(np.sqrt(shifted @ shifted))
+    return shifted / size if size > 0 else shifted
 
 
 # ---- by what names say ---------------------------------------------------------------

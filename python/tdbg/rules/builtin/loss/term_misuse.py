@@ -57,6 +57,7 @@ class LossTermMisuse(ObservedRule):
             Fault.ENDS_INVERTED,
             Fault.SUM_PAST_END,
             Fault.RETURNS_OF_PAST,
+            Fault.RETURNS_REVERSED,
             Fault.NOTHING_HAPPENS,
             Fault.OBSERVATION_KEPT_ONCE,
             Fault.LARGEST_VALUE_LEARNS,
@@ -478,6 +479,21 @@ def _of_past(words: Mapping[str, str]) -> tuple[str, str]:
     )
 
 
+def _of_order(words: Mapping[str, str]) -> tuple[str, str]:
+    name = words.get("name", "returns")
+    return (
+        (
+            f"`{name}` are the wrong way round: they stand in the order in which they "
+            "were added up, from the end, while the log-probabilities stand in that of "
+            "the steps. So the first choice gets the return of the last one."
+        ),
+        (
+            f"Reverse the list: {name}.reverse(), or {name}.insert(0, total) in the "
+            "loop."
+        ),
+    )
+
+
 def _of_nothing(words: Mapping[str, str]) -> tuple[str, str]:
     name, later = words.get("name", "obs"), words.get("later", "next_obs")
     return (
@@ -545,6 +561,7 @@ _OF_NAMES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     Fault.ENDS_INVERTED: _of_inverted,
     Fault.SUM_PAST_END: _of_sum,
     Fault.RETURNS_OF_PAST: _of_past,
+    Fault.RETURNS_REVERSED: _of_order,
     Fault.NOTHING_HAPPENS: _of_nothing,
     Fault.OBSERVATION_KEPT_ONCE: _of_one_observation,
     Fault.LARGEST_VALUE_LEARNS: _of_largest,

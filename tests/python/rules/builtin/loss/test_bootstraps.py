@@ -213,6 +213,26 @@ def episodes(
     return program
 
 
+def of_lists(order: Callable[[list[float]], list[float]], *, turns: bool) -> Program:
+    """REINFORCE, with a list of the logarithms that one step after another has made."""
+
+    def program(begin: Begin) -> None:
+        agent = Agent()
+        optimizer = torch.optim.Adam(agent.parameters(), 1e-2)
+        hook = begin(agent)
+        for length in range(20, 32):
+            log_probs, rewards = list[Tensor](), list[float]()
+            for state in torch.randn(length, 4):
+                told, _ = agent(state)
+                log_probs.append(told.log_prob(told.sample()))
+                rewards.append(float(state[0]))
+            returns = torch.tensor(order(from_the_end(rewards, [False] * length)))
+            terms = torch.stack(log_probs[::-1] if turns else log_probs)
+            step(hook, optimizer, -(terms * returns).mean())
+
+    return program
+
+
 def from_the_end(rewards: list[float], dones: list[bool]) -> list[float]:
     total, found = 0.0, list[float]()
     for reward, done in zip(rewards[::-1], dones[::-1], strict=True):
@@ -266,11 +286,12 @@ def judged(run_dir: Path, program: Program) -> list[Finding]:
         (episodes(from_the_beginning, of_values=True), "`returns` contain the past"),
         (episodes(from_the_beginning, is_sparse=True), "`returns` contain the past"),
         (episodes(from_the_beginning, standardizes=True), "contain the past"),
+        (of_lists(lambda each: each[::-1], turns=False), "are the wrong way round"),
     ],
     ids=[
         "tuple", "dictionary", "two", "inverted", "inverted columns", "advantages",
         "standardized", "returns", "returns of values", "past", "past of values",
-        "past, paid at the end", "past, standardized",
+        "past, paid at the end", "past, standardized", "wrong way round",
     ],
 )  # fmt: skip
 def test_rewards_that_are_added_up_wrongly(
@@ -295,10 +316,13 @@ def test_rewards_that_are_added_up_wrongly(
         episodes(from_the_end),
         episodes(from_the_end, of_values=True, standardizes=True),
         episodes(from_the_end, is_sparse=True),
+        of_lists(list, turns=False),
+        of_lists(lambda each: each[::-1], turns=True),
     ],
     ids=[
         "tuple", "dictionary", "two", "mask", "time limit", "bonus", "advantages",
         "standardized", "returns", "returns of values", "paid at the end",
+        "lists", "both lists turned",
     ],
 )  # fmt: skip
 def test_rewards_that_are_added_up_well(run_dir: Path, program: Program) -> None:
