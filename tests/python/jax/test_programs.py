@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import tdbg
 import tdbg.jax as tj
@@ -294,6 +295,49 @@ def test_a_state_that_the_step_makes_itself_is_named(tmp_path: Path) -> None:
     rules = [tdbg.rules.OptimizerMisuse()]
     (found,) = tdbg.rules.check(tmp_path / "run", rules, record=False).findings
     assert "made its state inside of the training step" in found.message
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "is_twice", "expected"),
+    [
+        (IDS, False, set()),
+        (IDS, True, {"LossMisuse"}),
+        (IDS - 2, False, {"WrongDimension"}),
+    ],
+)
+def test_steps_of_flax_nnx_are_read(
+    tmp_path: Path, n_rows: int, is_twice: bool, expected: set[str]
+) -> None:
+    class Net(nnx.Module):
+        def __init__(self, rngs: nnx.Rngs) -> None:
+            self.words = nnx.Embed(n_rows, 8, rngs=rngs)
+            self.drop = nnx.Dropout(0.2, rngs=rngs)
+            self.head = nnx.Linear(8, CLASSES, rngs=rngs)
+
+        def __call__(self, tokens: Any) -> Any:
+            made = self.head(self.drop(self.words.embedding[tokens].mean(1)))
+            return jax.nn.softmax(made) if is_twice else made
+
+    net = Net(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(net, optax.adam(1e-3), wrt=nnx.Param)
+    hook = tj.Hook(tmp_path / "run", include_collections=["losses"])
+
+    @hook.jit(jit=nnx.jit)
+    def step(net: Any, optimizer: Any, tokens: Any, labels: Any) -> Any:
+        def loss(net: Any) -> Any:
+            return by_labels(net(tokens), labels).mean()
+
+        value, slope = nnx.value_and_grad(loss)(net)
+        optimizer.update(net, slope)
+        return value
+
+    for _ in range(3):
+        step(net, optimizer, TOKENS, LABELS)
+    hook.close()
+    assert hook.counters()["internal_errors"] == 0
+    rules = [getattr(tdbg.rules, name)() for name in RULES]
+    found = tdbg.rules.check(tmp_path / "run", rules, record=False).findings
+    assert {each.rule for each in found} == expected
 
 
 def test_integers_are_computed_as_jax_does() -> None:

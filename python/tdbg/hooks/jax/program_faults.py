@@ -114,15 +114,21 @@ class StepProgram:
         """
         self.is_on = False  # Also if anything below fails.
         program = program_of(compiled, args, kwargs)
+        if program is None:
+            program = _program_of_nnx(compiled, args, kwargs)
         paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
         leaves = [leaf for _, leaf in paths]
         if program is None or len(program.jaxpr.invars) != len(leaves):
             return
         returned = jax.tree_util.tree_leaves(outputs)
         results = values_of(program)
-        place = next((i for i, each in enumerate(returned) if each is loss), None)
-        if len(results) != len(returned):
+        # Flax NNX returns what the step has changed before what it returns.
+        n_changed = len(results) - len(returned)
+        if n_changed < 0:
             return
+        place = next(
+            (i for i, each in enumerate(returned, n_changed) if each is loss), None
+        )
         found = self._reader.of_step(args, kwargs)
         used = {v.place for v in ancestors(_computed(results)) if v.op == "argument"}
         places = {id(leaf): i for i, leaf in enumerate(leaves)}
@@ -150,6 +156,16 @@ class StepProgram:
         ):
             step_now = max(0, self._session.latest_step(TRAIN)[0])
             self._session.observe(replace(fault, step=step_now))
+
+
+def _program_of_nnx(
+    compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the program of a call of ``nnx.jit``; None: there is none."""
+    if not hasattr(compiled, "jitted_fn") or not hasattr(compiled, "trace"):
+        return None
+    traced = getattr(compiled.trace(*args, **kwargs), "traced", None)
+    return getattr(traced, "jaxpr", None)
 
 
 def _names(parameters: Any, paths: Sequence[tuple[Any, Any]]) -> Sequence[str]:
