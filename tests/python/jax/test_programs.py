@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -338,6 +339,32 @@ def test_steps_of_flax_nnx_are_read(
     rules = [getattr(tdbg.rules, name)() for name in RULES]
     found = tdbg.rules.check(tmp_path / "run", rules, record=False).findings
     assert {each.rule for each in found} == expected
+
+
+@pytest.mark.parametrize("is_twice", [True, False])
+def test_steps_of_equinox_are_read(tmp_path: Path, is_twice: bool) -> None:
+    net = eqx.nn.MLP(3, CLASSES, 8, 1, key=jax.random.key(0))
+    tx = optax.adam(1e-3)
+    state = tx.init(eqx.filter(net, eqx.is_array))
+    hook = tj.Hook(tmp_path / "run", include_collections=["losses"])
+
+    @hook.jit(jit=eqx.filter_jit)
+    def step(net: Any, state: Any, x: Any, y: Any) -> Any:
+        def loss(net: Any) -> Any:
+            made = jax.vmap(net)(x)
+            return by_labels(jax.nn.softmax(made) if is_twice else made, y).mean()
+
+        value, slope = eqx.filter_value_and_grad(loss)(net)
+        updates, state = tx.update(slope, state, net)
+        return eqx.apply_updates(net, updates), state, value
+
+    for _ in range(3):
+        net, state, _ = step(net, state, ROWS, LABELS)
+    hook.close()
+    assert hook.counters()["internal_errors"] == 0
+    rules = [getattr(tdbg.rules, name)() for name in RULES]
+    found = tdbg.rules.check(tmp_path / "run", rules, record=False).findings
+    assert [each.rule for each in found] == ["LossMisuse"] * is_twice
 
 
 def test_integers_are_computed_as_jax_does() -> None:

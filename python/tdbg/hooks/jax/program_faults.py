@@ -27,10 +27,12 @@ from tdbg.hooks.jax.programs import (
     Integers,
     Value,
     ancestors,
+    counts_to_one,
+    is_of_equinox,
     is_whole,
     may_wrap,
     peeled,
-    program_of,
+    program_of_any,
     values_of,
 )
 from tdbg.modes import TRAIN
@@ -113,16 +115,17 @@ class StepProgram:
             loss: The loss in there; None: it has none.
         """
         self.is_on = False  # Also if anything below fails.
-        program = program_of(compiled, args, kwargs)
-        if program is None:
-            program = _program_of_nnx(compiled, args, kwargs)
+        program = program_of_any(compiled, args, kwargs)
         paths = jax.tree_util.tree_flatten_with_path((args, kwargs))[0]
-        leaves = [leaf for _, leaf in paths]
-        if program is None or len(program.jaxpr.invars) != len(leaves):
-            return
         returned = jax.tree_util.tree_leaves(outputs)
+        if is_of_equinox(compiled):  # What is no array is part of the program.
+            paths = [each for each in paths if _is_array(each[1])]
+            returned = list(filter(_is_array, returned))
+        leaves = [leaf for _, leaf in paths]
+        if program is None or not _fit(program.jaxpr.invars, leaves):
+            return
         results = values_of(program)
-        # Flax NNX returns what the step has changed before what it returns.
+        # Flax NNX returns what the step has changed, and Equinox a mark, before.
         n_changed = len(results) - len(returned)
         if n_changed < 0:
             return
@@ -134,7 +137,7 @@ class StepProgram:
         places = {id(leaf): i for i, leaf in enumerate(leaves)}
         state = [places[id(x)] for x in _leaves(found.state) if id(x) in places]
         is_left = bool(state) and not used.intersection(state)
-        self.leaves_state = is_left and _counts_to_one(results)
+        self.leaves_state = is_left and counts_to_one(results)
         if place is None:
             return
         trained = [places[id(x)] for x in _leaves(found.parameters) if id(x) in places]
@@ -158,14 +161,12 @@ class StepProgram:
             self._session.observe(replace(fault, step=step_now))
 
 
-def _program_of_nnx(
-    compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    """Return the program of a call of ``nnx.jit``; None: there is none."""
-    if not hasattr(compiled, "jitted_fn") or not hasattr(compiled, "trace"):
-        return None
-    traced = getattr(compiled.trace(*args, **kwargs), "traced", None)
-    return getattr(traced, "jaxpr", None)
+def _fit(variables: Sequence[Any], leaves: Sequence[Any]) -> bool:
+    """Whether variables of a program are these arguments, by their number and shape."""
+    return len(variables) == len(leaves) and all(
+        tuple(variable.aval.shape) == np.shape(leaf)
+        for variable, leaf in zip(variables, leaves, strict=True)
+    )
 
 
 def _names(parameters: Any, paths: Sequence[tuple[Any, Any]]) -> Sequence[str]:
@@ -563,17 +564,6 @@ def _compares_with_number(node: Value) -> bool:
     return bool(numbers) and not is_of_index
 
 
-def _counts_to_one(results: Sequence[Value]) -> bool:
-    """Whether a step returns a count of 1, whatever it is given.
-
-    A training within the step, as in meta-learning, counts further.
-    """
-    constant = Integers(lambda _: None)
-    counts = [constant.of(each) for each in results if not each.shape]
-    known = [int(each) for each in counts if each is not None]
-    return bool(known) and max(known) == 1
-
-
 # ---- arguments -------------------------------------------------------------------
 
 
@@ -584,6 +574,10 @@ def _computed(results: Sequence[Value]) -> list[Value]:
 
 def _leaves(tree: Any) -> list[Any]:
     return [] if tree is None else jax.tree_util.tree_leaves(tree)
+
+
+def _is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray)
 
 
 def _array_of(leaf: Any) -> Array | None:

@@ -13,6 +13,7 @@ Errors: none; doubtful cases stay open.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,10 +27,13 @@ __all__ = [
     "Value",
     "Wrapped",
     "ancestors",
+    "counts_to_one",
+    "is_of_equinox",
     "is_whole",
     "may_wrap",
     "peeled",
     "program_of",
+    "program_of_any",
     "values_of",
 ]
 
@@ -121,6 +125,45 @@ def program_of(compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if not hasattr(compiled, "trace"):
         return None
     return getattr(compiled.trace(*args, **kwargs), "jaxpr", None)
+
+
+def program_of_any(
+    compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the program of a call, whichever library has compiled the function."""
+    return (
+        program_of(compiled, args, kwargs)
+        or _program_of_nnx(compiled, args, kwargs)
+        or _program_of_equinox(compiled, args, kwargs)
+    )
+
+
+def is_of_equinox(compiled: Any) -> bool:
+    """Whether ``equinox.filter_jit`` has made it."""
+    return type(compiled).__module__.partition(".")[0] == "equinox"
+
+
+def _program_of_equinox(
+    compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the program of a call of ``equinox.filter_jit``; None: there is none."""
+    divide = getattr(sys.modules.get("equinox._jit"), "_preprocess", None)
+    names = "_signature", "_dynamic_fun", "_static_fun", "donate_first", "donate_rest"
+    if divide is None or not all(hasattr(compiled, name) for name in names):
+        return None
+    made = tuple(getattr(compiled, name) for name in names)
+    given = divide(made, args, kwargs, return_static=True)
+    return getattr(compiled._cached.trace(*given), "jaxpr", None)
+
+
+def _program_of_nnx(
+    compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Return the program of a call of ``nnx.jit``; None: there is none."""
+    if not hasattr(compiled, "jitted_fn") or not hasattr(compiled, "trace"):
+        return None
+    traced = getattr(compiled.trace(*args, **kwargs), "traced", None)
+    return getattr(traced, "jaxpr", None)
 
 
 def values_of(program: Any) -> Sequence[Value]:
@@ -304,6 +347,17 @@ class Integers:
         n = int(np.count_nonzero((exact < limits.min) | (exact > limits.max)))
         if n:
             self.wrapped.append(Wrapped(value.op, value.dtype, n, int(exact.size)))
+
+
+def counts_to_one(results: Sequence[Value]) -> bool:
+    """Whether a step returns a count of 1, whatever it is given.
+
+    A training within the step, as in meta-learning, counts further.
+    """
+    constant = Integers(lambda _: None)
+    counts = [constant.of(each) for each in results if not each.shape]
+    known = [int(each) for each in counts if each is not None]
+    return bool(known) and max(known) == 1
 
 
 def is_whole(value: Value) -> bool:
