@@ -106,6 +106,8 @@ class Fault(enum.StrEnum):
     WEIGHTS_NAME_NO_CLASS = "weights_name_no_class"
     # The divergence from a normal distribution is made as large as possible.
     DIVERGENCE_MAXIMIZED = "divergence_maximized"
+    # Of the samples of a batch, the last one alone is in the loss.
+    ONE_SAMPLE_COUNTS = "one_sample_counts"
     # Of data and noise that are mixed, one has a share of which no root was taken.
     SHARE_WITHOUT_ROOT = "share_without_root"
     # A divergence is a sum over the samples where the rest is a mean, or the reverse;

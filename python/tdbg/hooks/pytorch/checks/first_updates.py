@@ -25,7 +25,10 @@ from tdbg.hooks.pytorch.checks.gradient_use import GradientUse
 from tdbg.hooks.pytorch.checks.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
 from tdbg.hooks.pytorch.checks.kept_references import SelfTargets
-from tdbg.hooks.pytorch.checks.loss_targets import faults_of_mixtures
+from tdbg.hooks.pytorch.checks.loss_targets import (
+    faults_of_mixtures,
+    faults_of_samples,
+)
 from tdbg.hooks.pytorch.checks.loss_terms import ClassWeights, faults_of_terms
 from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
@@ -104,6 +107,7 @@ class FirstUpdates:
             ),
             GraphFaults(faults_of_terms, _OF_TERMS, self._note),
             GraphFaults(faults_of_mixtures, _OF_DIMENSIONS, self._note),
+            GraphFaults(faults_of_samples, _OF_DIMENSIONS, self._note),
             MisplacedGradients(self._parameters, self._note),
             ClassWeights(self._note),
             MicroBatches(self._note),

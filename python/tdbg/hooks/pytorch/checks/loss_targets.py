@@ -44,6 +44,7 @@ __all__ = [
     "OF_SCORES",
     "faults_of_labels",
     "faults_of_mixtures",
+    "faults_of_samples",
     "faults_of_scores",
     "faults_of_targets",
 ]
@@ -541,3 +542,58 @@ def _missing_root(data: torch.Tensor, noise: torch.Tensor, mixed: torch.Tensor) 
 
 def _add_up(shares: torch.Tensor) -> bool:
     return bool(((shares - 1).abs() < _EXACT_SHARES).all())
+
+
+# ---- one sample of all ---------------------------------------------------------------
+
+_OF_SAMPLES = frozenset(
+    {
+        "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "HuberLoss", "MseLoss",
+        "NllLoss", "SmoothL1Loss",
+    }
+)  # fmt: skip
+# Of sequences and graphs, one place may be all that counts.
+_OF_PLACES = frozenset(
+    {
+        "Baddbmm", "Bmm", "Cat", "CudnnRnn", "IndexAdd", "IndexSelect", "ScatterAdd",
+        "MkldnnRnnLayer", "SparseAddmm", "Stack",
+    }
+)  # fmt: skip
+_TO_SAMPLE = frozenset(
+    {"LogSoftmax", "Sigmoid", "Slice", "Squeeze", "Unsqueeze", "View"}
+)
+
+
+def faults_of_samples(graph: Graph) -> Iterator[Found]:
+    """Yield that a loss has only the last sample of a batch, though all have labels."""
+    terms = () if graph.root is None else tuple(terms_of(graph.root))
+    if len(terms) != 1 or name_of(terms[0][0]) not in _OF_SAMPLES:
+        return
+    n = _last_of(saved_of(terms[0][0], "target"))
+    if n < _LEAST_TARGETS or not _OF_PLACES.isdisjoint(graph.names):
+        return
+    node = operands_of(terms[0][0])[0]
+    while name_of(node) in _TO_SAMPLE and operands_of(node):
+        node = operands_of(node)[0]
+    below = operands_of(node)[:1]
+    shape = shape_of(below[0]) if below else ()
+    is_last = name_of(node) == "Unbind" or (
+        name_of(node) == "Select" and int(node._saved_index) % (1 << 64) in _ends_of(n)
+    )
+    if is_last and shape[:1] == (n,) and shape[1:] == shape_of(node):
+        yield Fault.ONE_SAMPLE_COUNTS, {"samples": float(n)}, {"samples": f"{n:,}"}
+
+
+def _ends_of(n: int) -> set[int]:
+    return {n - 1, (1 << 64) - 1}
+
+
+def _last_of(target: Any) -> int:
+    """Return of how many labels this is the last one; 0: of none."""
+    every = getattr(target, "_base", None)
+    if every is None or not every.dim() or not every.is_contiguous():
+        return 0
+    behind = target.storage_offset() - every.storage_offset()
+    size = every.numel() // max(1, len(every))
+    is_last = target.numel() == size and behind == (len(every) - 1) * size
+    return len(every) if is_last else 0

@@ -36,6 +36,7 @@ class LossTermMisuse(ObservedRule):
     - a divergence from a normal distribution that the training makes large;
     - a divergence that is added up over the samples where the rest is a mean;
     - data and noise that are mixed by a variance instead of its root;
+    - a loss of the last sample in a batch instead of all;
     - risks that add up along samples that are not sorted by time;
     - a target or an advantage that has a gradient, and a term that has none;
     - pairs of a contrastive loss that are one sample, or that nobody means.
@@ -70,6 +71,7 @@ class LossTermMisuse(ObservedRule):
             Fault.REDUCTIONS_DIFFER,
             Fault.RISKS_UNSORTED,
             Fault.SHARE_WITHOUT_ROOT,
+            Fault.ONE_SAMPLE_COUNTS,
             Fault.TARGET_LEARNS,
             Fault.ADVANTAGE_LEARNS,
             Fault.TERM_HAS_NO_GRADIENT,
@@ -268,6 +270,21 @@ def _of_root(words: Mapping[str, str]) -> tuple[str, str]:
         (
             "Take both roots: noisy = alpha_bar.sqrt() * x + (1 - alpha_bar).sqrt() * "
             "noise."
+        ),
+    )
+
+
+def _of_last(words: Mapping[str, str]) -> tuple[str, str]:
+    n = words.get("samples", "all")
+    return (
+        (
+            f"Only the last of the {n} samples in a batch counts: the loss is that of "
+            "one sample, though the model answers for all and all have labels. A loop "
+            "over the samples probably replaces the loss each time."
+        ),
+        (
+            "Give the loss the whole batch: criterion(outputs, labels). Or add up in "
+            "the loop: loss = loss + criterion(output, label) / len(labels)."
         ),
     )
 
@@ -567,6 +584,7 @@ _OF_NAMES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     Fault.LARGEST_VALUE_LEARNS: _of_largest,
     Fault.SUM_OF_PRESENT: _of_no_next,
     Fault.RISKS_UNSORTED: _of_risks,
+    Fault.ONE_SAMPLE_COUNTS: _of_last,
     Fault.SHARE_WITHOUT_ROOT: _of_root,
 }
 _OF_GRADIENTS: Mapping[Fault, Callable[[], tuple[str, str]]] = {
