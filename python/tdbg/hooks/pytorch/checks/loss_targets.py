@@ -20,7 +20,7 @@ import math
 import sys
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -34,10 +34,12 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     source_of,
     terms_of,
 )
-from tdbg.hooks.pytorch.checks.graph_reader import Found
 from tdbg.hooks.pytorch.model.variables import namespaces
 from tdbg.run.loss_facts import LossFact, LossFault
 from tdbg.run.observations import Fault
+
+if TYPE_CHECKING:
+    from tdbg.hooks.pytorch.checks.graph_reader import Found
 
 __all__ = [
     "OF_LABELS",
@@ -523,8 +525,8 @@ def _missing_root(data: torch.Tensor, noise: torch.Tensor, mixed: torch.Tensor) 
         each.detach()[:_MOST_MIXED].flatten(1)[:, :_MOST_OF_SAMPLE].double()
         for each in (data, noise, mixed)
     )
-    xx, ee, xe = (x * x).sum(1), (e * e).sum(1), (x * e).sum(1)
-    xy, ey = (x * y).sum(1), (e * y).sum(1)
+    pairs = ((x, x), (e, e), (x, e), (x, y), (e, y))
+    xx, ee, xe, xy, ey = ((one * other).sum(1) for one, other in pairs)
     size = xx * ee - xe * xe
     if not bool((size > _EXACT * xx * ee).all()):
         return ""
@@ -545,7 +547,6 @@ def _add_up(shares: torch.Tensor) -> bool:
 
 
 # ---- one sample of all ---------------------------------------------------------------
-
 _OF_SAMPLES = frozenset(
     {
         "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "HuberLoss", "MseLoss",
@@ -595,5 +596,5 @@ def _last_of(target: Any) -> int:
         return 0
     behind = target.storage_offset() - every.storage_offset()
     size = every.numel() // max(1, len(every))
-    is_last = target.numel() == size and behind == (len(every) - 1) * size
+    is_last = behind == (len(every) - 1) * size == every.numel() - target.numel()
     return len(every) if is_last else 0

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -30,8 +30,10 @@ from tdbg.hooks.pytorch.checks.graph_nodes import (
     shape_of,
     walk,
 )
-from tdbg.hooks.pytorch.checks.graph_reader import Found
 from tdbg.run.observations import Fault
+
+if TYPE_CHECKING:
+    from tdbg.hooks.pytorch.checks.graph_reader import Found
 
 __all__ = ["ImageLayout", "faults_of_views", "image_layout_of", "mixed_layout"]
 
@@ -178,30 +180,40 @@ def faults_of_views(graph: Graph) -> Iterator[Found]:
         >>> list(faults_of_views(Graph(x.transpose(1, 2).sum())))
         []
     """
-    is_convolved = not _CONVOLUTIONS.isdisjoint(graph.names)
-    for node in graph.named(_CONVOLUTIONS) if is_convolved else ():
-        base = _viewed_input(node)
-        if base is not None and _moves(*base):
-            yield _found(*base)
-            return
+    moved = next(_moved_views(graph), None)
+    if moved is not None:
+        words = {"shape": str(tuple(moved[0])), "to": str(tuple(moved[1]))}
+        yield Fault.AXES_MIXED, {}, words
+
+
+_Shapes = tuple[Sequence[int], Sequence[int]]
+
+
+def _moved_views(graph: Graph) -> Iterator[_Shapes]:
+    """Yield the shapes before and after a view that gives a dimension another place."""
+    if not _CONVOLUTIONS.isdisjoint(graph.names):
+        for node in graph.named(_CONVOLUTIONS):
+            base = _viewed_input(node)
+            if base is not None and _moves(*base):
+                yield base
     for node in () if _VIEWS.isdisjoint(graph.names) else graph.named(_VIEWS):
         below = operands_of(node)[:1]
         shape, its = shape_of(node), shape_of(below[0]) if below else ()
-        if not below or name_of(below[0]) in _PADDED or not _moves(its, shape):
-            continue
-        users = graph.users_of(node)
-        is_certain = not _is_chain(its, shape) or (
-            _is_of_states(below[0], its)
-            or any(name_of(each) in _CONVOLUTIONS for each in users)
-            or (len(its) + len(shape) == _OF_BOTH and _is_of_attention(node, graph))
-        )
-        if is_certain and not _is_flattened(its, shape, users):
-            yield _found(its, shape)
-            return
+        if below and name_of(below[0]) not in _PADDED and _moves(its, shape):
+            users = graph.users_of(node)
+            is_certain = _is_certain(node, (its, shape), users, graph)
+            if is_certain and not _is_flattened(its, shape, users):
+                yield its, shape
 
 
-def _found(its: Sequence[int], shape: Sequence[int]) -> Found:
-    return Fault.AXES_MIXED, {}, {"shape": str(tuple(its)), "to": str(tuple(shape))}
+def _is_certain(node: Any, shapes: _Shapes, users: list[Any], graph: Graph) -> bool:
+    """Return whether a view cannot be a split and a merge that are meant."""
+    its, shape = shapes
+    if not _is_chain(its, shape) or _is_of_states(operands_of(node)[0], its):
+        return True
+    if any(name_of(each) in _CONVOLUTIONS for each in users):
+        return True
+    return len(its) + len(shape) == _OF_BOTH and _is_of_attention(node, graph)
 
 
 def _viewed_input(node: Any) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
