@@ -302,9 +302,9 @@ class Graph:
         return [(node.variable, "") for node in reversed(self.named({_LEAF}))]
 
     @functools.cached_property
-    def names(self) -> frozenset[str]:
+    def names(self) -> set[str]:
         """The names of the operations that are PyTorch's own."""
-        return frozenset(name for name, _ in self._classes)
+        return {name for name, _ in self._classes}
 
     @functools.cached_property
     def _nodes(self) -> list[Any]:
