@@ -18,6 +18,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -80,9 +81,6 @@ _TARGET = re.compile(
 )
 
 _NEXT = re.compile(r"next|boot|target|(^|_)(q|v)|value|disc", re.IGNORECASE)
-_VALUE = re.compile(
-    r"(^|_)(v|vs|vals?|values?|baselines?|v_?preds?)(_|$)", re.IGNORECASE
-)
 _GAIN = re.compile(r"(^|_)(adv|advs|advantages?|gaes?)(_|$)", re.IGNORECASE)
 # What programs call the actions that were taken.
 _ACTION = re.compile(r"(^|_)(a|act|acts|action|actions)(_|$|\d)", re.IGNORECASE)
@@ -99,6 +97,7 @@ _TO_LARGEST = SHAPING | _COMPARISONS | {"Abs", "Mul", "Pow", "Sub"}
 _Numbers = NDArray[np.float64]
 # What a loss compares with; None: the graph does not have it.
 _Learned = Sequence[_Numbers | None]
+_Named = Sequence[tuple[str, _Numbers]]
 
 
 class LossVariables:
@@ -201,28 +200,31 @@ class Bootstraps(StepCheck):
             now, then = as_tensor(one), as_tensor(other)
             if now is None or then is None or now.shape != then.shape:
                 continue
-            n = len(now)
-            ends = [each for _, each in names.ends if each.size == n]
-            rewards = [each for _, each in names.rewards if each.size == n]
-            is_used = n in sizes or (0 in sizes and rewards)
-            if n < _LEAST_SAMPLES or not is_used or any(each.all() for each in ends):
+            if not _are_of_loss(len(now), sizes, names):
                 continue
             if now.data_ptr() == then.data_ptr() or not torch.equal(now, then):
                 self._moving.add(name)
                 continue
-            fault = Fault.NOTHING_HAPPENS
-            if bool((now == now[:1]).all()):
-                # There may be only one state, or a group of choices in it.
-                first = self._kept.setdefault(name, now[0].clone())
-                is_moved = not torch.equal(first, now[0])
-                if not (is_moved and any(each.std() > 0 for each in rewards)):
-                    continue
-                fault = Fault.OBSERVATION_KEPT_ONCE
-            seen = self._n_same.get((name, fault), 0) + 1
-            self._n_same[name, fault] = seen
+            fault = self._fault_of_same(name, now, names)
+            if fault is None:
+                continue
+            seen = self._n_same[name, fault] = self._n_same.get((name, fault), 0) + 1
             if seen == _ENOUGH_SOUND and name not in self._moving:
                 self._told.add(fault)
-                self._note(fault, {"samples": float(n)}, {"name": name, "later": later})
+                numbers = {"samples": float(len(now))}
+                self._note(fault, numbers, {"name": name, "later": later})
+
+    def _fault_of_same(
+        self, name: str, now: torch.Tensor, names: ProgramNumbers
+    ) -> Fault | None:
+        """Return what observations show that no step has changed."""
+        if not bool((now == now[:1]).all()):
+            return Fault.NOTHING_HAPPENS
+        # There may be only one state, or a group of choices in it.
+        first = self._kept.setdefault(name, now[0].clone())
+        rewards = [each for _, each in names.rewards if each.size == len(now)]
+        is_one = torch.equal(first, now[0]) or not any(e.std() > 0 for e in rewards)
+        return None if is_one else Fault.OBSERVATION_KEPT_ONCE
 
     def _look_at_choices(self, root: Any, names: ProgramNumbers) -> None:
         """Look for largest values that learn in the place of those of the actions."""
@@ -274,8 +276,8 @@ class Bootstraps(StepCheck):
     def _judge(
         self,
         step: _Step,
-        ends: Sequence[tuple[str, _Numbers]],
-        masks: Sequence[tuple[str, _Numbers]],
+        ends: _Named,
+        masks: _Named,
         values: Sequence[tuple[bool, _Numbers]],
         limit: float,
     ) -> None:
@@ -324,25 +326,28 @@ class Bootstraps(StepCheck):
                 if fault is not None and is_known and _is_learned(each, learned):
                     self._add(fault, 2, name)
             self._look_at_ends(reward, sums, names)
-            values = _values_beside(reward, names)
-            ends = [each for _, each in names.ends if each.shape == reward.shape]
-            for name, each in sums:
-                if _GAIN.search(name) and any(
-                    _is_of_present(each, reward, of, ends) for of in values
-                ):
-                    self._add(Fault.SUM_OF_PRESENT, _ENOUGH_SOUND - 1, name)
+            self._look_at_present(reward, sums, names)
+
+    def _look_at_present(
+        self, reward: _Numbers, sums: _Named, names: ProgramNumbers
+    ) -> None:
+        """Find advantages that have the value of the present twice."""
+        values = names.values_beside(reward)
+        ends = [each for _, each in names.ends if each.shape == reward.shape]
+        for name, each in sums:
+            if _GAIN.search(name) and any(
+                _is_of_present(each, reward, value, ends) for value in values
+            ):
+                self._add(Fault.SUM_OF_PRESENT, _ENOUGH_SOUND - 1, name)
 
     def _look_at_ends(
-        self,
-        reward: _Numbers,
-        sums: Sequence[tuple[str, _Numbers]],
-        names: ProgramNumbers,
+        self, reward: _Numbers, sums: _Named, names: ProgramNumbers
     ) -> None:
         """Find sums that go on where an episode has ended."""
         ends = [each for each in names.ends if each[1].shape == reward.shape]
         if not ends or not all(each[1:-1].any() for _, each in ends):
             return
-        values = _values_beside(reward, names)
+        values = names.values_beside(reward)
         for name, each in sums:
             equations = [_Sum(each, reward, None)]
             equations += [_Sum(each, reward, value) for value in values[:2]]
@@ -395,18 +400,6 @@ class _Sum:
         # Ends may be marked at the last step, or at the first one after it.
         marks = (ends[:-1] > 0, ends[1:] > 0)
         return min(int((is_far & each).sum()) for each in marks)
-
-
-def _values_beside(reward: _Numbers, names: ProgramNumbers) -> list[_Numbers]:
-    """Return the values of the states in which rewards were given."""
-    return [
-        each[: len(reward)]
-        for name, each in names.every
-        if _VALUE.search(name)
-        and each.ndim == reward.ndim
-        and each.shape[1:] == reward.shape[1:]
-        and len(each) - len(reward) in {0, 1}
-    ][:2]
 
 
 def _is_of_present(
@@ -541,6 +534,14 @@ def _compared(root: Any) -> Iterator[Any]:
                 yield node
 
 
+def _are_of_loss(n: int, sizes: AbstractSet[int], names: ProgramNumbers) -> bool:
+    """Return whether a loss is of so many steps, and some of them go on."""
+    is_end = any(each.size == n and each.all() for _, each in names.ends)
+    has_reward = any(each.size == n for _, each in names.rewards)
+    is_used = n in sizes or (0 in sizes and has_reward)
+    return n >= _LEAST_SAMPLES and is_used and not is_end
+
+
 def _largest_below(node: Any) -> _Numbers | None:
     """Return the places of the largest values that are compared, if they are."""
     for each in walk(node, _MOST_TO_LARGEST, _TO_LARGEST):
@@ -576,7 +577,7 @@ def _learned(root: Any) -> Iterator[_Numbers | None]:
         yield np.concatenate(ones)
 
 
-def _flat(named_numbers: Sequence[tuple[str, _Numbers]]) -> list[tuple[str, _Numbers]]:
+def _flat(named_numbers: _Named) -> list[tuple[str, _Numbers]]:
     return [(name, each.reshape(-1)) for name, each in named_numbers]
 
 

@@ -89,6 +89,9 @@ _GOES_ON = re.compile(
 _CUT = re.compile(r"trunc|time_?(out|limit)|(^|_)next(_|$)", re.IGNORECASE)
 _MASK = re.compile(r"^(\w*_)?masks?(_\w*)?$", re.IGNORECASE)
 _DISCOUNT = re.compile(r"gamma|discount", re.IGNORECASE)
+_VALUE = re.compile(
+    r"(^|_)(v|vs|vals?|values?|baselines?|v_?preds?)(_|$)", re.IGNORECASE
+)
 # Modules whose constants are read, at most.
 _MOST_MODULES = 8
 
@@ -229,6 +232,17 @@ class ProgramNumbers(NamedTuple):
         if is_end and np.isin(numbers, (0.0, 1.0)).all():
             found = self.masks if _MASK.search(name) else self.ends
             found.append((name, 1.0 - numbers if goes_on else numbers))
+
+    def values_beside(self, reward: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        """Return two arrays of values of the states in which rewards were given."""
+        return [
+            each[: len(reward)]
+            for name, each in self.every
+            if _VALUE.search(name)
+            and each.ndim == reward.ndim
+            and each.shape[1:] == reward.shape[1:]
+            and len(each) - len(reward) in {0, 1}
+        ][:2]
 
 
 def is_reward(name: str) -> bool:
