@@ -150,7 +150,11 @@ class StepProgram:
             _names(found.parameters, paths),
             Integers(lambda i: _array_of(leaves[i])),
         )
-        self._add(step.loss, step.parameters, leaves)
+        self._tell(step, used)
+
+    def _tell(self, step: _Step, used: Collection[int]) -> None:
+        """Report what is wrong with a step."""
+        self._add(step.loss, step.parameters, step.leaves)
         for fault in (
             *_beyond_tables(step),
             *_beyond_classes(step),
