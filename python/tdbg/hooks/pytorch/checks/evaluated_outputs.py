@@ -47,11 +47,9 @@ __all__ = ["EvaluatedOutputs"]
 # Evaluations and training losses that are looked at, outputs of one call, and tensors
 # that are known at once.
 _MOST_PASSES, _MOST_LOSSES, _MOST_OUTPUTS, _MOST_KNOWN = 8, 4, 4, 4096
-# Rows of a table, at least.
+# Rows of a table; evaluations, how far apart their accuracies must be, and how exactly
+# one is called the best.
 _LEAST_ROWS = 4
-
-# Evaluations, how far apart their accuracies must be, and how exactly one is called the
-# best.
 _LEAST_PASSES, _APART, _EQUAL = 4, 0.02, 1e-6
 
 # What outputs are, and what else is known of tensors that are made of them.
@@ -250,14 +248,14 @@ class EvaluatedOutputs(StepCheck):
 
     def _judge_best(self) -> None:
         """See whether the program calls the lowest accuracy the best."""
-        n, self._n_answers = self._n_answers, 0
-        right, self._n_right = self._n_right, 0
-        if not n:
+        right, n = self._n_right, self._n_answers
+        self._n_right = self._n_answers = 0
+        if n:
+            self._accuracies.append(right / n)
+        if not n or len(self._accuracies) < _LEAST_PASSES:
             return
-        self._accuracies.append(right / n)
         low, high = min(self._accuracies), max(self._accuracies)
-        is_first = sum(each < low + _APART for each in self._accuracies) == 1
-        if len(self._accuracies) < _LEAST_PASSES or not is_first:
+        if sum(each < low + _APART for each in self._accuracies) > 1:
             return
         for name, value in best_values(sys._getframe(1)):
             # In percent, too.
@@ -313,8 +311,8 @@ class EvaluatedOutputs(StepCheck):
             self._note_cat(args[0] if args else (), result)
             return
         given = [self._of(each) for each in args[:2]]
-        if name == "max" and given[0] is not None and isinstance(result, tuple):
-            self._remember(result[1], _ANSWERS, given[0].name)
+        if name == "max":
+            self._note_max(given[0], result)
             return
         first = given[0] or (given[1] if len(given) > 1 else None)
         if first is None or not isinstance(result, torch.Tensor):
@@ -323,10 +321,16 @@ class EvaluatedOutputs(StepCheck):
             self._note_threshold(first, given, args, result)
         elif name in _EQUALS or name in _SUBTRACTS:
             self._note_pairs(name, given, args, result)
-        elif given[0] is not None and name in _KEEPS:
+        elif given[0] is None:
+            return
+        elif name in _KEEPS:
             self._note_kept(given[0], name, args, result)
-        elif given[0] is not None:
+        else:
             self._note_reading(given[0], name, args, kwargs, result)
+
+    def _note_max(self, known: _Known | None, result: Any) -> None:
+        if known is not None and isinstance(result, tuple):
+            self._remember(result[1], _ANSWERS, known.name)
 
     def _note_cat(self, parts: Any, result: Any) -> None:
         given = [self._of(each) for each in parts]
@@ -359,14 +363,7 @@ class EvaluatedOutputs(StepCheck):
             return
         if name in _EQUALS and given[0] is not None and given[1] is None:
             self._note_equal(given[0], args[0], args[1])
-        kinds = {None if each is None else each.kind for each in given[:2]}
-        if (
-            name == "eq"
-            and kinds == {None, _ANSWERS}
-            and args[0].shape == args[1].shape
-        ):
-            self._n_right += int(result.sum())
-            self._n_answers += result.numel()
+        self._count(name, given, args, result)
         one, other = args[:2]
         n = result.shape[0] if result.dim() == 2 else 0
         shapes = {tuple(one.shape), tuple(other.shape)}
@@ -378,16 +375,22 @@ class EvaluatedOutputs(StepCheck):
         if name in _EQUALS and len(target.unique()) == n:
             return  # A list of classes, perhaps.
         known = given[0] or given[1]
-        numbers = {"rows": float(n)}
         words = {"operation": "==" if name in _EQUALS else "-"}
-        self._find(Fault.METRIC_OF_ALL_PAIRS, known.name, numbers, words)
+        self._find(Fault.METRIC_OF_ALL_PAIRS, known.name, {"rows": float(n)}, words)
+
+    def _count(self, name: str, given: Any, args: Any, result: torch.Tensor) -> None:
+        """Count right answers."""
+        kinds = {None if each is None else each.kind for each in given[:2]}
+        is_told = name == "eq" and kinds == {None, _ANSWERS}
+        if is_told and args[0].shape == args[1].shape:
+            self._n_right += int(result.sum())
+            self._n_answers += result.numel()
 
     def _note_equal(
         self, known: _Known, answer: torch.Tensor, labels: torch.Tensor
     ) -> None:
         if known.kind == _LARGEST and not answer.dim() and labels.numel() > 1:
-            words = {"how": "argmax"}
-            self._find(Fault.READ_OVER_SAMPLES, known.name, {}, words)
+            self._find(Fault.READ_OVER_SAMPLES, known.name, {}, {"how": "argmax"})
 
     def _note_kept(
         self, known: _Known, name: str, args: Any, result: torch.Tensor
@@ -579,11 +582,9 @@ def _noting(
         me = reader()
         if me is None or not me.known or not args:
             return result
-        known = me.known
         some = args[0] if name == "cat" else args[:2]
-        if any(id(each) in known for each in some):
-            # What is done to note it must not be noted.
-            thread, me.thread = me.thread, 0
+        if any(id(each) in me.known for each in some):
+            thread, me.thread = me.thread, 0  # What notes it must not be noted.
             with contextlib.suppress(Exception), torch.no_grad():
                 if thread == threading.get_ident() and not is_traced():
                     me.note(name, args, kwargs, result)
