@@ -19,7 +19,7 @@ import pytest
 from tdbg.cli import VERBS, module_of
 from tdbg.errors import ConfigurationError
 from tdbg.rules import registry
-from tdbg.rules.parsing import parse_rule
+from tdbg.rules.parsing import parse_rules
 
 ROOT = Path(__file__).parents[3]
 # What the page about smdebug's runs opens.
@@ -146,7 +146,7 @@ def parse(line: str) -> None:
     options, _, _ = command.make_parser(click.Context(command)).parse_args(arguments)
     for rule in options.get("rules") or ():
         if rule != "default" and ".py" not in rule:
-            parse_rule(rule)
+            parse_rules([rule])
 
 
 @pytest.mark.parametrize("page", COMMAND_PAGES)
