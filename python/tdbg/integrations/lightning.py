@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from tdbg.hooks.pytorch.checks.training_mode import kinds_in
+from tdbg.hooks.pytorch.checks.copies.training_mode import kinds_in
 from tdbg.integrations.owner import HookOwner
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 

@@ -44,7 +44,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from tdbg.capture.process import at_exit
 from tdbg.errors import TrainingStopped
 from tdbg.hooks.pytorch.capture.registered_modules import registered_session
-from tdbg.hooks.pytorch.checks.graph_nodes import Graph
+from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots
 from tdbg.hooks.pytorch.functions.direct_calls import (

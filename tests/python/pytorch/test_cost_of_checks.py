@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import tdbg.pytorch as td
-from tdbg.hooks.pytorch.checks.graph_nodes import Graph
+from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 
 # Graphs of losses that are walked, calls of Python functions in the first steps, and
 # those in each step later on, at most.

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from tdbg.hooks.pytorch.checks.graph_nodes import Graph
-from tdbg.hooks.pytorch.checks.loss_graph import read_loss_graph
+from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
+from tdbg.hooks.pytorch.checks.losses.loss_graph import read_loss_graph
 from tdbg.run.loss_facts import LossFault
 
 N = 16

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import tdbg
 import tdbg.pytorch as td
-from tdbg.hooks.pytorch.checks.graph_nodes import Graph
-from tdbg.hooks.pytorch.checks.scrambled_layouts import faults_of_views
+from tdbg.hooks.pytorch.checks.data.scrambled_layouts import faults_of_views
+from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.rules import WrongDimension
 
 N, STEPS, WIDTH, HEADS = 32, 12, 32, 4

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 import tdbg
 import tdbg.pytorch as td
-from tdbg.hooks.pytorch.checks import quiet_copy
-from tdbg.hooks.pytorch.checks.outside_effects import ModelSurvey
-from tdbg.hooks.pytorch.checks.probe_batch import Unsuitable
+from tdbg.hooks.pytorch.checks.probes import quiet_copy
+from tdbg.hooks.pytorch.checks.probes.outside_effects import ModelSurvey
+from tdbg.hooks.pytorch.checks.probes.probe_batch import Unsuitable
 from tdbg.run.observations import Fault
 
 pytestmark = pytest.mark.torch

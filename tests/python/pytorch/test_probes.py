@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tdbg
 import tdbg.pytorch as td
-from tdbg.hooks.pytorch.checks import quiet_copy
-from tdbg.hooks.pytorch.checks.outside_effects import ModelSurvey
+from tdbg.hooks.pytorch.checks.probes import quiet_copy
+from tdbg.hooks.pytorch.checks.probes.outside_effects import ModelSurvey
 from tdbg.run.observations import Fault, Observation
 from torch_helpers import digits
 

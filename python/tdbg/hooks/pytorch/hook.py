@@ -41,29 +41,29 @@ from tdbg.hooks.pytorch.capture.registered_modules import (
     registered_session,
 )
 from tdbg.hooks.pytorch.capture.replicas import ReplicaTensors
-from tdbg.hooks.pytorch.checks.batch_origins import BatchOrigins
-from tdbg.hooks.pytorch.checks.bootstraps import LossVariables
-from tdbg.hooks.pytorch.checks.copies import Copies
-from tdbg.hooks.pytorch.checks.evaluated_outputs import EvaluatedOutputs
-from tdbg.hooks.pytorch.checks.first_inputs import FirstInputs, LabelsAmongInputs
+from tdbg.hooks.pytorch.checks.copies.copies import Copies
+from tdbg.hooks.pytorch.checks.copies.kept_references import KeptReferences, two_names
+from tdbg.hooks.pytorch.checks.copies.loaded_weights import LoadedWeights
+from tdbg.hooks.pytorch.checks.copies.running_statistics import NormStatistics
+from tdbg.hooks.pytorch.checks.copies.shared_weights import SharedWeights
+from tdbg.hooks.pytorch.checks.copies.teachers import Teachers
+from tdbg.hooks.pytorch.checks.data.batch_origins import BatchOrigins
+from tdbg.hooks.pytorch.checks.data.evaluated_outputs import EvaluatedOutputs
+from tdbg.hooks.pytorch.checks.data.first_inputs import FirstInputs, LabelsAmongInputs
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
-from tdbg.hooks.pytorch.checks.function_probes import FunctionProbes
-from tdbg.hooks.pytorch.checks.graph_reader import GraphReader
-from tdbg.hooks.pytorch.checks.kept_gradients import UpdatesByHand
-from tdbg.hooks.pytorch.checks.kept_references import KeptReferences, two_names
-from tdbg.hooks.pytorch.checks.loaded_weights import LoadedWeights
-from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
-from tdbg.hooks.pytorch.checks.probe_batch import (
+from tdbg.hooks.pytorch.checks.graphs.graph_reader import GraphReader
+from tdbg.hooks.pytorch.checks.losses.bootstraps import LossVariables
+from tdbg.hooks.pytorch.checks.probes.function_probes import FunctionProbes
+from tdbg.hooks.pytorch.checks.probes.probe_batch import (
     FirstBatches,
     LabelFacts,
     note_calls,
     settings_of,
 )
-from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
-from tdbg.hooks.pytorch.checks.schedules import Schedules
-from tdbg.hooks.pytorch.checks.shared_weights import SharedWeights
-from tdbg.hooks.pytorch.checks.teachers import Teachers
+from tdbg.hooks.pytorch.checks.updates.kept_gradients import UpdatesByHand
+from tdbg.hooks.pytorch.checks.updates.optimizer_setup import OptimizerSetup
+from tdbg.hooks.pytorch.checks.updates.schedules import Schedules
 from tdbg.hooks.pytorch.compile.uncompiled_hooks import UncompiledHooks
 from tdbg.hooks.pytorch.device.cuda_graphs import GraphCapture
 from tdbg.hooks.pytorch.device.tensors import warn_of_flat_parameters

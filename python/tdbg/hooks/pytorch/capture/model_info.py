@@ -23,10 +23,10 @@ from tdbg.hooks.pytorch.capture.losses import CapturedLoss
 from tdbg.hooks.pytorch.capture.optimizers import OptimizerWatch
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterPlace
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
+from tdbg.hooks.pytorch.checks.copies.running_statistics import NormStatistics
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
-from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
-from tdbg.hooks.pytorch.checks.running_statistics import NormStatistics
-from tdbg.hooks.pytorch.checks.schedules import Schedules
+from tdbg.hooks.pytorch.checks.updates.optimizer_setup import OptimizerSetup
+from tdbg.hooks.pytorch.checks.updates.schedules import Schedules
 from tdbg.hooks.pytorch.device.tensors import (
     gradient_of,
     is_recording,

@@ -16,7 +16,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.optim import Optimizer
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches
+from tdbg.hooks.pytorch.checks.probes.probe_batch import FirstBatches
 from tdbg.hooks.pytorch.compile.graph_calls import new_target, report_call
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 

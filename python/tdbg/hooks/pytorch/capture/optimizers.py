@@ -30,9 +30,9 @@ from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture, remove_all
 from tdbg.hooks.pytorch.checks.compiled_before import SilentModel
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
-from tdbg.hooks.pytorch.checks.kept_gradients import KeptGradients
-from tdbg.hooks.pytorch.checks.optimizer_setup import OptimizerSetup
-from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches
+from tdbg.hooks.pytorch.checks.probes.probe_batch import FirstBatches
+from tdbg.hooks.pytorch.checks.updates.kept_gradients import KeptGradients
+from tdbg.hooks.pytorch.checks.updates.optimizer_setup import OptimizerSetup
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.device.cuda import CudaTensors, number_of, scale_of
 from tdbg.hooks.pytorch.functions.scaler_calls import (

@@ -30,7 +30,7 @@ from tdbg.hooks.pytorch.capture.buffers import BufferTable
 from tdbg.hooks.pytorch.capture.function_calls import FunctionCalls
 from tdbg.hooks.pytorch.capture.parameters_and_gradients import ParameterTable
 from tdbg.hooks.pytorch.capture.submodules import SubmoduleHooks
-from tdbg.hooks.pytorch.checks.input_statistics import InputStatistics
+from tdbg.hooks.pytorch.checks.data.input_statistics import InputStatistics
 from tdbg.hooks.pytorch.compile.graph_calls import new_target, report_call
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
 from tdbg.hooks.pytorch.model.call_context import NOT_IN_BACKWARD
@@ -46,8 +46,8 @@ from tdbg.hooks.pytorch.model.module_tree import (
 from tdbg.modes import TRAIN, TRAINING
 
 if TYPE_CHECKING:
-    from tdbg.hooks.pytorch.checks.evaluated_outputs import EvaluatedOutputs
-    from tdbg.hooks.pytorch.checks.probe_batch import FirstBatches
+    from tdbg.hooks.pytorch.checks.data.evaluated_outputs import EvaluatedOutputs
+    from tdbg.hooks.pytorch.checks.probes.probe_batch import FirstBatches
     from tdbg.profiler import Fingerprints
 
 __all__ = [

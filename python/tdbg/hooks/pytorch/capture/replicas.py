@@ -32,7 +32,7 @@ from tdbg.capture.replica_differences import Difference
 from tdbg.capture.replica_prints import BITS, SIZES, Print, Standing
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.capture.registered_modules import ModuleCapture
-from tdbg.hooks.pytorch.checks.first_inputs import INPUTS_LOOK, FirstInputs
+from tdbg.hooks.pytorch.checks.data.first_inputs import INPUTS_LOOK, FirstInputs
 from tdbg.hooks.pytorch.device.bits import first_sum, has_bits, sums_of
 from tdbg.hooks.pytorch.device.tensors import gradient_of, is_recording
 from tdbg.hooks.pytorch.model.module_tree import places_of

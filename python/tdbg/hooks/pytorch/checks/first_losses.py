@@ -20,12 +20,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdbg.hooks.pytorch.checks.copies import Copies
-from tdbg.hooks.pytorch.checks.graph_nodes import Graph
-from tdbg.hooks.pytorch.checks.graph_reader import GraphReader
-from tdbg.hooks.pytorch.checks.loss_graph import LossGraph, read_loss_graph
-from tdbg.hooks.pytorch.checks.target_networks import TargetNetworks
-from tdbg.hooks.pytorch.checks.teachers import Teachers
+from tdbg.hooks.pytorch.checks.copies.copies import Copies
+from tdbg.hooks.pytorch.checks.copies.target_networks import TargetNetworks
+from tdbg.hooks.pytorch.checks.copies.teachers import Teachers
+from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
+from tdbg.hooks.pytorch.checks.graphs.graph_reader import GraphReader
+from tdbg.hooks.pytorch.checks.losses.loss_graph import LossGraph, read_loss_graph
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
 from tdbg.hooks.pytorch.model.process_objects import held_ids, living, met

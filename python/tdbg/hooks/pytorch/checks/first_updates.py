@@ -17,31 +17,35 @@ from torch import nn
 from torch.compiler import is_compiling
 from torch.optim import Optimizer
 
-from tdbg.hooks.pytorch.checks.bootstraps import Bootstraps, LossVariables
-from tdbg.hooks.pytorch.checks.clipped_gradients import ClippedGradients
-from tdbg.hooks.pytorch.checks.contrasts import Contrasts
-from tdbg.hooks.pytorch.checks.evaluated_outputs import EvaluatedOutputs
-from tdbg.hooks.pytorch.checks.gradient_use import GradientUse
-from tdbg.hooks.pytorch.checks.graph_nodes import Graph
-from tdbg.hooks.pytorch.checks.graph_reader import GraphFaults, GraphReader, StepCheck
-from tdbg.hooks.pytorch.checks.kept_references import SelfTargets
-from tdbg.hooks.pytorch.checks.loss_targets import (
+from tdbg.hooks.pytorch.checks.copies.kept_references import SelfTargets
+from tdbg.hooks.pytorch.checks.copies.shared_weights import EqualNetworks, SharedWeights
+from tdbg.hooks.pytorch.checks.data.evaluated_outputs import EvaluatedOutputs
+from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
+from tdbg.hooks.pytorch.checks.graphs.graph_reader import (
+    GraphFaults,
+    GraphReader,
+    StepCheck,
+)
+from tdbg.hooks.pytorch.checks.losses.bootstraps import Bootstraps, LossVariables
+from tdbg.hooks.pytorch.checks.losses.contrasts import Contrasts
+from tdbg.hooks.pytorch.checks.losses.gradient_use import GradientUse
+from tdbg.hooks.pytorch.checks.losses.loss_targets import (
     faults_of_mixtures,
     faults_of_samples,
 )
-from tdbg.hooks.pytorch.checks.loss_terms import ClassWeights, faults_of_terms
-from tdbg.hooks.pytorch.checks.micro_batches import MicroBatches
-from tdbg.hooks.pytorch.checks.misplaced_gradients import MisplacedGradients
-from tdbg.hooks.pytorch.checks.policy_losses import (
+from tdbg.hooks.pytorch.checks.losses.loss_terms import ClassWeights, faults_of_terms
+from tdbg.hooks.pytorch.checks.losses.micro_batches import MicroBatches
+from tdbg.hooks.pytorch.checks.losses.misplaced_gradients import MisplacedGradients
+from tdbg.hooks.pytorch.checks.losses.policy_losses import (
     ActorLosses,
     PolicyLosses,
     PolicyRatio,
 )
-from tdbg.hooks.pytorch.checks.shared_weights import EqualNetworks, SharedWeights
-from tdbg.hooks.pytorch.checks.wrong_dimensions import (
+from tdbg.hooks.pytorch.checks.losses.wrong_dimensions import (
     faults_of_dimensions,
     key_of_dimensions,
 )
+from tdbg.hooks.pytorch.checks.updates.clipped_gradients import ClippedGradients
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
 from tdbg.hooks.pytorch.model.module_tree import class_name

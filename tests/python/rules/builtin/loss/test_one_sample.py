@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tdbg.hooks.pytorch.checks.graph_nodes import Graph
-from tdbg.hooks.pytorch.checks.loss_targets import faults_of_samples
+from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
+from tdbg.hooks.pytorch.checks.losses.loss_targets import faults_of_samples
 
 N = 16
 

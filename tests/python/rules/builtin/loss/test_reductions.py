@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tdbg.hooks.pytorch.checks.graph_nodes import Graph
-from tdbg.hooks.pytorch.checks.loss_terms import faults_of_terms
+from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
+from tdbg.hooks.pytorch.checks.losses.loss_terms import faults_of_terms
 from tdbg.run.observations import Fault
 
 N, WIDTH = 16, 6

@@ -219,7 +219,7 @@ def test_counts_of_all_ranks(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> 
         cosine(4 * N_STEPS)(training)
         training.per_batch()
 
-    from tdbg.hooks.pytorch.checks import schedules
+    from tdbg.hooks.pytorch.checks.updates import schedules
 
     monkeypatch.setattr(schedules, "_is_distributed", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 4)

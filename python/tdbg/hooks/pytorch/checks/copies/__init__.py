@@ -1,0 +1,1 @@
+"""Copies of weights, and modes of modules."""

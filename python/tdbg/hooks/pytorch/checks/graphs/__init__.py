@@ -1,0 +1,1 @@
+"""Read the graphs below losses."""

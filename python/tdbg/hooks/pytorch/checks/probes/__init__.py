@@ -1,0 +1,1 @@
+"""Call a copy of the model with changed inputs."""
