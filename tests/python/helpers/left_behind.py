@@ -27,6 +27,8 @@ PATIENCE_SECONDS = 60.0
 # what lightning and scikit-learn set when they are imported.
 SHARED_VARIABLES = ("PYTEST_CURRENT_TEST", "TRITON_", "PYTORCH_NVML_BASED", "KMP_")
 SHARED_VARIABLES += ("TORCHINDUCTOR_", "_TORCHINDUCTOR_")
+# Of polars, which CatBoost imports.
+SHARED_VARIABLES += ("_RJEM_MALLOC_CONF",)
 SHARED_PROCESSES = ("resource_tracker", "forkserver", "compile_worker")
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
 SIGNALS += [signal.SIGCHLD, signal.SIGPIPE, signal.SIGQUIT]

@@ -38,7 +38,7 @@ ONLY_PYTORCH = {
         "ClippingMisuse _nothing _between _scaled",
         "CLIPPED_NOTHING",
     ),
-    "gradients/accumulation.py": ("_last_alone", "MICRO_BATCHES_CLEARED"),
+    "gradients/accumulation.py": ("_last_alone _lost", "MICRO_BATCHES_CLEARED"),
     "gradients/not_cleared.py": ("GradientsNotCleared", "keeps_gradients"),
     "weights/dropout_in_evaluation.py": ("DropoutInEvaluation", "dropping"),
     "weights/eval_mode.py": ("TrainedInEvalMode", "evaluating"),
@@ -80,7 +80,10 @@ ONLY_PYTORCH = {
         "PADDING_COUNTS",
     ),
     "data/loader_misuse.py": (
-        "_of_workers _of_epochs _of_first _of_weights _of_overwritten _of_parts",
+        (
+            "_of_workers _of_epochs _of_first _of_weights _of_idle _of_exchanged "
+            "_of_misplaced _of_overwritten _of_parts"
+        ),
         "",
     ),
     "weights/batch_dependence.py": ("BatchDependence _advice", "SAMPLES_ARE_MIXED"),
@@ -92,6 +95,7 @@ ONLY_PYTORCH = {
         "NondeterministicEvaluation _advice",
         "RANDOM_IN_EVALUATION",
     ),
+    "loss/metric_misuse.py": ("_of_half", "SCORES_ABOVE_HALF"),
     "loss/term_misuse.py": (
         "_of_weights _of_target _of_advantage _of_number _of_slope",
         "TARGET_LEARNS",
