@@ -393,6 +393,23 @@ def test_healthy_targets(run_dir: Path, kind: str) -> None:
     assert judged(run_dir, agent.online, after, agent, n_steps) == []
 
 
+def test_a_copy_that_shows_now_and_then_what_the_model_does(run_dir: Path) -> None:
+    """Samples of a generator, drawn with its present weights."""
+    model = values()
+    shown = copy.deepcopy(model)
+
+    def after(step: int) -> None:
+        if step % 10 == 9:
+            shown.load_state_dict(model.state_dict())
+            with torch.no_grad():
+                shown.eval()(torch.randn(8, 8))
+
+    def loss(x: Tensor, _: Tensor) -> Tensor:
+        return functional.mse_loss(model(x)[:, 0], x[:, 0])
+
+    assert judged(run_dir, model, after, loss, 300) == []
+
+
 def test_a_copy_that_is_watched_is_freed(run_dir: Path) -> None:
     model = network()
     copies = [copy.deepcopy(model)]

@@ -481,7 +481,9 @@ class Copies:
             if each.is_stranger or not (is_target or is_follower):
                 continue
             seen = each.at_steps
-            if seen.n >= _LEAST_CALLS and seen.is_always:
+            # A copy that only shows what the model does is asked now and then.
+            is_asked = is_follower or seen.is_at_most_steps
+            if is_asked and seen.n >= _LEAST_CALLS and seen.is_always:
                 self._observe(Fault.TARGET_IS_MODEL, each, {"looks": seen.n})
             if (
                 each.is_unmoved

@@ -257,7 +257,7 @@ class Likeness:
 
     def __init__(self) -> None:
         self.latest = -1
-        self.n = self.n_alike = 0
+        self.n = self.n_alike = self._n_next = 0
         self._model: torch.Tensor | None = None
         self._copy: torch.Tensor | None = None
         # The share that each update of the copy has kept, if it averaged with the model
@@ -269,11 +269,17 @@ class Likeness:
         """Whether both were the same whenever somebody looked."""
         return self.n == self.n_alike
 
+    @property
+    def is_at_most_steps(self) -> bool:
+        """Whether somebody looked again one step later, mostly."""
+        return 2 * self._n_next >= self.n
+
     def note(self, copy: torch.Tensor, model: torch.Tensor, n_steps: int) -> None:
         """Compare some weights."""
         if self._model is not None and not torch.equal(self._model, model):
             way = float((model - self._model).norm()) / (n_steps - self.latest)
             self.n += 1
+            self._n_next += n_steps == self.latest + 1
             self.n_alike += float((model - copy).norm()) <= _SHARE_OF_STEP * way
             if n_steps == self.latest + 1 and self._copy is not None:
                 self._note_update(self._copy, copy, (model, self._model))
