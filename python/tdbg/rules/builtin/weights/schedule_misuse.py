@@ -343,15 +343,11 @@ def _decays_in_epochs(name: str, numbers: _Numbers, words: _Words) -> Descriptio
     del words
     at, batches = int(numbers["at"]), int(numbers["batches"])
     epochs, steps = int(numbers["epochs"]), int(numbers["steps"])
-    is_restart = name == "CosineAnnealingWarmRestarts"
-    does = "begins again" if is_restart else "lowers the rate"
-    settings = {"CosineAnnealingWarmRestarts": "T_0", "CyclicLR": "step_size_up"}.get(
-        name, "step_size or milestones"
-    )
+    settings = "step_size_up" if name == "CyclicLR" else "step_size or milestones"
     return Description(
         message=(
             f"The schedule of the learning rate ({name}) counts epochs, but the "
-            f"program steps it after each batch: it first {does} after "
+            f"program steps it after each batch: it first lowers the rate after "
             f"{plural(at, 'step')}, within the first of {epochs:,} epochs, which have "
             f"{plural(batches, 'batch')} each. It made {steps:,} steps."
         ),

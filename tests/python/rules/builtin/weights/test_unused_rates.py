@@ -274,7 +274,6 @@ SICK: dict[str, tuple[Loop, str]] = {
     ),
     "state": (of_state(is_loaded=False), 'optimizer.state_dict()["param_groups"] from'),
     "variable": (variable(is_set=False), "the program has changed lr from 0.01 to"),
-    "restarts": (restarts(4), "it first begins again after 4 steps, within the first"),
     "cycles": (per_epoch(cycles(2 * BATCHES)), "it does at step 24 (epoch 2 of 6"),
     "factor": (
         per_batch(lambdas(lambda step: RATE * rising(step))),
@@ -361,6 +360,7 @@ HEALTHY: dict[str, Loop] = {
     "variable of another": of_another,
     "cycles": per_batch(cycles(2 * BATCHES)),
     "cycles of epochs": per_epoch(cycles(2)),
+    "restarts": restarts(4),
     "restarts in batches": restarts(2 * BATCHES),
     "restarts in epochs": restarts(2, in_epochs=True),
     "restarts that grow": restarts(3, times=2),

@@ -103,9 +103,8 @@ class LabelsAmongInputs:
 
     def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
         """Note the inputs of a registered module."""
-        if not (model.training and torch.is_grad_enabled()) or IS_REPLICA in vars(
-            model
-        ):
+        is_training = model.training and torch.is_grad_enabled()
+        if not is_training or IS_REPLICA in vars(model) or is_traced():
             return
         given: Any = next(iter((*args, *(kwargs or {}).values())), None)
         self._given, self._name = (given if _is_table(given) else None), name

@@ -396,7 +396,7 @@ class ActorLosses(StepCheck):
 
     def __init__(self, note: Note) -> None:
         self._note = note
-        self._n_losses = self._n_read = 0
+        self._n_losses, self._n_read, self._has_rewards = 0, 0, False
         # Losses of critics, by the parameters that they reach.
         self._critics: Counter[frozenset[int]] = Counter()
         # What the loss of an actor shows, until its optimizer steps.
@@ -415,7 +415,8 @@ class ActorLosses(StepCheck):
             self._read_actor(graph.root, known)
         elif self._n_read < _MOST_CRITICS:
             self._read_critic(graph.root)
-        if not self._n_read and self._n_losses >= _ENOUGH_CRITICS:
+        is_late = self._n_losses >= _MOST_IN_VAIN and not self._has_rewards
+        if is_late or (not self._n_read and self._n_losses >= _ENOUGH_CRITICS):
             self.remove()
 
     def step_begins(self, optimizer: Optimizer) -> None:
@@ -448,6 +449,7 @@ class ActorLosses(StepCheck):
         targets = [as_numbers(saved_of(node, "target")) for node in errors]
         targets += [each for name, each in names.every if _LEARNT.search(name)]
         rewards = [each.reshape(-1) for _, each in names.rewards]
+        self._has_rewards |= bool(rewards)
         if any(
             target is not None and _rises_with(target.reshape(-1), reward)
             for target in targets

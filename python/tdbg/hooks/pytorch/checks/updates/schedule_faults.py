@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from torch.optim.lr_scheduler import (
     CosineAnnealingLR,
-    CosineAnnealingWarmRestarts,
     CyclicLR,
     LambdaLR,
     LinearLR,
@@ -245,8 +244,6 @@ def _falls_of(found: LRScheduler) -> tuple[int, ...]:
         return (int(found.step_size),) if found.gamma < 1 else ()
     if isinstance(found, CyclicLR):
         return (round(found.total_size * found.step_ratio),)
-    if isinstance(found, CosineAnnealingWarmRestarts):
-        return (int(found.T_0),) if found.T_mult == 1 else ()
     return ()
 
 
