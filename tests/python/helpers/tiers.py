@@ -74,6 +74,7 @@ SECOND = {
     "compare/test_diff_of_trainings.py": "Keras, and whole programs",
     "docs/test_examples.py": "whole programs",
     "launch/test_launch.py": "whole programs",
+    "launch/test_loaders.py": "whole programs",
     "rules/builtin/test_rules_name_the_fault.py": "whole trainings",
     "trial/tables/test_conversions.py": "libraries of tables",
     "query/test_sql.py": "DuckDB and libraries of tables",
@@ -82,6 +83,7 @@ SECOND = {
     "pytorch/test_compile.py": "torch.compile",
     "pytorch/test_compile_hooks.py": "torch.compile",
     "pytorch/test_ddp.py": "several processes",
+    "pytorch/test_replica_divergence.py": "several processes",
 }
 
 
