@@ -101,24 +101,24 @@ class _Made(NamedTuple):
 
     Attributes:
         name: The model.
-        index: The place of the output among those of the model.
+        place: That of the output among those of the model.
         number: That of the operation that made it.
         n: How many numbers it has.
         is_squashed: Whether a sigmoid made it.
     """
 
     name: str
-    index: int
+    place: int
     number: int
     n: int
     is_squashed: bool
 
     @classmethod
-    def of(cls, name: str, index: int, output: torch.Tensor) -> _Made:
+    def of(cls, name: str, place: int, output: torch.Tensor) -> _Made:
         """Return what is known of one."""
         node: Any = output.grad_fn
         is_squashed = name_of(past_shapes(node)) == "Sigmoid"
-        return cls(name, index, node._sequence_nr(), output.numel(), is_squashed)
+        return cls(name, place, node._sequence_nr(), output.numel(), is_squashed)
 
 
 class _Reading:
@@ -207,7 +207,7 @@ class EvaluatedOutputs(StepCheck):
         self.is_learning = not self.is_over
         for each in latest:
             if kind := _kind_of(graph, each):
-                self._kinds.setdefault((each.name, each.index), set()).add(kind)
+                self._kinds.setdefault((each.name, each.place), set()).add(kind)
 
     # ---- replaced operations ----------------------------------------------------
 
@@ -397,14 +397,13 @@ class EvaluatedOutputs(StepCheck):
     ) -> None:
         is_whole = not result.is_floating_point()
         if is_whole and args[0].is_floating_point():
-            is_one = result.numel() >= _LEAST_ROWS and len(result.unique()) == 1
-            if known.kind == _PROBABILITIES and is_one:
+            is_told = known.kind == _PROBABILITIES and result.numel() >= _LEAST_ROWS
+            if is_told and result.min() == result.max():
                 words = {"how": "truncated"}
                 self._find(Fault.ANSWER_IS_CONSTANT, known.name, {}, words)
             return
         # A last axis that the program adds may be meant to make pairs.
-        is_longer = result.dim() > args[0].dim() and name not in _CONVERTS
-        if not is_longer:
+        if name in _CONVERTS or result.dim() <= args[0].dim():
             self._remember(result, known.kind, known.name)
 
     def _note_reading(
@@ -511,8 +510,8 @@ def _kind_of(graph: Graph, output: _Made) -> str:
     return ""
 
 
-def _version_of(tensor: torch.Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+def _version_of(tensor: Any) -> int:
+    return 0 if tensor.is_inference() else int(tensor._version)
 
 
 def _number_of(value: Any) -> float | None:
@@ -545,7 +544,7 @@ class _Operations:
             original = getattr(torch, name)
             noted = _noting(me, name, original)
             # ``torch.jit.script`` knows builtins by identity.
-            operation = _builtins._find_builtin(original)
+            operation = _builtins._find_builtin(original)  # type: ignore[no-untyped-call]
             if operation is not None:
                 _builtins._register_builtin(noted, operation)
                 self._places.append((torch, name, original, noted))

@@ -141,7 +141,7 @@ class LabelsAmongInputs:
     def _compare(self) -> None:
         columns = torch.cat([each for each, _ in self._rows])
         labels = torch.cat([each for _, each in self._rows])
-        values, counts = labels.unique(return_counts=True)
+        values, counts = torch.unique(labels, return_counts=True)
         is_varied = len(values) >= _LEAST_VALUES
         is_varied |= len(values) > 1 and int(counts.min()) >= _LEAST_OF_CLASS
         if len(labels) < _LEAST_SAMPLES or not is_varied:
