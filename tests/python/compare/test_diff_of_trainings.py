@@ -25,6 +25,7 @@ import tdbg.pytorch as td
 from ranks import run_ranks
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*script.* is deprecated:DeprecationWarning"),
 ]

@@ -16,6 +16,7 @@ from examples.case_study.train import Options, Outcome
 pytestmark = pytest.mark.torch
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_short_study_finds_stops_explains_and_mends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -17,6 +17,8 @@ from tdbg.rules.testing import judge
 from tdbg.run.findings import Finding
 from tdbg.trial import TensorStatistics, Trial, create_trial
 
+pytestmark = pytest.mark.nightly
+
 # The data of the programs.
 X = np.random.default_rng(0).normal(size=(70, 8)).astype("float32")
 LOSS = "SparseCategoricalCrossentropy_output_0"
