@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import tdbg
 import tdbg.pytorch as td
+from tdbg.hooks.pytorch.checks.data import evaluated_outputs
 from tdbg.run.findings import Finding, Severity
 
 pytestmark = pytest.mark.torch
@@ -331,6 +332,24 @@ def test_operations_are_put_back_when_training_goes_on(tmp_path: Path) -> None:
     assert dict(vars(torch.Tensor)) == before[0]
     assert torch.argmax is before[1]
     assert torch.Tensor.__gt__ is before[2]
+
+
+def test_operations_are_put_back_if_a_program_evaluates_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluated_outputs, "_MOST_NOTED", 10)
+    model, before = Net(1), torch.Tensor.__gt__
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with td.watch(model, out=tmp_path, budget="off", min_free_bytes=0):
+        LOGITS(model(torch.randn(N, 4)), BITS).backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            outputs = model(torch.randn(N, 4))
+            assert torch.Tensor.__gt__ is not before
+            for _ in range(12):
+                assert (outputs > 0).dtype is torch.bool
+            assert torch.Tensor.__gt__ is before
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")

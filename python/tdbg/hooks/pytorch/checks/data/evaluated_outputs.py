@@ -4,12 +4,11 @@ A metric reads outputs: it compares them with a threshold, takes the largest, su
 targets.  The graph of the training's loss says what the outputs are: scores,
 probabilities or numbers.  So it is known which readings cannot be right.
 
-In the first evaluations, operations of tensors are replaced by ones that note what
-they are given.  They are put back when training goes on, and before the compiler traces
-anything.
+In the first evaluations, operations of tensors are replaced by ones that note what they
+are given.  They are put back when training goes on, before the compiler traces, and
+after 100,000 notes: a program may evaluate for good.
 
 Thread safety: the training's thread; operations of other threads are not noted.
-
 Errors: none; doubtful cases stay open.
 """
 
@@ -49,7 +48,7 @@ __all__ = ["EvaluatedOutputs"]
 _MOST_PASSES, _MOST_LOSSES, _MOST_OUTPUTS, _MOST_KNOWN = 8, 4, 4, 4096
 # Rows of a table; evaluations, how far apart their accuracies must be, and how exactly
 # one is called the best.
-_LEAST_ROWS = 4
+_LEAST_ROWS, _MOST_NOTED = 4, 100_000
 _LEAST_PASSES, _APART, _EQUAL = 4, 0.02, 1e-6
 
 # What outputs are, and what else is known of tensors that are made of them.
@@ -168,7 +167,7 @@ class EvaluatedOutputs(StepCheck):
         self.is_following = False
         self.known: dict[int, _Known] = {}
         self.thread = 0
-        self._n_passes = self._n_losses = 0
+        self._n_passes = self._n_losses = self._n_noted = 0
         # The outputs of training since the last loss, and what outputs are.
         self._latest: list[_Made] = []
         self._kinds: dict[tuple[str, int], set[str]] = {}
@@ -215,7 +214,7 @@ class EvaluatedOutputs(StepCheck):
         """Follow operations from now on, if it may be done."""
         if self.is_following:
             return True
-        if self._n_passes >= _MOST_PASSES:
+        if self._n_passes >= _MOST_PASSES or self._n_noted >= _MOST_NOTED:
             self.is_open = False
             return False
         if _has_compiled() or not hooks_may_go(self):
@@ -307,6 +306,9 @@ class EvaluatedOutputs(StepCheck):
 
     def note(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Note an operation of this evaluation."""
+        self._n_noted += 1
+        if self._n_noted == _MOST_NOTED and self._operations is not None:
+            self._operations.put_back()
         if name == "cat":
             self._note_cat(args[0] if args else (), result)
             return
@@ -352,8 +354,8 @@ class EvaluatedOutputs(StepCheck):
         self, known: _Known, given: torch.Tensor, number: float, result: torch.Tensor
     ) -> None:
         if given.numel() and (known.kind == _BITS or known.kind in _RANGES):
-            key = known.name, known.kind
-            self._readings.setdefault(key, _Reading()).add(given, number, result)
+            reading = self._readings.setdefault((known.name, known.kind), _Reading())
+            reading.add(given, number, result)
 
     def _note_pairs(
         self, name: str, given: Any, args: Any, result: torch.Tensor
@@ -581,8 +583,7 @@ def _noting(
         me = reader()
         if me is None or not me.known or not args:
             return result
-        some = args[0] if name == "cat" else args[:2]
-        if any(id(each) in me.known for each in some):
+        if not me.known.keys().isdisjoint(map(id, args[0] if name == "cat" else args)):
             thread, me.thread = me.thread, 0  # What notes it must not be noted.
             with contextlib.suppress(Exception), torch.no_grad():
                 if thread == threading.get_ident() and not is_traced():
