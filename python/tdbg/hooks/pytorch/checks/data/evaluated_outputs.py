@@ -227,10 +227,13 @@ class EvaluatedOutputs(StepCheck):
         self.is_following = True
         return True
 
-    def pass_ends(self) -> None:
-        """Judge an evaluation, which is over: training goes on."""
+    def _put_back(self) -> None:
         if self._operations is not None:
             self._operations.put_back()
+
+    def pass_ends(self) -> None:
+        """Judge an evaluation, which is over: training goes on."""
+        self._put_back()
         self.is_following = False
         self.known.clear()
         with contextlib.suppress(Exception):  # Tensors may be gone, and names odd.
@@ -275,11 +278,8 @@ class EvaluatedOutputs(StepCheck):
                 self._find(Fault.SCORES_ABOVE_HALF, name, numbers)
             return
         low, high = _RANGES[kind]
-        if (
-            not low < number < high
-            and reading.n >= _LEAST_ROWS
-            and len(reading.answers) == 1
-        ):
+        is_constant = reading.n >= _LEAST_ROWS and len(reading.answers) == 1
+        if is_constant and not low < number < high:
             numbers |= {"low": low, "high": high}
             self._find(Fault.ANSWER_IS_CONSTANT, name, numbers, {"how": kind})
 
@@ -299,16 +299,15 @@ class EvaluatedOutputs(StepCheck):
         """Put operations back for good: the compiler is about to trace."""
         if not is_idle:
             self.is_open = self.is_following = False
-            if self._operations is not None:
-                self._operations.put_back()
+            self._put_back()
 
     # ---- told by replaced operations --------------------------------------------
 
     def note(self, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Note an operation of this evaluation."""
         self._n_noted += 1
-        if self._n_noted == _MOST_NOTED and self._operations is not None:
-            self._operations.put_back()
+        if self._n_noted == _MOST_NOTED:
+            self._put_back()
         if name == "cat":
             self._note_cat(args[0] if args else (), result)
             return
