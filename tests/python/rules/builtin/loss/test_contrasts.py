@@ -153,6 +153,13 @@ def redundant(model: nn.Module, x: Tensor, _: Tensor) -> Tensor:
     return (one.t() @ other / N - torch.eye(16)).square().mean()
 
 
+def pulled_away(model: nn.Module, x: Tensor, _: Tensor) -> Tensor:
+    """The term of energy-based GANs: the mean of all similarities."""
+    z = codes(model, x)
+    apart = ((z @ z.t()).sum() - N) / (N * (N - 1))
+    return 0.1 * apart + (model(x) - x[:, :16]).square().mean()
+
+
 def as_similar(model: nn.Module, x: Tensor, _: Tensor) -> Tensor:
     """Samples are to be as similar to each other as those of a teacher."""
     z, teacher = codes(model, x), functional.normalize(x, dim=1)
@@ -225,6 +232,7 @@ def test_pairs_that_nobody_means(run_dir: Path, loss: Loss, said: str) -> None:
         of_prototypes,
         by_dropout,
         redundant,
+        pulled_away,
         as_similar,
         attending,
     ],

@@ -225,6 +225,19 @@ def two_networks(register: Callable[[nn.Module], None]) -> None:
     gan(lambda both: both.generator.parameters())(register)
 
 
+def an_info_gan(register: Callable[[nn.Module], None]) -> None:
+    """Both networks learn to tell and to show a code, with a third optimizer."""
+    both = Adversaries(register)
+    generator = Adam(both.generator.parameters(), 1e-3)
+    judge = Adam(both.judge.parameters(), 1e-3)
+    information = Adam(all_of(both), 1e-3)
+    for _ in range(6):
+        fake = both.fake()
+        descend(generator, both.of_generator(fake))
+        descend(judge, both.of_judge(fake))
+        descend(information, F.mse_loss(both.judge(both.fake()), torch.rand(N, 1)))
+
+
 def an_adversarial_autoencoder(register: Callable[[nn.Module], None]) -> None:
     """The encoder is trained by two losses, with an optimizer for each."""
     parts = nn.ModuleDict(
@@ -329,6 +342,7 @@ def an_optimizer_that_was_replaced(register: Callable[[nn.Module], None]) -> Non
 
 HEALTHY: list[Train] = [
     two_networks,
+    an_info_gan,
     an_adversarial_autoencoder,
     tasks_that_share_a_trunk,
     an_encoder_of_a_critic,

@@ -241,7 +241,8 @@ def _is_contrastive(gradients: torch.Tensor, matches: torch.Tensor) -> bool:
 
     The gradients of scores come to zero then, for each sample, or for all if chances
     are those of rows and columns.  If the matches have scores of their own, all
-    gradients are positive, and come to the same for each sample.
+    gradients are positive, and come to the same for each sample.  Those of a mean of
+    scores are equal, and no chances.
     """
     if float(matches.double().mean()) > _MOST_MATCHES:
         return False
@@ -252,7 +253,9 @@ def _is_contrastive(gradients: torch.Tensor, matches: torch.Tensor) -> bool:
         is_none = sums.abs() <= _ROUNDING * sizes
         return float(is_none.double().mean()) >= _NEARLY_ALL
     spread = float((sums - sums.mean()).abs().max())
-    return spread <= _ROUNDING * float(sums.mean())
+    least, most = gradients.aminmax()
+    has_chances = float(most - least) > _ROUNDING * float(most)
+    return has_chances and spread <= _ROUNDING * float(sums.mean())
 
 
 def _match_of_all(matches: torch.Tensor) -> int | None:

@@ -143,7 +143,9 @@ class OptimizerSetup:
         reached = {id(leaf): leaf for leaf, _ in graph.leaves}
         held = {key: held_ids(each) for key, each in optimizers.items()}
         for larger, smaller in permutations(held, 2):
-            shared, own = held[smaller], held[larger] - held[smaller]
+            # What others train, too, it has for a loss of both networks, as in InfoGAN.
+            others = (ids for key, ids in held.items() if key != larger)
+            shared, own = held[smaller], held[larger].difference(*others)
             if own and shared and shared < held[larger]:
                 pair = _Pair(larger, smaller)
                 self._note_reach(pair, graph.root, reached, shared, own)
