@@ -121,6 +121,7 @@ from tdbg.rules.builtin.trees.tree_settings import TreeSettings as TreeSettings
 from tdbg.rules.builtin.weights.batch_dependence import (
     BatchDependence as BatchDependence,
 )
+from tdbg.rules.builtin.weights.code_misuse import CodeMisuse as CodeMisuse
 from tdbg.rules.builtin.weights.dropout_in_evaluation import (
     DropoutInEvaluation as DropoutInEvaluation,
 )

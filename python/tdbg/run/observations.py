@@ -306,6 +306,13 @@ class Fault(enum.StrEnum):
     # And what the program calls the best is the lowest accuracy.
     LOWEST_IS_BEST = "lowest_is_best"
 
+    # Lines of a program that do not do what they are written for: a result that nobody
+    # takes, a sum of a tensor and itself.
+    RESULT_DROPPED = "result_dropped"
+    ADDED_TO_ITSELF = "added_to_itself"
+    # And a function whose own backward is not the derivative of its forward.
+    WRONG_BACKWARD = "wrong_backward"
+
     # Windows of a series overlap, and evaluation has those between those of training.
     WINDOWS_OVERLAP = "windows_overlap"
 

@@ -339,6 +339,7 @@ class Hook(FrameworkHook):
             FirstUpdates(
                 *(self._tables, step, observe, session.spend_once, reader),
                 *(self._shared, self._variables, self._evaluated),
+                may_probe=session.may_probe,
             ),
             setup,
             self._batches,

@@ -241,6 +241,8 @@ BY_THEMSELVES |= {"LossTermMisuse", "AccumulationMisuse"}
 BY_THEMSELVES |= {"WrongDimension", "WeightSharing"}
 # On evaluations of their own: test_metric_misuse.py.
 BY_THEMSELVES |= {"MetricMisuse"}
+# On code of their own: test_code_misuse.py.
+BY_THEMSELVES |= {"CodeMisuse"}
 # How often a training is judged while it goes on.
 LOOK_EVERY = 37
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import methodcaller
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +23,7 @@ from tdbg.hooks.pytorch.checks.copies.shared_weights import EqualNetworks, Share
 from tdbg.hooks.pytorch.checks.data.evaluated_outputs import EvaluatedOutputs
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import (
+    Found,
     GraphFaults,
     GraphReader,
     StepCheck,
@@ -45,6 +47,8 @@ from tdbg.hooks.pytorch.checks.losses.wrong_dimensions import (
     faults_of_dimensions,
     key_of_dimensions,
 )
+from tdbg.hooks.pytorch.checks.probes.own_gradients import OwnGradients
+from tdbg.hooks.pytorch.checks.probes.written_faults import WrittenFaults
 from tdbg.hooks.pytorch.checks.updates.clipped_gradients import ClippedGradients
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.functions.scaler_calls import ScalerStep
@@ -78,6 +82,7 @@ class FirstUpdates:
         shared: Watches the weights that modules share.
         variables: Those of the program where it computes losses.
         evaluated: Follows what evaluations make of outputs.
+        may_probe: Whether functions of the program may be called.
 
     Attributes:
         is_over: Whether all was found out, so that no step need be seen.
@@ -93,6 +98,8 @@ class FirstUpdates:
         shared: SharedWeights,
         variables: LossVariables,
         evaluated: EvaluatedOutputs,
+        *,
+        may_probe: bool,
     ) -> None:
         self.is_over = False
         self._tables = tables
@@ -110,8 +117,9 @@ class FirstUpdates:
                 faults_of_dimensions, _OF_DIMENSIONS, self._note, key_of_dimensions
             ),
             GraphFaults(faults_of_terms, _OF_TERMS, self._note),
-            GraphFaults(faults_of_mixtures, _OF_DIMENSIONS, self._note),
-            GraphFaults(faults_of_samples, _OF_DIMENSIONS, self._note),
+            GraphFaults(_faults_of_targets, _OF_DIMENSIONS, self._note),
+            WrittenFaults(tables, step, observe),
+            OwnGradients(step, observe, is_open=may_probe),
             MisplacedGradients(self._parameters, self._note),
             ClassWeights(self._note),
             MicroBatches(self._note),
@@ -128,15 +136,15 @@ class FirstUpdates:
 
     def loss_begins(self, graph: Graph) -> None:
         """Note that a backward pass is about to begin."""
-        self._tell(self._checks, lambda check: check.loss_begins(graph))
+        self._tell(self._checks, methodcaller("loss_begins", graph))
 
     def step_begins(self, optimizer: Optimizer) -> None:
         """Note that an optimizer is about to step."""
-        self._tell(self._checks, lambda check: check.step_begins(optimizer))
+        self._tell(self._checks, methodcaller("step_begins", optimizer))
 
     def step_ends(self, optimizer: Optimizer) -> None:
         """Note that an optimizer has stepped."""
-        self._tell(self._checks, lambda check: check.step_ends(optimizer))
+        self._tell(self._checks, methodcaller("step_ends", optimizer))
 
     def scaler_steps(self, step: ScalerStep, scale: Callable[[], float]) -> None:
         """Note that a scaler is about to step an optimizer.
@@ -194,3 +202,8 @@ class FirstUpdates:
         names = [class_name(root) for root in roots if root is not None][:1]
         step = max(0, self._step())
         self._observe(Observation(fault, step, tuple(names), numbers, words))
+
+
+def _faults_of_targets(graph: Graph) -> Iterator[Found]:
+    yield from faults_of_mixtures(graph)
+    yield from faults_of_samples(graph)

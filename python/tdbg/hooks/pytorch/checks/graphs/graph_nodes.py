@@ -301,6 +301,12 @@ class Graph:
             return list(_leaves(self.root))
         return [(node.variable, "") for node in reversed(self.named({_LEAF}))]
 
+    @property
+    def own_functions(self) -> list[Any]:
+        """The subclasses of ``autograd.Function`` that the program has written."""
+        kinds = {getattr(type(each), "_forward_cls", None) for each in self._nodes}
+        return [each for each in kinds if each is not None]
+
     @functools.cached_property
     def names(self) -> set[str]:
         """The names of the operations that are PyTorch's own."""

@@ -14,12 +14,9 @@ Thread safety: the training's thread.
 
 from __future__ import annotations
 
-import ast
 import collections
 import dis
 import functools
-import inspect
-import linecache
 import random
 import types
 import weakref
@@ -31,6 +28,7 @@ import torch
 from torch import nn
 
 from tdbg.hooks.pytorch.checks.probes.function_reader import FunctionReader
+from tdbg.hooks.pytorch.checks.probes.function_sources import FunctionSources
 from tdbg.hooks.pytorch.checks.probes.outside_names import (
     ARRAYS,
     FUNCTIONS,
@@ -87,7 +85,7 @@ _OF_PROCESS = (
 _CALLED = frozenset({"eval", "forward", "train"})
 _BY_CREATION = frozenset({"__init__", "__new__", "__post_init__"})
 _NEVER = frozenset({"__class_getitem__", "__init_subclass__", "__repr__", "__str__"})
-_MOST_FUNCTIONS, _LONGEST = 600, 1 << 20
+_MOST_FUNCTIONS = 600
 
 
 class ModelSurvey:
@@ -247,7 +245,7 @@ class _Effects:
         self.tensors: set[int] = set()
         self.names: set[str] = set(_CALLED)
         self.of_classes: dict[str, Any] = {}
-        self._sources = _Sources()
+        self._sources = FunctionSources()
         self._classes: dict[type, bool] = {}
         self._functions: list[types.FunctionType] = []
         self._seen: set[int] = set()
@@ -431,71 +429,3 @@ def _functions_of(member: Any) -> Iterator[Any]:
         yield member.__func__
     elif isinstance(member, types.FunctionType) or wrapped_by(member) is not None:
         yield member
-
-
-_FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-
-
-class _Sources:
-    """The sources of functions."""
-
-    def __init__(self) -> None:
-        self._files: dict[str, dict[int, list[Any]]] = {}
-
-    def nodes(self, code: types.CodeType) -> list[Any]:
-        """Return the nodes that may be those of a code; none: its source is unknown."""
-        by_line = self._files.get(code.co_filename)
-        if by_line is None:
-            by_line = self._files[code.co_filename] = _by_line(code.co_filename)
-        return [
-            each
-            for each in by_line.get(code.co_firstlineno, ())
-            if getattr(each, "name", "<lambda>") == code.co_name
-            and _arguments(each.args) == _arguments_of(code)
-            and _names_in(each) >= _names_of(code)
-        ]
-
-
-def _by_line(path: str) -> dict[int, list[Any]]:
-    lines = linecache.getlines(path)
-    found: dict[int, list[Any]] = {}
-    if sum(map(len, lines)) > _LONGEST:
-        return found
-    try:
-        tree = ast.parse("".join(lines))
-    except (SyntaxError, ValueError):
-        return found
-    for node in ast.walk(tree):
-        if isinstance(node, _FUNCTION_NODES):
-            decorators = getattr(node, "decorator_list", [])
-            line = min([node.lineno, *(each.lineno for each in decorators)])
-            found.setdefault(line, []).append(node)
-    return found
-
-
-def _arguments(node: ast.arguments) -> list[str]:
-    every = [*node.posonlyargs, *node.args, *node.kwonlyargs]
-    every += [each for each in (node.vararg, node.kwarg) if each is not None]
-    return [each.arg.lstrip("_") for each in every]
-
-
-def _arguments_of(code: types.CodeType) -> list[str]:
-    n = code.co_argcount + code.co_kwonlyargcount
-    n += bool(code.co_flags & inspect.CO_VARARGS)
-    n += bool(code.co_flags & inspect.CO_VARKEYWORDS)
-    return [each.lstrip("_") for each in code.co_varnames[:n]]
-
-
-def _names_in(node: ast.AST) -> set[str]:
-    """Return all names in a function; a source that lacks some was changed."""
-    found = {"__name__", "__module__", "__qualname__", "__class__"}
-    for each in ast.walk(node):
-        for field in ("id", "attr", "name", "module", "asname"):
-            if isinstance(value := getattr(each, field, None), str):
-                found.update(value.split("."))
-    return found
-
-
-def _names_of(code: types.CodeType) -> set[str]:
-    names = {part for name in code.co_names for part in name.split(".")}
-    return {each for each in names if not each.startswith(("@", "_"))}

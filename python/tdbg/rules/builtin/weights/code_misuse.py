@@ -1,0 +1,143 @@
+"""CodeMisuse: lines of a program that do not do what they are written for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tdbg.config.quantities import number
+from tdbg.rules.builtin.observed_rule import ObservedRule
+from tdbg.rules.registry import register
+from tdbg.rules.window import Description
+from tdbg.run.findings import Severity, Stage
+from tdbg.run.observations import Fault, Observation
+
+__all__ = ["CodeMisuse"]
+
+
+@register
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeMisuse(ObservedRule):
+    """Report lines of your code that do nothing, or not what they say.
+
+    The rule finds
+
+    - a layer, or a function that returns a new tensor, whose result is dropped;
+    - a context such as ``torch.no_grad()`` without ``with``;
+    - a method such as ``model.eval`` that is named and not called;
+    - a residual that is kept and never added, and a layer's output added to itself;
+    - a function of your own whose backward is not the derivative of its forward.
+    """
+
+    severities = (Severity.INFO, Severity.WARNING)
+    stage = Stage.SETUP
+    faults = frozenset(
+        {Fault.ADDED_TO_ITSELF, Fault.RESULT_DROPPED, Fault.WRONG_BACKWARD}
+    )
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return info for a backward that may be meant as an approximation."""
+        is_general = observation.words.get("kind") == "general"
+        return Severity.INFO if is_general else Severity.WARNING
+
+    def describe(self, observation: Observation) -> Description:
+        """Say what the line does, and how it should be."""
+        if observation.fault is Fault.WRONG_BACKWARD:
+            message, advice = _of_backward(observation)
+        else:
+            message, advice = _of_line(observation)
+        more = round(observation.numbers.get("more", 0))
+        if more:
+            lines = "line is" if more == 1 else "lines are"
+            message += f" {more} more {lines} alike."
+        return Description(message=message, value=1.0, threshold=0.0, advice=advice)
+
+
+def _of_line(observation: Observation) -> tuple[str, str]:
+    words = observation.words
+    line = round(observation.numbers.get("line", 0))
+    text, kind = words.get("text", ""), words.get("kind", "")
+    where = f"`{text}` (line {line} of {words.get('file', 'its file')})"
+    if observation.fault is Fault.ADDED_TO_ITSELF:
+        return (
+            (
+                f"A layer's output is added to itself: {where} doubles `{kind}`. "
+                "The input of the layer, which a residual connection adds, is lost."
+            ),
+            (
+                f"Keep the input: {kind} = {kind} + layer({kind}). "
+                f"If you mean a factor of two, write 2 * {kind}."
+            ),
+        )
+    kind, _, name = kind.partition(" ")
+    if kind == "unread":
+        return (
+            f"A result is never used: {where} sets `{name}`, and no line reads it.",
+            (
+                f"Use `{name}` where it belongs: a residual connection ends with x + "
+                f"{name}. If you do not need it, remove the line."
+            ),
+        )
+    if kind == "uncalled":
+        return (
+            f"A method is never called: {where} only names it, without parentheses.",
+            f"Call it: {text}().",
+        )
+    if kind == "context":
+        return (
+            f"A context is made and dropped: {where} changes nothing without `with`.",
+            f"Write `with {text}:`, and indent the lines that it is meant for.",
+        )
+    return (
+        (
+            f"A result is dropped: {where} returns a new tensor and leaves its input "
+            "as it was, so the line does nothing."
+        ),
+        (
+            f"Assign what it returns: x = {text}. Some methods have a form that works "
+            "in place, with an underscore at the end, such as x.clamp_(0, 1)."
+        ),
+    )
+
+
+def _of_backward(observation: Observation) -> tuple[str, str]:
+    name = next(iter(observation.names), "Function")
+    numbers = observation.numbers
+    got, slope, at = (number(numbers.get(key, 0)) for key in ("got", "slope", "at"))
+    kind = observation.words.get("kind", "")
+    advice = (
+        f"Correct {name}.backward, and compare it in a test: "
+        f"torch.autograd.gradcheck({name}.apply, inputs) with inputs in float64."
+    )
+    if kind == "ignored":
+        return (
+            (
+                f"The backward of {name} ignores the gradient that it gets: it returns "
+                "the same whatever comes from the layers behind, so the layers before "
+                "learn nothing from the loss."
+            ),
+            "Multiply by it: return grad_output * slope. " + advice,
+        )
+    if kind == "elements":
+        return (
+            (
+                f"The backward of {name} is not the derivative of its forward: at "
+                f"{at}, the forward has a slope of {slope}, and the backward returns "
+                f"{got}. All layers before {name} learn from wrong gradients."
+            ),
+            advice,
+        )
+    if kind == "factor":
+        return (
+            (
+                f"The backward of {name} returns {got} times the derivative of its "
+                "forward, in all directions that were compared."
+            ),
+            advice,
+        )
+    return (
+        (
+            f"The backward of {name} is not the derivative of its forward, by finite "
+            "differences. An approximation may be meant."
+        ),
+        advice,
+    )
