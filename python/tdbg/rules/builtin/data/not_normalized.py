@@ -83,7 +83,7 @@ class NotNormalizedData(Rule):
     - that another model has produced;
     - with one whole number for each sample, such as a time or a length;
     - of ones only, which graph nodes without features have;
-    - of zeros beside another input, such as an initial state.
+    - of zeros beside another input, such as an initial state, and what follows it.
 
     Where most numbers are zero, as in one-hot codes, the others decide whether the
     input is tiny.  The rule merges rows until it has ``min_elements`` numbers.
@@ -172,6 +172,7 @@ class NotNormalizedData(Rule):
                     normalized = table.roles[i] != "label" and (
                         _begins_normalized(model_info)
                         or _are_counts(table, i)
+                        or _begins_with_zeros(table, i)
                         or _is_changed(table, i, model_info)
                     )
                     yield self._judge(table, i, normalized=normalized)
@@ -424,6 +425,16 @@ def _are_counts(table: Table, i: int) -> bool:
                 values.ndim == 1 and bool((values == np.rint(values)).all())
             )
     return False
+
+
+def _begins_with_zeros(table: Table, i: int) -> bool:
+    """Return whether an input begins with zeros beside others, as a state does.
+
+    A recurrent model may get its state back, whose numbers it has made itself.
+    """
+    first = np.flatnonzero(table.known[i] & (table.ordinal[i] == 1))
+    is_other = i != table.roles.index(table.roles[i])
+    return is_other and len(first) > 0 and not table["l2"][i, first].any()
 
 
 def _is_changed(table: Table, i: int, model_info: ModelInfo | None) -> bool:

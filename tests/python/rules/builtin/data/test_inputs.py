@@ -119,6 +119,15 @@ def test_zeros_beside_data_are_a_state_and_what_a_model_made_is_no_data():
     assert judge(run, NotNormalizedData()) == []
 
 
+@pytest.mark.parametrize(("begins", "n_findings"), [(0.0, 0), (9.0, 1)])
+def test_a_state_that_began_with_zeros_may_grow(begins: float, n_findings: int):
+    run = fed(lambda random: random.normal(0, 1, (32, 64)))
+    for step in range(6):
+        run.step(step, {"Model_input_1": np.full((32, 16), 9.0 if step else begins)})
+    run.tensor_of("Model_input_1").role = "model_input"
+    assert len(judge(run, NotNormalizedData())) == n_findings
+
+
 @pytest.mark.parametrize(
     "make",
     [
