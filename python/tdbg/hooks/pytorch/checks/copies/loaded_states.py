@@ -4,7 +4,8 @@ Most programs load weights before anybody watches the model.  ``load_state_dict`
 all modules is wrapped once and for all; what it returns and raises stays as it is.
 
 A load with ``strict=False`` may restore nothing, and says so in its result only.  An
-initialization may follow that wipes what was restored.
+initialization may follow that wipes what was restored.  The state of an optimizer may
+be there, and nobody loads it.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ __all__ = [
     "loads",
     "remember",
     "some_weights",
+    "state_not_loaded",
 ]
 
 # Loads that are remembered, loads of one module that are read, weights of each that
@@ -39,6 +41,9 @@ _MOST_MODULES, _MOST_LOADS, _MOST_WEIGHTS, _MOST_TRIED = 32, 8, 8, 8
 _ENOUGH = 0.5
 # Weights of which as many elements were read were made anew if they are no more alike.
 _LEAST_ELEMENTS, _UNLIKE = 128, 0.25
+# How deep states of optimizers lie in what a program has loaded, the entries of each
+# container that are read, and the steps that make a state worth loading.
+_DEEPEST, _MOST_ENTRIES, _LEAST_STEPS = 4, 20, 2
 
 
 class Remedy(NamedTuple):
@@ -243,3 +248,66 @@ def _matched(
         own = left.get(added + name.removeprefix(stripped))
         count += own is not None and getattr(each, "shape", None) == own.shape
     return count
+
+
+# ---- states of optimizers ------------------------------------------------------------
+
+
+def state_not_loaded(
+    parameters: Sequence[torch.Tensor], variables: Iterable[Mapping[str, Any]]
+) -> tuple[str, int] | None:
+    """Return the state of an optimizer that a program has, and did not load.
+
+    Args:
+        parameters: Those of an optimizer that has no state, some of which were loaded.
+        variables: Namespaces of the program.
+
+    Returns:
+        The variable, and the steps that the state knows of; None: there is none.
+    """
+    own = {id(each) for each in parameters}
+    if not any(
+        own & set(map(id, module.parameters()))
+        for each in loads()
+        if (module := each.module) is not None and not each.is_own
+    ):
+        return None
+    every = ((name, each) for names in variables for name, each in names.items())
+    found = (
+        (name, _steps_for(state, parameters))
+        for name, value in every
+        for state in _states_in(value, _DEEPEST)
+    )
+    return next(((name, steps) for name, steps in found if steps >= _LEAST_STEPS), None)
+
+
+def _states_in(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+    """Yield the states of optimizers in an object of a program."""
+    if not depth or not isinstance(value, dict | list | tuple):
+        return
+    if isinstance(value, dict):
+        if isinstance(value.get("state"), dict) and "param_groups" in value:
+            yield value
+            return
+        value = [*value.values()]
+    for each in value[:_MOST_ENTRIES]:
+        yield from _states_in(each, depth - 1)
+
+
+def _steps_for(state: Mapping[str, Any], parameters: Sequence[torch.Tensor]) -> int:
+    """Return the steps that a state knows of, if it fits these parameters; else 0."""
+    order = [key for group in state["param_groups"] for key in group["params"]]
+    if len(order) != len(parameters):
+        return 0
+    steps = 0
+    for key, parameter in zip(order, parameters, strict=True):
+        own = state["state"].get(key, {})
+        averages = [
+            each.shape
+            for name, each in own.items()
+            if name != "step" and isinstance(each, torch.Tensor)
+        ]
+        if parameter.shape not in averages:
+            return 0
+        steps = max(steps, int(own.get("step", 0)))
+    return steps

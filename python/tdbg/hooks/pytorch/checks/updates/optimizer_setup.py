@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tdbg.hooks.pytorch.checks.copies.loaded_states import loads
+from tdbg.hooks.pytorch.checks.copies.loaded_states import state_not_loaded
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
     MOST_NODES,
     Graph,
@@ -52,8 +52,6 @@ __all__ = ["OptimizerSetup"]
 
 # Steps of both optimizers after which what they share is no accident.
 _ENOUGH = 2
-# How deep states of optimizers lie in what a program has loaded.
-_DEEPEST = 4
 # Optimizers of the same kind, one after the other, that are no phases of a training.
 _OFTEN = 5
 # Steps of other optimizers in which one that is used would have stepped: a critic may
@@ -290,30 +288,19 @@ class OptimizerSetup:
         """See whether the program has a state for an optimizer that begins without."""
         if optimizer.state or not _settings_of(optimizer):
             return
-        parameters = list(parameters_of(optimizer))
-        own = {id(each) for each in parameters}
-        if not any(
-            own & set(map(id, module.parameters()))
-            for each in loads()
-            if (module := each.module) is not None and not each.is_own
-        ):
+        found = state_not_loaded(list(parameters_of(optimizer)), namespaces(frame))
+        if found is None:
             return
-        for names in namespaces(frame):
-            for name, value in names.items():
-                for state in _states_in(value, _DEEPEST):
-                    steps = _steps_for(state, parameters)
-                    if steps < _ENOUGH:
-                        continue
-                    # It is of this very moment of the training.
-                    is_sure = abs(steps - max(0, self._step())) <= 1
-                    self._tell(
-                        Fault.OPTIMIZER_BEGINS_ANEW,
-                        (name,),
-                        {"optimizer": type(optimizer).__name__, "place": name},
-                        steps=float(steps),
-                        sure=float(is_sure),
-                    )
-                    return
+        name, steps = found
+        # It is of this very moment of the training.
+        is_sure = abs(steps - max(0, self._step())) <= 1
+        self._tell(
+            Fault.OPTIMIZER_BEGINS_ANEW,
+            (name,),
+            {"optimizer": type(optimizer).__name__, "place": name},
+            steps=float(steps),
+            sure=float(is_sure),
+        )
 
     # ---- what they decay --------------------------------------------------------
 
@@ -420,38 +407,6 @@ class OptimizerSetup:
             self._observe(
                 Observation(fault, max(0, self._step()), names, numbers, words)
             )
-
-
-def _states_in(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the states of optimizers in an object of a program."""
-    if not depth or not isinstance(value, dict | list | tuple):
-        return
-    if isinstance(value, dict):
-        if isinstance(value.get("state"), dict) and "param_groups" in value:
-            yield value
-            return
-        value = [*value.values()]
-    for each in value[:_MOST_NAMES]:
-        yield from _states_in(each, depth - 1)
-
-
-def _steps_for(state: Mapping[str, Any], parameters: Sequence[torch.Tensor]) -> int:
-    """Return the steps that a state knows of, if it fits these parameters; else 0."""
-    order = [key for group in state["param_groups"] for key in group["params"]]
-    if len(order) != len(parameters):
-        return 0
-    steps = 0
-    for key, parameter in zip(order, parameters, strict=True):
-        own = state["state"].get(key, {})
-        averages = [
-            each.shape
-            for name, each in own.items()
-            if name != "step" and isinstance(each, torch.Tensor)
-        ]
-        if parameter.shape not in averages:
-            return 0
-        steps = max(steps, int(own.get("step", 0)))
-    return steps
 
 
 def _settings_of(optimizer: Optimizer) -> tuple[Any, ...]:
