@@ -43,9 +43,10 @@ class LossFault(enum.StrEnum):
     # Targets lie where the last activation, or the loss, does not reach.
     TARGETS_OUT_OF_REACH = "targets_out_of_reach"
     # A loss of probabilities is given scores; one of independent outputs the shares of
-    # classes; a metric of probabilities the scores of a loss.
+    # classes, or the reverse; a metric of probabilities the scores of a loss.
     PROBABILITIES_ARE_SCORES = "probabilities_are_scores"
     SOFTMAX_FOR_BITS = "softmax_for_bits"
+    BITS_FOR_CLASSES = "bits_for_classes"
     METRIC_OF_SCORES = "metric_of_scores"
     # Scores that cannot be large or below zero, or that dropout has thinned out.
     SCORES_BOUNDED = "scores_bounded"

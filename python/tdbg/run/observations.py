@@ -291,10 +291,14 @@ class Fault(enum.StrEnum):
     INTEGERS_WRAP = "integers_wrap"
 
     # Inputs of evaluation: the channels of training in another order; all of them
-    # larger by one factor; each batch standardized by its own statistics.
+    # larger by one factor; each batch standardized by its own statistics, or the whole
+    # set by its own.
     CHANNELS_EXCHANGED = "channels_exchanged"
     INPUTS_SCALED = "inputs_scaled"
     SCALED_BY_BATCH = "scaled_by_batch"
+    SCALED_BY_ITSELF = "scaled_by_itself"
+    # Inputs of bytes that were scaled before a layer scales them.
+    RESCALED_TWICE = "rescaled_twice"
 
     # What an evaluation makes of outputs: it compares scores with one half, as if they
     # were probabilities; gets the same answer whatever the model says; reads them over
@@ -303,6 +307,8 @@ class Fault(enum.StrEnum):
     ANSWER_IS_CONSTANT = "answer_is_constant"
     READ_OVER_SAMPLES = "read_over_samples"
     METRIC_OF_ALL_PAIRS = "metric_of_all_pairs"
+    # A metric that was made for other outputs, or for other labels.
+    METRIC_MISFITS = "metric_misfits"
     # And what the program calls the best is the lowest accuracy.
     LOWEST_IS_BEST = "lowest_is_best"
 

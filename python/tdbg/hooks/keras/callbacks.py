@@ -19,7 +19,7 @@ from tdbg.capture.session import Session
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["CallbackWatch"]
+__all__ = ["CallbackWatch", "callers"]
 
 _KINDS = ("EarlyStopping", "ReduceLROnPlateau", "ModelCheckpoint")
 # Methods that read the metric; a subclass with one of its own may read another.
@@ -28,7 +28,7 @@ _READING = ("on_epoch_end", "get_monitor_value")
 _KEEPING = ("save_best_only", "restore_best_weights")
 # Epochs that show whether a metric is there, and where it goes.
 _ENOUGH_EPOCHS = 3
-_MOST_FRAMES = 12
+_MOST_FRAMES = 16
 _VALIDATION = "val_"
 
 
@@ -135,7 +135,7 @@ class CallbackWatch:
 def _beside(hook: Any) -> Sequence[Any]:
     """Return the callbacks of the ``fit`` that calls this, the hook among them."""
     kind = import_module("keras").callbacks.CallbackList
-    for names in _callers():
+    for names, _, _ in callers():
         caller = names.get("self")
         if issubclass(type(caller), kind):
             found = vars(caller).get("callbacks")
@@ -144,13 +144,14 @@ def _beside(hook: Any) -> Sequence[Any]:
     return ()
 
 
-def _callers() -> Iterator[Mapping[str, Any]]:
-    """Yield the variables of the functions that call this, the nearest first."""
+def callers() -> Iterator[tuple[Mapping[str, Any], str, str]]:
+    """Yield variables, module and name of what calls this, the nearest first."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_MOST_FRAMES):
         if frame is None:
             return
-        yield frame.f_locals
+        module = str(frame.f_globals.get("__name__"))
+        yield frame.f_locals, module, frame.f_code.co_name
         frame = frame.f_back
 
 
@@ -176,7 +177,7 @@ def _is_a(one: type, kind: type) -> bool:
 
 def _is_validated_later(model: Any) -> bool:
     """Return whether the ``fit`` of a model validates, if not after each epoch."""
-    for names in _callers():
+    for names, _, _ in callers():
         if names.get("self") is model and "validation_freq" in names:
             frequency = names["validation_freq"]
             is_each = isinstance(frequency, int) and frequency == 1

@@ -1,27 +1,22 @@
-"""Facts of a model of Keras and its ``fit``: ends, labels, and what evaluations draw.
+"""Facts of a model of Keras: ends, losses and metrics, and what evaluations draw.
 
-The weights of classes have keys, which must be the classes that the labels have.
-``validation_split`` takes the last rows, so of rows that are sorted it takes classes
-that training never sees.  Data of validation may be those of training.  And layers for
-training only, such as dropout, advance the state of their generator where they are
-active: if that moves in an evaluation, they are active there.
+Layers for training only, such as dropout, advance the state of their generator where
+they are active: if that moves in an evaluation, they are active there.  So are
+normalizations whose running statistics move.
 
 Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 """
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tdbg.capture.session import Session
-from tdbg.config.kinds import Kind
+from tdbg.config.kinds import REGRESSIONS, Kind
 from tdbg.hooks.keras.backend import Backend
 from tdbg.hooks.keras.first_steps import last_layer
 from tdbg.hooks.keras.kinds import FUSING, activation_of, kind_of
@@ -34,11 +29,10 @@ from tdbg.run.observations import Fault, Observation
 
 __all__ = [
     "EvaluationWatch",
-    "look_at_data",
+    "look_at_metrics",
     "loss_facts_of",
 ]
 
-_MOST_FRAMES = 12
 _OWN = "keras.src."
 # Layers that draw when they are active, and only then.
 _NOISE = frozenset(
@@ -73,25 +67,30 @@ _AUGMENTING = frozenset(
 )
 _GENERATORS = "seed_generator", "generator"
 # Evaluations that are looked at, and layers that are named.
-_MOST_EVALUATIONS, _MOST_NAMED = 2, 8
-# Labels that are read; classes are as many as this at most.
-_MOST_LABELS, _MOST_CLASSES = 1 << 22, 1000
-# Elements of data that are compared, different ones that make a row no code, and the
-# share of rows of which this must hold; the share of rows that two sets may share.
-_MOST_COMPARED, _OF_NUMBERS, _NEARLY_ALL, _SHARED = 1 << 24, 6, 0.9, 0.1
-# The share of labels of validation that training lacks, and how unlikely it is that
-# validation has one class only by chance.
-_UNTRAINED, _UNLIKELY = 0.1, math.log(1e-6)
-# Labels of the rarest class, and how much more the most frequent one must have; the
-# power of the labels that weights are, and how exactly.
-_LEAST_LABELS, _UNEVEN, _LEAST_SLOPE, _ALIKE = 8, 3.0, 0.5, 0.9
+_MOST_EVALUATIONS, _MOST_NAMED, _MOST_NORMS = 2, 8, 16
 _OVER_CLASSES = frozenset({Kind.CROSS_ENTROPY, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
 _OF_PROBABILITIES = frozenset({Kind.BCE, Kind.CROSS_ENTROPY_OF_PROBABILITIES})
-# The threshold of probabilities.
-_HALF = 0.5
-_LOSSES_OF_CLASSES = ("crossentropy", "focal")
-
-Labels = NDArray[np.generic]
+_OF_SCORES = frozenset({Kind.CROSS_ENTROPY, Kind.BCE_WITH_LOGITS})
+# Functions whose results are no probabilities, or no scores of any size.
+_NO_PROBABILITIES = frozenset({"relu", "relu6", "tanh", "leaky_relu", "elu", "selu"})
+_BOUNDED_SCORES = frozenset({"relu", "tanh"})
+# The threshold of probabilities; labels that are looked at.
+_HALF, _MOST_MEASURES = 0.5, 1024
+# Metrics that divide probabilities at a threshold, and that compare classes.
+_THRESHOLDS = frozenset(
+    {
+        "BinaryAccuracy",
+        "FalseNegatives",
+        "FalsePositives",
+        "Precision",
+        "Recall",
+        "TrueNegatives",
+        "TruePositives",
+    }
+)
+_ACCURACIES = frozenset(
+    {"BinaryAccuracy", "CategoricalAccuracy", "SparseCategoricalAccuracy"}
+)
 
 
 class EvaluationWatch:
@@ -129,6 +128,12 @@ class EvaluationWatch:
         if not active:
             return
         self._n_evaluations = _MOST_EVALUATIONS
+        norms = [each for each in active if kind_of(each) is Kind.BATCH_NORM]
+        if norms:
+            self._tell_of_norms([paths.of_layer(each) for each in norms])
+        active = [each for each in active if kind_of(each) is not Kind.BATCH_NORM]
+        if not active:
+            return
         # Programs with a test_step of their own may augment on purpose.
         step = getattr(type(model), "test_step", None)
         is_own = not str(getattr(step, "__module__", "")).startswith(_OWN)
@@ -148,11 +153,23 @@ class EvaluationWatch:
             )
         )
 
+    def _tell_of_norms(self, names: Sequence[str]) -> None:
+        step = max(0, self._session.latest_step(TRAIN)[0])
+        numbers, words = {"layers": float(len(names))}, {"how": "moved"}
+        fault, named = Fault.EVALUATED_BY_BATCH, tuple(names[:_MOST_NAMED])
+        self._session.observe(Observation(fault, step, named, numbers, words))
+
 
 def _states(model: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each layer that draws if it is active, and its generator's variable."""
+    """Yield each layer that draws or counts if it is active, and its variable."""
+    n_norms = 0
     for layer in layers_of(model):
         kind = type(layer)
+        mean = getattr(layer, "moving_mean", None)
+        if kind_of(layer) is Kind.BATCH_NORM and layer.built and mean is not None:
+            n_norms += 1
+            if n_norms <= _MOST_NORMS:
+                yield layer, mean
         if kind.__name__ not in _NOISE | _AUGMENTING:
             continue
         if not kind.__module__.startswith(_OWN):
@@ -169,233 +186,6 @@ def _numbers(backend: Backend, variable: Any) -> NDArray[Any]:
     return np.array(variable if array is None else array)
 
 
-def look_at_data(session: Session, model: Any) -> None:
-    """Compare what the present ``fit`` is given to train with its other arguments.
-
-    Args:
-        session: Receives what is seen.
-        model: The model that is trained.
-    """
-    given = _arguments_of_fit()
-    _look_at_validation(session, given)
-    if not _is_of_classes(model):
-        return
-    labels = _classes_of(given.get("y"))
-    if labels is None:
-        return
-    weights = given.get("class_weight")
-    if isinstance(weights, Mapping) and weights:
-        _look_at_weights(session, labels, weights)
-    held_back = given.get("validation_data")
-    if given.get("validation_split") and isinstance(held_back, tuple):
-        others = _classes_of(held_back[1]) if len(held_back) > 1 else None
-        if others is not None:
-            _look_at_split(session, labels, others)
-
-
-def _arguments_of_fit() -> Mapping[str, Any]:
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        is_fit = frame.f_code.co_name == "fit" and "class_weight" in frame.f_locals
-        if is_fit and str(frame.f_globals.get("__name__")).startswith(_OWN):
-            return dict(frame.f_locals)
-        frame = frame.f_back
-    return {}
-
-
-def _look_at_validation(session: Session, given: Mapping[str, Any]) -> None:
-    """Report data of validation that are those of training, or share rows with them."""
-    data, held_back = given.get("x"), given.get("validation_data")
-    if data is None or held_back is None:
-        return
-    is_tuple = isinstance(held_back, tuple | list) and len(held_back) > 0
-    others = held_back[0] if is_tuple else held_back
-    rows, found = _rows_of(data), _rows_of(others)
-    if others is data or (rows is not None and _is_same(rows, found)):
-        _observe(session, Fault.VALIDATION_IS_TRAINING, {}, {}, "validation")
-    elif rows is not None and found is not None:
-        shared, n_trained = _shared_rows(rows, found)
-        # Whoever evaluates all data does so on purpose.
-        if shared >= _SHARED * len(found) and n_trained < _NEARLY_ALL * len(rows):
-            numbers = {"shared": float(shared), "evaluated": float(len(found))}
-            _observe(session, Fault.VALIDATION_SHARES, numbers, {}, "validation")
-    elif _is_shuffled_again(data, others):
-        words = {"how": "shuffle"}
-        _observe(session, Fault.VALIDATION_SHARES, {}, words, "validation")
-
-
-def _rows_of(given: Any) -> NDArray[Any] | None:
-    """Return samples of numbers, a row each; None: they are something else, or many."""
-    if not hasattr(given, "__array__") or not hasattr(given, "shape"):
-        return None
-    shape = tuple(given.shape)
-    if len(shape) < 2 or not 0 < math.prod(shape) <= _MOST_COMPARED:
-        return None
-    array = np.asarray(given)
-    return array.reshape(len(array), -1) if array.dtype.kind in "biuf" else None
-
-
-def _is_same(one: NDArray[Any], other: NDArray[Any] | None) -> bool:
-    return other is not None and one.shape == other.shape and bool((one == other).all())
-
-
-def _shared_rows(one: NDArray[Any], other: NDArray[Any]) -> tuple[int, int]:
-    """Return how many rows of the other are among the one, and the reverse.
-
-    Codes repeat by nature: most rows must have different elements.
-    """
-    if one.dtype != other.dtype or one.shape[1] != other.shape[1]:
-        return 0, 0
-    some = other[:: max(1, len(other) // 64)]
-    if np.mean([len(set(each.tolist())) >= _OF_NUMBERS for each in some]) < _NEARLY_ALL:
-        return 0, 0
-    known, asked = ([each.tobytes() for each in rows] for rows in (one, other))
-    trained, evaluated = set(known), set(asked)
-    return sum(each in trained for each in asked), sum(
-        each in evaluated for each in known
-    )
-
-
-_PARTS = {"_TakeDataset": "_SkipDataset", "_SkipDataset": "_TakeDataset"}
-
-
-def _is_shuffled_again(one: Any, other: Any) -> bool:
-    """Return whether both are parts of a dataset of TensorFlow that shuffles each time.
-
-    Then each pass draws the parts anew.
-    """
-    found = _shuffles_below(one)
-    return any(
-        _PARTS.get(found.get(shuffle, "")) == part
-        for shuffle, part in _shuffles_below(other).items()
-    )
-
-
-def _shuffles_below(dataset: Any) -> dict[int, str]:
-    """Return shuffles that begin anew each time, and how the dataset takes its part."""
-    found: dict[int, str] = {}
-    part = ""
-    for _ in range(_MOST_NAMED * 4):
-        name = type(dataset).__name__
-        if name == "CacheDataset" or dataset is None:
-            break
-        part = name if name in _PARTS else part
-        again = getattr(dataset, "_reshuffle_each_iteration", None)
-        if name == "_ShuffleDataset" and again is not False and part:
-            found[id(dataset)] = part
-        dataset = getattr(dataset, "_input_dataset", None)
-    return found
-
-
-def _is_of_classes(model: Any) -> bool:
-    """Return whether the only loss of a model compares classes, by its name."""
-    loss = getattr(model, "loss", None)
-    if isinstance(loss, Mapping | list | tuple) or loss is None:
-        return False
-    name = loss if isinstance(loss, str) else getattr(loss, "name", type(loss).__name__)
-    name = str(name or "").replace("_", "").lower()
-    return any(each in name for each in _LOSSES_OF_CLASSES)
-
-
-def _classes_of(given: Any) -> Labels | None:
-    """Return labels as classes; None: they are none, or nobody knows."""
-    if not hasattr(given, "__array__") or not hasattr(given, "shape"):
-        return None
-    if math.prod(given.shape) > _MOST_LABELS:
-        return None
-    labels = np.asarray(given)
-    if labels.dtype.kind not in "biuf" or not labels.size:
-        return None
-    if labels.ndim == 2 and labels.shape[1] > 1:
-        if not np.isin(labels, (0, 1)).all() or (labels.sum(1) != 1).any():
-            return None
-        return np.asarray(labels.argmax(1))
-    if labels.ndim > 2 or (labels.ndim == 2 and labels.shape[1] != 1):
-        return None
-    labels = labels.ravel()
-    is_whole = np.isfinite(labels).all() and (labels == np.floor(labels)).all()
-    return labels.astype(np.int64) if is_whole else None
-
-
-def _look_at_weights(
-    session: Session, labels: Labels, weights: Mapping[Any, Any]
-) -> None:
-    classes, counts = np.unique(labels, return_counts=True)
-    if len(classes) > _MOST_CLASSES:
-        return
-    unknown = [key for key in weights if not any(key == each for each in classes)]
-    missing = [int(each) for each in classes if each not in weights]
-    if unknown and missing:
-        numbers = {"keys": float(len(unknown)), "classes": float(len(missing))}
-        words = {
-            "keys": ", ".join(map(repr, unknown[:_MOST_NAMED])),
-            "classes": ", ".join(map(str, missing[:_MOST_NAMED])),
-        }
-        _observe(session, Fault.WEIGHTS_NAME_NO_CLASS, numbers, words)
-    elif not missing:
-        each = np.array([float(weights[value]) for value in classes.tolist()])
-        if _follow(each, counts):
-            often, rare = int(counts.argmax()), int(counts.argmin())
-            numbers = {
-                "often": float(classes[often]),
-                "rare": float(classes[rare]),
-                "labels": float(counts.sum()),
-                "often_labels": float(counts[often]),
-                "rare_labels": float(counts[rare]),
-                "often_weight": float(each[often]),
-                "rare_weight": float(each[rare]),
-            }
-            _observe(session, Fault.WEIGHTS_UPSIDE_DOWN, numbers, {})
-
-
-def _follow(weights: NDArray[np.float64], counts: NDArray[np.int64]) -> bool:
-    """Return whether weights grow as numbers of labels do, and nearly as much."""
-    if len(weights) < 2 or weights.min() <= 0 or counts.min() < _LEAST_LABELS:
-        return False
-    if counts.max() < _UNEVEN * counts.min() or np.ptp(weights) == 0:
-        return False
-    x, y = np.log(counts), np.log(weights)
-    x, y = x - x.mean(), y - y.mean()
-    slope = float((x * y).sum() / (x * x).sum())
-    likeness = float((x * y).sum() / math.sqrt((x * x).sum() * (y * y).sum()))
-    return _LEAST_SLOPE <= slope <= 1 / _LEAST_SLOPE and likeness >= _ALIKE
-
-
-def _look_at_split(session: Session, labels: Labels, others: Labels) -> None:
-    """Report that the rows that ``validation_split`` takes have other classes."""
-    classes, counts = np.unique(labels, return_counts=True)
-    if len(classes) > _MOST_CLASSES or not others.size:
-        return
-    unknown = others[~np.isin(others, classes)]
-    validated = np.unique(others)
-    numbers = {"samples": float(len(others)), "untrained": float(len(unknown))}
-    if len(unknown) >= _UNTRAINED * len(others):
-        found = np.unique(unknown)
-        numbers |= {"classes": float(len(found)), "class": float(found[0])}
-        _observe(session, Fault.CLASSES_NOT_TRAINED, numbers, {"setting": _SPLIT})
-    elif len(validated) == 1 and len(classes) > 1:
-        share = float(counts[classes == validated[0]].sum() / counts.sum())
-        if len(others) * math.log(share) < _UNLIKELY:
-            numbers |= {"class": float(validated[0]), "share": share}
-            _observe(session, Fault.CLASSES_NOT_TRAINED, numbers, {"setting": _SPLIT})
-
-
-_SPLIT = "validation_split"
-
-
-def _observe(
-    session: Session,
-    fault: Fault,
-    numbers: dict[str, float],
-    words: dict[str, str],
-    name: str = "labels",
-) -> None:
-    step = max(0, session.latest_step(TRAIN)[0])
-    session.observe(Observation(fault, step, (name,), numbers, words))
-
-
 def loss_facts_of(
     model: Any, losses: Sequence[LossFunction], of_targets: LossFact | None
 ) -> Sequence[LossFact]:
@@ -406,7 +196,8 @@ def loss_facts_of(
         losses: Its losses.
         of_targets: What is wrong with its targets; None: nothing is known.
     """
-    found = [*_facts_of_one_unit(model, losses), *_facts_of_outputs(model, losses)]
+    facts = _facts_of_one_unit, _facts_of_outputs, _facts_of_ends
+    found = [fact for look in facts for fact in look(model, losses)]
     return found if of_targets is None else [*found, of_targets]
 
 
@@ -454,6 +245,32 @@ def _facts_of_outputs(model: Any, losses: Sequence[LossFunction]) -> Iterator[Lo
             yield LossFact(LossFault.METRIC_OF_SCORES, metric)
 
 
+def _facts_of_ends(model: Any, losses: Sequence[LossFunction]) -> Iterator[LossFact]:
+    """Yield what the activation of the last layer makes that its loss cannot use."""
+    last = last_layer(model)
+    if last is None or len(losses) != 1:
+        return
+    loss, function = losses[0], activation_of(last)
+    units = model.outputs[0].shape[-1]
+    if loss.kind is Kind.CROSS_ENTROPY_OF_PROBABILITIES and (units or 0) > 1:
+        if function == "sigmoid":
+            shape = ((int(units),),)
+            yield LossFact(LossFault.BITS_FOR_CLASSES, loss.class_name, shape)
+        elif function in _NO_PROBABILITIES:
+            yield LossFact(LossFault.PROBABILITIES_ARE_SCORES, loss.class_name)
+    if loss.kind in _OF_SCORES and function in _BOUNDED_SCORES:
+        operation = f"{function} {loss.class_name}"
+        yield LossFact(LossFault.SCORES_BOUNDED, operation, ((int(units or 1),),))
+    if loss.kind in _OVER_CLASSES and _is_over_samples(last):
+        yield LossFact(LossFault.SOFTMAX_OVER_SAMPLES, "the loss")
+
+
+def _is_over_samples(layer: Any) -> bool:
+    """Return whether a layer of Keras makes a softmax over the samples of a batch."""
+    is_softmax = type(layer).__name__ == "Softmax"
+    return is_softmax and getattr(layer, "axis", -1) in (0, (0,), [0])
+
+
 def _gives_scores(layer: Any) -> bool:
     """Return whether a layer is trained and ends without an activation."""
     if kind_of(layer) not in FUSING or not layer.trainable:
@@ -468,9 +285,87 @@ def _gives_scores(layer: Any) -> bool:
 
 def _thresholds(model: Any) -> Iterator[str]:
     """Yield metrics of two classes that divide them at one half."""
+    for metric in _metrics_of(model):
+        if type(metric).__name__ in _THRESHOLDS and not getattr(metric, "top_k", None):
+            found = getattr(metric, "thresholds", getattr(metric, "threshold", 0.0))
+            if np.array_equal(np.ravel(found), [_HALF]):
+                yield str(metric.name)
+
+
+def _metrics_of(model: Any) -> Iterator[Any]:
+    """Yield the metrics of Keras that a model has."""
     for each in getattr(model, "metrics", ()):
         inner = getattr(each, "metrics", None)
         for metric in inner if isinstance(inner, list) else [each]:
-            is_binary = type(metric).__name__ == "BinaryAccuracy"
-            if is_binary and float(getattr(metric, "threshold", 0.0)) == _HALF:
-                yield str(metric.name)
+            if type(metric).__module__.startswith(_OWN):
+                yield metric
+
+
+def look_at_metrics(
+    session: Session, model: Any, losses: Sequence[LossFunction], labels: Any
+) -> None:
+    """Report metrics that do not fit what the model outputs, or its labels.
+
+    Args:
+        session: Receives what is seen.
+        model: The model; nothing is known of one that is no graph of layers.
+        losses: Its losses.
+        labels: What ``fit`` was given to learn; None: nobody knows.
+    """
+    last = last_layer(model)
+    if last is None or len(losses) != 1:
+        return
+    if kind_of(last) not in FUSING and type(last).__name__ != "Activation":
+        return
+    for metric in _metrics_of(model):
+        how = _misfit_of(metric, last, model.outputs[0].shape, losses[0], labels)
+        if how:
+            words = {"how": how, "class": type(metric).__name__}
+            numbers = {"units": float(model.outputs[0].shape[-1] or 1)}
+            step = max(0, session.latest_step(TRAIN)[0])
+            name = (str(metric.name),)
+            fault = Fault.METRIC_MISFITS
+            session.observe(Observation(fault, step, name, numbers, words))
+
+
+def _misfit_of(
+    metric: Any, last: Any, shape: Sequence[Any], loss: LossFunction, labels: Any
+) -> str:
+    """Return how a metric misreads outputs or labels; empty: it does not."""
+    name, function = type(metric).__name__, activation_of(last)
+    is_linear = function is None and _gives_scores(last)
+    is_squashed, is_sparse = (
+        function in _SQUASHING,
+        loss.class_name.startswith("Sparse"),
+    )
+    several = (shape[-1] or 0) > 2
+    of_shares = loss.class_name == "CategoricalCrossentropy" and several
+    of_scores = loss.kind is Kind.BCE_WITH_LOGITS and is_linear
+    cases = {
+        "equality": name == "Accuracy" and (is_linear or is_squashed),
+        "truncated": name in {"IoU", "MeanIoU"}
+        and is_squashed
+        and getattr(metric, "sparse_y_pred", False),
+        "bits": name == "BinaryAccuracy" and of_shares,
+        "one label": name == "CategoricalAccuracy" and is_sparse,
+        "scores": name == "AUC"
+        and of_scores
+        and not getattr(metric, "_from_logits", True),
+        "measures": name in _ACCURACIES
+        and loss.kind in REGRESSIONS
+        and _are_measures(labels),
+    }
+    return next((how for how, holds in cases.items() if holds), "")
+
+
+_SQUASHING = frozenset({"sigmoid", "softmax"})
+
+
+def _are_measures(labels: Any) -> bool:
+    """Return whether most labels are no whole numbers."""
+    if not hasattr(labels, "__array__") or not hasattr(labels, "shape"):
+        return False
+    few = np.asarray(labels[:_MOST_MEASURES])
+    if few.dtype.kind != "f" or not few.size:
+        return False
+    return bool(np.mean(few != np.round(few)) > _HALF)

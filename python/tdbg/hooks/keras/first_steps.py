@@ -63,6 +63,10 @@ _MOST_BATCHES, _MOST_TARGETS, _LEAST_TARGETS = 4, 4096, 32
 _ENOUGH, _BEYOND = 0.18, 0.1
 
 
+# Pixels that a batch has at least, and how much they differ; the scale of bytes.
+_LEAST_PIXELS, _SPREAD, _OF_BYTES = 256, 0.01, 1 / 100
+
+
 class FirstSteps:
     """Looks at a model as its first steps, and those of each ``fit``, end.
 
@@ -91,6 +95,7 @@ class FirstSteps:
         self._paths = paths
         self._optimizers = optimizers
         self.targets = TargetRange()
+        self._has_inputs = False
         # Normalizations that follow each batch; None: nobody has looked for them.
         self._layers: list[Any] | None = None
         self._statistics: list[NDArray[Any]] | None = None
@@ -158,6 +163,24 @@ class FirstSteps:
             self._look_at_freed(state)
         if self._unfed is None or self._unfed:
             self._look_at_unfed(model, state)
+
+    def see_inputs(self, model: Any, batch: Any) -> None:
+        """Look whether the first layer scales bytes that were scaled before."""
+        if self._has_inputs:
+            return
+        self._has_inputs = True
+        layer = _scaling_bytes(model)
+        given = batch[0] if len(batch) else None
+        if layer is None or not hasattr(given, "__array__"):
+            return
+        inputs = np.asarray(given)
+        if inputs.dtype.kind != "f" or inputs.size < _LEAST_PIXELS:
+            return
+        low, high = float(inputs.min()), float(inputs.max())
+        if -1 <= low < high <= 1 and float(inputs.std()) > _SPREAD:
+            name = self._paths.of_layer(layer)
+            numbers = {"highest": high, "scale": float(layer.scale)}
+            self._observe(Fault.RESCALED_TWICE, (name,), numbers)
 
     # ---- inside ------------------------------------------------------------------
 
@@ -329,6 +352,22 @@ class FirstSteps:
         self._session.observe(
             Observation(fault, step, names[:_MOST_NAMED], numbers, words or {})
         )
+
+
+def _scaling_bytes(model: Any) -> Any:
+    """Return the layer that scales bytes before any other changes them; None: none."""
+    layers = list(getattr(model, "layers", ())) if hasattr(model, "outputs") else []
+    for layer in layers:
+        name = type(layer).__name__
+        if name == "Rescaling":
+            scale = getattr(layer, "scale", None)
+            is_of_bytes = isinstance(scale, float) and 0 < scale <= _OF_BYTES
+            return layer if is_of_bytes else None
+        if hasattr(layer, "layers"):
+            return _scaling_bytes(layer)
+        if name != "InputLayer":
+            return None
+    return None
 
 
 def _following_each_batch(model: Any) -> Iterator[Any]:

@@ -176,6 +176,7 @@ class StepFunction(CompiledStep[_Tapped]):
 
     def _see_targets(self, batch: tuple[Any, ...]) -> None:
         watched = self._watched
+        self._session.run(watched.first_steps.see_inputs, watched.model, batch)
         functions = watched.losses.functions(watched.model)
         if watched.first_steps.targets.see(watched.model, functions, batch):
             watched.model_info.changed()

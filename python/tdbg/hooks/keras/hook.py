@@ -22,8 +22,9 @@ from tdbg.hooks.framework import FrameworkHook
 from tdbg.hooks.keras.adapter import KerasAdapter
 from tdbg.hooks.keras.backend import Backend, backend_of_keras
 from tdbg.hooks.keras.callbacks import CallbackWatch
-from tdbg.hooks.keras.facts import EvaluationWatch, look_at_data
+from tdbg.hooks.keras.facts import EvaluationWatch, look_at_metrics
 from tdbg.hooks.keras.functions import FUNCTIONS, StepFunction
+from tdbg.hooks.keras.given import GivenData, arguments_of_fit
 from tdbg.hooks.keras.mode import KerasMode
 from tdbg.hooks.keras.model_info import KerasModel
 from tdbg.hooks.keras.optimizers import look_at_schedule
@@ -82,6 +83,9 @@ class Hook(FrameworkHook):
         self._keras_mode = KerasMode(session)
         self._callbacks: CallbackWatch | None = None
         self._evaluations = EvaluationWatch(session)
+        self._given: GivenData | None = None
+        if self._backend is not None:
+            self._given = GivenData(session, self._backend)
         session.listen(change=_refreshing(self._watched))
         return self._keras_mode
 
@@ -117,7 +121,8 @@ class Hook(FrameworkHook):
         if watched is not None:
             self._session.run(watched.first_steps.fit_begins)
         self._callbacks = self._session.run(CallbackWatch, self._session, self)
-        self._session.run(look_at_data, self._session, self.model)
+        if self._given is not None:
+            self._session.run(self._given.fit_begins, self.model)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """An epoch begins: Keras has reset its metrics."""
@@ -135,6 +140,7 @@ class Hook(FrameworkHook):
         if watched is not None and not epoch:
             optimizers = watched.optimizers()
             self._session.run(look_at_schedule, self._session, optimizers, self.params)
+            self._session.run(self._look_at_metrics, watched)
 
     def on_test_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """``evaluate`` begins, or the validation in ``fit``."""
@@ -210,6 +216,11 @@ class Hook(FrameworkHook):
             StepFunction(watched, attribute, self._keras_mode)
             for attribute in FUNCTIONS
         ]
+
+    def _look_at_metrics(self, watched: WatchedModel) -> None:
+        losses = watched.losses.functions(watched.model)
+        labels = arguments_of_fit().get("y")
+        look_at_metrics(self._session, watched.model, losses, labels)
 
     def _metrics_are_reset(self) -> None:
         watched = self._watched_of(self.model)

@@ -22,8 +22,8 @@ _CERTAIN = 20.0
 class InputSkew(ObservedRule):
     """Report inputs that are prepared otherwise in evaluation than in training.
 
-    And rows of evaluation that were split off so that they have other classes, and
-    integers that their type cannot hold.
+    And rows of evaluation that were split off so that they have other classes,
+    integers that their type cannot hold, and bytes that are scaled twice.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
@@ -34,7 +34,9 @@ class InputSkew(ObservedRule):
             Fault.CLASSES_NOT_TRAINED,
             Fault.INPUTS_SCALED,
             Fault.INTEGERS_WRAP,
+            Fault.RESCALED_TWICE,
             Fault.SCALED_BY_BATCH,
+            Fault.SCALED_BY_ITSELF,
         }
     )
     hooks = frozenset({"JAX", "Keras", "PyTorch"})
@@ -52,6 +54,8 @@ class InputSkew(ObservedRule):
             Fault.CLASSES_NOT_TRAINED: _of_classes,
             Fault.INPUTS_SCALED: _of_scale,
             Fault.INTEGERS_WRAP: _of_integers,
+            Fault.RESCALED_TWICE: _of_bytes,
+            Fault.SCALED_BY_ITSELF: _of_itself,
         }.get(observation.fault, _of_batches)
         return describe(observation)
 
@@ -169,5 +173,48 @@ def _of_batches(observation: Observation) -> Description:
         advice=(
             "Fit the scaler to the training data once and only apply it in evaluation: "
             "transform, not fit_transform, with the training statistics."
+        ),
+    )
+
+
+def _of_itself(observation: Observation) -> Description:
+    trained, evaluated = (
+        round(observation.numbers.get(key, 0)) for key in ("rows", "evaluated")
+    )
+    scale = "mean 0 and deviation 1"
+    if observation.words.get("how") == "range":
+        scale = "a smallest value of 0 and a largest of 1"
+    return Description(
+        message=(
+            f"The validation data are scaled by their own statistics: the {trained:,} "
+            f"training samples and the {evaluated:,} validation samples each have "
+            f"{scale} in all columns, to the last digits. So the same measurement is "
+            "another number in training than in validation."
+        ),
+        value=0.0,
+        threshold=0.0,
+        advice=(
+            "Call fit_transform on the training data and transform on all others: "
+            "x_val = scaler.transform(x_val). A model in use gets single samples, "
+            "which have no statistics."
+        ),
+    )
+
+
+def _of_bytes(observation: Observation) -> Description:
+    highest, scale = (observation.numbers.get(key, 1.0) for key in ("highest", "scale"))
+    return Description(
+        message=(
+            f"The inputs are scaled twice: {observation.names[0]} multiplies bytes "
+            f"from 0 to 255 by {number(scale)}, and gets numbers from 0 to "
+            f"{number(highest)}. What is left between images is "
+            f"{number(scale * highest)} at most."
+        ),
+        value=highest,
+        threshold=255.0,
+        advice=(
+            "Scale once: remove the division by 255 (or rescale=1/255) from your data, "
+            "or the Rescaling layer from the model. EfficientNet and MobileNetV3 of "
+            "keras.applications scale their inputs themselves."
         ),
     )

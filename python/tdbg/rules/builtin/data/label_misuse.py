@@ -39,7 +39,7 @@ class LabelMisuse(ObservedRule):
             Fault.MASK_NOT_READ,
         }
     )
-    hooks = frozenset({"JAX", "PyTorch"})
+    hooks = frozenset({"JAX", "Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Return an info for a column that only goes with the label, else a warning."""

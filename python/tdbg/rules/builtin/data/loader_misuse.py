@@ -281,6 +281,18 @@ def _of_shared(seen: Observation) -> tuple[str, str]:
         )
     n = round(seen.numbers.get("shared", 0.0))
     evaluated = round(seen.numbers.get("evaluated", 0.0))
+    if seen.words.get("how") == "folds":
+        fits = round(seen.numbers.get("fits", 2.0))
+        message = (
+            f"The model has trained on its validation data: in call {fits} of fit it "
+            f"holds back {evaluated:,} samples, and {n:,} of them were training data "
+            "of earlier calls. The model goes on with the weights that it has learnt "
+            "there, so this fold is no test."
+        )
+        return message, (
+            "Make a new model for each fold, inside the loop (model = build()). "
+            "compile() does not set weights back."
+        )
     message = (
         f"Training and validation share samples: {n:,} of the {evaluated:,} samples "
         "of the validation data are among the training data, to the last bit."

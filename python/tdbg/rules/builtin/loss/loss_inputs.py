@@ -466,9 +466,9 @@ def probabilities_are_scores(fact: LossFact) -> Description:
     """Describe a loss of probabilities that is given scores."""
     return Description(
         message=(
-            f"{fact.operation} takes probabilities, but the last layer has no "
-            "activation, so it gets scores of any size. Keras clips them to the range "
-            "of probabilities, and the loss falls although it measures no likelihood."
+            f"{fact.operation} takes probabilities, but the last layer ends without a "
+            "softmax or sigmoid, so it gets scores of any size. Keras clips them, and "
+            "the loss falls although it measures no likelihood."
         ),
         value=1.0,
         threshold=0.0,
@@ -547,7 +547,7 @@ def of_wrong_scores(fact: LossFact) -> Description:
 
 def _of_bounded(last: str, loss: str, fact: LossFact) -> tuple[str, str]:
     shape = fact.shapes[0] if fact.shapes else ()
-    is_of_bits = loss.startswith("binary")
+    is_of_bits = loss.lower().startswith("binary")
     limit = (
         "no probability is below 0.5"
         if is_of_bits
@@ -556,7 +556,7 @@ def _of_bounded(last: str, loss: str, fact: LossFact) -> tuple[str, str]:
     if last != "relu":
         # The loss of a model that is right and certain.
         apart = 1.0 if last == "sigmoid" or is_of_bits else 2.0
-        others = 1 if is_of_bits else math.prod(shape[1:2]) - 1
+        others = 1 if is_of_bits else math.prod(shape[len(shape) > 1 :][:1]) - 1
         floor = math.log1p(others * math.exp(-apart))
         limit = f"the loss cannot fall below {number(floor)}"
     return (

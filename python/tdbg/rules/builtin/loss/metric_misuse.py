@@ -25,6 +25,7 @@ class MetricMisuse(ObservedRule):
     - make the same answer of all outputs;
     - take the largest score, or a softmax, over the samples;
     - compare each sample with the targets of all;
+    - have a metric of Keras that was made for other outputs or labels;
     - keep the lowest accuracy as the best.
     """
 
@@ -35,10 +36,12 @@ class MetricMisuse(ObservedRule):
             Fault.SCORES_ABOVE_HALF,
             Fault.ANSWER_IS_CONSTANT,
             Fault.READ_OVER_SAMPLES,
+            Fault.METRIC_MISFITS,
             Fault.METRIC_OF_ALL_PAIRS,
             Fault.LOWEST_IS_BEST,
         }
     )
+    hooks = frozenset({"Keras", "PyTorch"})
 
     def describe(self, observation: Observation) -> Description:
         """Say what the evaluation does, and what it should do."""
@@ -152,7 +155,70 @@ def _of_lowest(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_misfit(seen: Observation) -> tuple[str, str]:
+    kind = seen.words.get("class", "metric")
+    n = round(seen.numbers.get("units", 0.0))
+    why, advice = _MISFITS[seen.words.get("how", "equality")]
+    message = f"The metric {seen.names[0]} ({kind}) does not measure your model: "
+    return message + why.format(n=n, right=(n - 1) / max(1, n)), advice
+
+
+# By what the metric makes of the outputs.
+_MISFITS = {
+    "equality": (
+        (
+            "it counts outputs that equal their label to the last digit, and your "
+            "model outputs numbers with digits."
+        ),
+        (
+            'Write metrics=["accuracy"], which chooses by your loss, or '
+            "BinaryAccuracy, CategoricalAccuracy or SparseCategoricalAccuracy "
+            "yourself."
+        ),
+    ),
+    "truncated": (
+        (
+            "it takes outputs for class numbers and cuts off their digits, so a "
+            "probability below 1 counts as class 0."
+        ),
+        (
+            "Use BinaryIoU for one sigmoid. For a softmax, pass sparse_y_pred=False, "
+            "so that the metric takes the argmax."
+        ),
+    ),
+    "bits": (
+        (
+            "it judges each of the {n} outputs of a sample by itself. A model that "
+            "always says no to all classes is {right:.0%} right."
+        ),
+        'Use CategoricalAccuracy, or metrics=["accuracy"].',
+    ),
+    "one label": (
+        (
+            "it takes the argmax over each label, but your loss (Sparse...) gets class "
+            "numbers. The argmax of a single number is 0, so the metric counts how "
+            "often the model says class 0."
+        ),
+        'Use SparseCategoricalAccuracy, or metrics=["accuracy"].',
+    ),
+    "scores": (
+        (
+            "it expects probabilities, and your model outputs scores "
+            "(from_logits=True). All scores below 0 count alike, and so do all above "
+            "1."
+        ),
+        "Pass from_logits=True to the metric, too.",
+    ),
+    "measures": (
+        (
+            "it counts classes, and your targets are measures. An output is right only "
+            "if it falls on the target, which numbers with digits never do."
+        ),
+        'Use metrics=["mae"], or R2Score, for a regression.',
+    ),
+}
 _TEXTS = {
+    Fault.METRIC_MISFITS: _of_misfit,
     Fault.SCORES_ABOVE_HALF: _of_half,
     Fault.ANSWER_IS_CONSTANT: _of_constant,
     Fault.READ_OVER_SAMPLES: _over_samples,

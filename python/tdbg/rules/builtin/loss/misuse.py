@@ -29,6 +29,7 @@ from tdbg.rules.rule import check_number
 from tdbg.rules.training_facts import TrainingFacts
 from tdbg.rules.window import (
     UNKNOWN,
+    Advice,
     Bools,
     Description,
     Evaluation,
@@ -177,7 +178,7 @@ class LossMisuse(LossRule):
             if _uses_size_of_gradients(model_info):
                 has_failed = self._failed(table, i)[new]
             severities[known & ~has_failed] = Severity.INFO
-        elif first.fault == LossFault.SOFTMAX_FOR_BITS:
+        elif first.fault in {LossFault.SOFTMAX_FOR_BITS, LossFault.BITS_FOR_CLASSES}:
             severities[known] = Severity.INFO
         elif first.fault == LossFault.MEAN_OVER_CLASSES:
             is_alone = _size(first, 1, of=1) <= 1
@@ -294,6 +295,10 @@ def _describe(fact: LossFact) -> Description:
     return _DESCRIBED[fact.fault](fact)
 
 
+def _plain(message: str, advice: Advice) -> Description:
+    return Description(message=message, value=1.0, threshold=0.0, advice=advice)
+
+
 def _softmax_twice(fact: LossFact) -> Description:
     classes = _size(fact, 1)
     # The loss of a model that is right and certain.
@@ -329,15 +334,11 @@ def _sigmoid_twice(fact: LossFact) -> Description:
 
 
 def _of_scores(fact: LossFact) -> Description:
-    return Description(
-        message=(
-            f"{fact.operation} gets scores{_of(fact)} instead of logarithms of "
-            "probabilities. It does not measure a likelihood, and falls without end as "
-            "the scores grow."
-        ),
-        value=1.0,
-        threshold=0.0,
-        advice=_WITH_LOG_SOFTMAX.get(
+    return _plain(
+        f"{fact.operation} gets scores{_of(fact)} instead of logarithms of "
+        "probabilities. It does not measure a likelihood, and falls without end as the "
+        "scores grow.",
+        _WITH_LOG_SOFTMAX.get(
             fact.operation,
             "Call cross_entropy instead (torch.nn.CrossEntropyLoss), or apply "
             "log_softmax over the classes before this loss.",
@@ -346,15 +347,11 @@ def _of_scores(fact: LossFact) -> Description:
 
 
 def _of_probabilities(fact: LossFact) -> Description:
-    return Description(
-        message=(
-            f"{fact.operation} gets probabilities, the result of a softmax{_of(fact)}, "
-            "instead of their logarithms. It does not measure a likelihood, and its "
-            "gradient is weak where the model is wrong."
-        ),
-        value=1.0,
-        threshold=0.0,
-        advice=_WITH_LOG_SOFTMAX.get(
+    return _plain(
+        f"{fact.operation} gets probabilities, the result of a softmax{_of(fact)}, "
+        "instead of their logarithms. It does not measure a likelihood, and its "
+        "gradient is weak where the model is wrong.",
+        _WITH_LOG_SOFTMAX.get(
             fact.operation,
             "Apply log_softmax instead of softmax, or give the scores from before it "
             "to cross_entropy (torch.nn.CrossEntropyLoss).",
@@ -364,11 +361,13 @@ def _of_probabilities(fact: LossFact) -> Description:
 
 def _over_samples(fact: LossFact) -> Description:
     samples, classes = _size(fact, 0), _size(fact, 1)
+    over, instead = f"the {samples:,} samples", f"the {classes:,} classes"
+    if not fact.shapes:
+        over, instead = "the samples", "the classes"
     return Description(
         message=(
-            f"The log_softmax before {fact.operation} is over the {samples:,} samples "
-            f"of a batch instead of the {classes:,} classes, so each prediction "
-            "depends on the other samples of its batch."
+            f"The softmax before {fact.operation} is over {over} of a batch instead of "
+            f"{instead}, so each prediction depends on the other samples of its batch."
         ),
         value=float(samples),
         threshold=1.0,
@@ -500,18 +499,23 @@ def _mean_over_classes(fact: LossFact) -> Description:
 
 
 def _errors_cancel(fact: LossFact) -> Description:
-    return Description(
-        message=(
-            f"The loss takes the mean of the errors{_of(fact)}, and then its square or "
-            "absolute value, so errors with opposite signs cancel. The model only "
-            "learns to be right on average."
-        ),
-        value=1.0,
-        threshold=0.0,
-        advice=(
-            "Square first: ((outputs - targets) ** 2).mean(), or call mse_loss. A root "
-            "comes last."
-        ),
+    return _plain(
+        f"The loss takes the mean of the errors{_of(fact)}, and then its square or "
+        "absolute value, so errors with opposite signs cancel. The model only learns "
+        "to be right on average.",
+        "Square first: ((outputs - targets) ** 2).mean(), or call mse_loss. A root "
+        "comes last.",
+    )
+
+
+def _bits_for_classes(fact: LossFact) -> Description:
+    return _plain(
+        f"{fact.operation} takes the probabilities of classes, which add up to 1, but "
+        f"the last layer is a sigmoid: each of its {_size(fact, 0):,} outputs is a "
+        "probability by itself.",
+        "End the model with a softmax, or with no activation and from_logits=True in "
+        "the loss. If several classes can be right at once, keep the sigmoid and use "
+        "BinaryCrossentropy.",
     )
 
 
@@ -572,6 +576,7 @@ _DESCRIBED: Mapping[LossFault, Callable[[LossFact], Description]] = {
     LossFault.MEAN_OVER_CLASSES: _mean_over_classes,
     LossFault.METRIC_OF_SCORES: metric_of_scores,
     LossFault.SOFTMAX_FOR_BITS: softmax_for_bits,
+    LossFault.BITS_FOR_CLASSES: _bits_for_classes,
     LossFault.SUMMED: _summed,
 }
 

@@ -165,6 +165,8 @@ def _of_training(observation: Observation) -> Description:
 
 
 def _of_batch(observation: Observation) -> Description:
+    if observation.words.get("how") == "moved":
+        return _of_moved(observation)
     return Description(
         message=(
             "The model is evaluated in training mode: the evaluation is given the "
@@ -176,6 +178,22 @@ def _of_batch(observation: Observation) -> Description:
         advice=(
             "Call the model with use_running_average=True in evaluation "
             "(train=False). If you adapt to each batch on purpose, ignore this."
+        ),
+    )
+
+
+def _of_moved(observation: Observation) -> Description:
+    return Description(
+        message=(
+            f"{_named(observation)} {_verb(observation, 'work')} as in training when "
+            "you evaluate: the evaluation moves the running statistics, and normalizes "
+            "by those of its own batch. So an answer depends on the samples beside it."
+        ),
+        value=float(observation.numbers.get("layers", 1)),
+        threshold=0.0,
+        advice=(
+            "Leave the argument training out where you call the layer, or hand on that "
+            "of your call(). If you adapt to each batch on purpose, ignore this."
         ),
     )
 
