@@ -50,6 +50,7 @@ from tdbg.hooks.pytorch.checks.copies.teachers import Teachers
 from tdbg.hooks.pytorch.checks.data.batch_origins import BatchOrigins
 from tdbg.hooks.pytorch.checks.data.evaluated_outputs import EvaluatedOutputs
 from tdbg.hooks.pytorch.checks.data.first_inputs import FirstInputs, LabelsAmongInputs
+from tdbg.hooks.pytorch.checks.data.metric_sums import MetricSums
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import GraphReader
@@ -111,7 +112,7 @@ class Hook(FrameworkHook):
         probes = FunctionProbes(session, is_open=session.may_probe)
         self._inputs = FirstInputs(is_open=session.ranks is not None)
         self._variables = LossVariables()
-        self._evaluated = EvaluatedOutputs(session)
+        self._evaluated = EvaluatedOutputs(session, MetricSums())
         facts = (LabelFacts(session), BatchOrigins(session), self._variables)
         checks = (probes, self._inputs, *facts, LabelsAmongInputs(session))
         self._batches = FirstBatches(checks)

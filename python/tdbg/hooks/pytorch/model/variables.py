@@ -19,7 +19,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-__all__ = ["best_values", "locals_of", "name_of_validation", "namespaces"]
+__all__ = [
+    "best_values",
+    "locals_of",
+    "name_of_validation",
+    "named_numbers",
+    "namespaces",
+]
 
 # Frames outwards, names in each, and objects in each that have attributes, at most.
 _MOST_FRAMES, _MOST_NAMES, _MOST_OBJECTS = 30, 400, 40
@@ -128,12 +134,22 @@ def name_of_validation(innermost: FrameType, given: torch.Tensor) -> tuple[str, 
 
 def best_values(innermost: FrameType | None) -> Iterator[tuple[str, float]]:
     """Yield what a program calls the best, if it is a number."""
+    return named_numbers(innermost, _BEST)
+
+
+def named_numbers(
+    innermost: FrameType | None, pattern: re.Pattern[str]
+) -> Iterator[tuple[str, float]]:
+    """Yield numbers by the names of their variables, and the last ones of lists."""
     for names in namespaces(innermost):
         for name, value in names.items():
-            if not _BEST.search(name) or isinstance(value, bool):
+            if not pattern.search(name):
                 continue
+            if isinstance(value, list) and value:
+                value = value[-1]  # noqa: PLW2901
             is_one = isinstance(value, torch.Tensor) and value.numel() == 1
-            if isinstance(value, int | float) or (is_one and value.is_cpu):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number or (is_one and value.is_cpu):
                 yield name, float(value)
 
 

@@ -26,7 +26,9 @@ class MetricMisuse(ObservedRule):
     - take the largest score, or a softmax, over the samples;
     - compare each sample with the targets of all;
     - have a metric of Keras that was made for other outputs or labels;
-    - keep the lowest accuracy as the best.
+    - keep the lowest accuracy as the best, or never set the best;
+    - divide by another count than that of the samples, or add up all evaluations;
+    - take the last batch alone, or average what is no mean over samples.
     """
 
     severities = (Severity.WARNING,)
@@ -39,6 +41,11 @@ class MetricMisuse(ObservedRule):
             Fault.METRIC_MISFITS,
             Fault.METRIC_OF_ALL_PAIRS,
             Fault.LOWEST_IS_BEST,
+            Fault.DIVIDED_BY_OTHER_COUNT,
+            Fault.COUNTS_GO_ON,
+            Fault.LAST_BATCH_COUNTS,
+            Fault.SCORE_OF_BATCHES,
+            Fault.BEST_NEVER_MOVES,
         }
     )
     hooks = frozenset({"Keras", "PyTorch"})
@@ -217,7 +224,95 @@ _MISFITS = {
         'Use metrics=["mae"], or R2Score, for a regression.',
     ),
 }
+
+
+def _of_count(seen: Observation) -> tuple[str, str]:
+    count, n = (round(seen.numbers.get(key, 0)) for key in ("count", "samples"))
+    by = seen.words.get("by", "")
+    where = f" ({by})" if by else ""
+    message = (
+        f"Your evaluation divides {seen.names[0]} by {count:,}{where}, but goes "
+        f"through {n:,} samples. So your metric is {number(n / count)} times what it "
+        "should be."
+    )
+    return message, (
+        "Divide by the number of samples that you evaluate: add labels.size(0) up in "
+        "the loop, or take len(loader.sampler). len(loader.dataset) counts all samples "
+        "of the dataset, also those that your sampler leaves out or drop_last drops."
+    )
+
+
+def _of_sums(seen: Observation) -> tuple[str, str]:
+    said, last = (seen.numbers.get(key, 0.0) for key in ("said", "last"))
+    n = round(seen.numbers.get("passes", 3.0))
+    message = (
+        f"{seen.names[0]} counts the right answers of all {n} evaluations so far: it "
+        f"is {said:.1%}, and the last evaluation alone has {last:.1%}. Nobody sets the "
+        "counts to 0 before an evaluation."
+    )
+    return message, (
+        "Set both counts to 0 at the beginning of each evaluation: correct = total = 0 "
+        "inside the loop over epochs. A metric with a state needs metric.reset()."
+    )
+
+
+def _of_last(seen: Observation) -> tuple[str, str]:
+    n, name = round(seen.numbers.get("batches", 2)), seen.names[0]
+    message = (
+        f"Your evaluation goes through {n:,} batches, and {name} is that of the last "
+        "one alone: each batch overwrites it, and your program uses it after the loop."
+    )
+    return message, (
+        f"Add up in the loop (total += {name}.item() * labels.size(0)), and divide by "
+        "the number of samples after it."
+    )
+
+
+def _of_batches(seen: Observation) -> tuple[str, str]:
+    n, name = round(seen.numbers.get("batches", 2)), seen.names[0]
+    what = seen.words.get("what", "")
+    if what in {"exp", "sqrt"}:
+        outer = {"exp": "exponential", "sqrt": "root"}[what]
+        message = (
+            f"Your evaluation takes the {outer} of each batch's mean and adds it to "
+            f"{name}, for {n:,} batches. The mean of these numbers is not the {outer} "
+            "of the mean, and depends on the size of your batches."
+        )
+        return message, (
+            f"Average over all samples first, and take the {outer} once, after your "
+            "loop."
+        )
+    message = (
+        f"Your evaluation averages {what} over {n:,} batches. It is no mean over "
+        "samples, so the result depends on the size of your batches and on which "
+        "samples share one."
+    )
+    return message, (
+        f"Collect labels and answers of all batches, and call {what} once, after the "
+        "loop."
+    )
+
+
+def _of_unset(seen: Observation) -> tuple[str, str]:
+    name, value = seen.names[0], seen.words.get("value", "what it was")
+    message = (
+        f"Your program compares each evaluation with {name}, and never sets it: it is "
+        f"still {value}. So every evaluation counts as the best, and what you keep is "
+        "the last model."
+    )
+    return message, (
+        f"Set {name} where you keep the model: if loss < {name}: {name} = loss."
+        if "loss" in name
+        else f"Set {name} where you keep the model, to the metric that you compare."
+    )
+
+
 _TEXTS = {
+    Fault.DIVIDED_BY_OTHER_COUNT: _of_count,
+    Fault.COUNTS_GO_ON: _of_sums,
+    Fault.LAST_BATCH_COUNTS: _of_last,
+    Fault.SCORE_OF_BATCHES: _of_batches,
+    Fault.BEST_NEVER_MOVES: _of_unset,
     Fault.METRIC_MISFITS: _of_misfit,
     Fault.SCORES_ABOVE_HALF: _of_half,
     Fault.ANSWER_IS_CONSTANT: _of_constant,

@@ -27,6 +27,8 @@ from torch import nn
 from torch.jit import _builtins
 
 from tdbg.capture.session import Session
+from tdbg.hooks.pytorch.checks.data.evaluation_loops import LoopReader
+from tdbg.hooks.pytorch.checks.data.metric_sums import MetricSums
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
     Graph,
     is_made_of,
@@ -37,7 +39,6 @@ from tdbg.hooks.pytorch.checks.graphs.graph_reader import StepCheck
 from tdbg.hooks.pytorch.compile.tracing import hooks_may_go, now
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.call_context import is_traced
-from tdbg.hooks.pytorch.model.variables import best_values
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -46,10 +47,8 @@ __all__ = ["EvaluatedOutputs"]
 # Evaluations and training losses that are looked at, outputs of one call, and tensors
 # that are known at once.
 _MOST_PASSES, _MOST_LOSSES, _MOST_OUTPUTS, _MOST_KNOWN = 8, 4, 4, 4096
-# Rows of a table; evaluations, how far apart their accuracies must be, and how exactly
-# one is called the best.
+# Rows of a table; operations that are noted.
 _LEAST_ROWS, _MOST_NOTED = 4, 100_000
-_LEAST_PASSES, _APART, _EQUAL = 4, 0.02, 1e-6
 
 # What outputs are, and what else is known of tensors that are made of them.
 _BITS, _CLASSES, _PROBABILITIES = "bits", "classes", "probabilities"
@@ -150,6 +149,7 @@ class EvaluatedOutputs(StepCheck):
 
     Args:
         session: Receives observations.
+        sums: What evaluations add up.
 
     Attributes:
         is_open: Whether it must still hear of outputs.
@@ -160,8 +160,9 @@ class EvaluatedOutputs(StepCheck):
         thread: The thread that evaluates; 0: nothing is noted now.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, sums: MetricSums) -> None:
         self._session = session
+        self._sums, self._loops = sums, LoopReader()
         self.born = now()
         self.is_open = self.is_learning = True
         self.is_following = False
@@ -175,9 +176,6 @@ class EvaluatedOutputs(StepCheck):
         # Of this evaluation: thresholds by the model and the kind, and what is wrong.
         self._readings: dict[tuple[str, str], _Reading] = {}
         self._found: list[Observation] = []
-        # Right answers of this evaluation, and all; what evaluations so far came to.
-        self._n_right = self._n_answers = 0
-        self._accuracies: list[float] = []
         self._operations: _Operations | None = None
 
     # ---- told by the model and its losses -------------------------------------
@@ -193,6 +191,8 @@ class EvaluatedOutputs(StepCheck):
             return
         if not found or not self._begin():
             return
+        with contextlib.suppress(Exception):  # Sources may be odd.
+            self._loops.note_call()
         for i, tensor in found:
             kinds = self._kinds.get((name, i), set())
             kind = next(iter(kinds)) if len(kinds) == 1 else _UNKNOWN
@@ -239,7 +239,10 @@ class EvaluatedOutputs(StepCheck):
         with contextlib.suppress(Exception):  # Tensors may be gone, and names odd.
             for (name, kind), reading in self._readings.items():
                 self._judge(name, kind, reading)
-            self._judge_best()
+        with contextlib.suppress(Exception):
+            made = [*self._loops.pass_ends(), *self._sums.pass_ends()]
+            for fault, name, numbers, words in made:
+                self._find(fault, name, numbers, words)
         found, self._found = self._found, []
         self._readings.clear()
         for each in found:
@@ -247,24 +250,6 @@ class EvaluatedOutputs(StepCheck):
             if key not in self._told:
                 self._told.add(key)
                 self._session.observe(each)
-
-    def _judge_best(self) -> None:
-        """See whether the program calls the lowest accuracy the best."""
-        right, n = self._n_right, self._n_answers
-        self._n_right = self._n_answers = 0
-        if n:
-            self._accuracies.append(right / n)
-        if not n or len(self._accuracies) < _LEAST_PASSES:
-            return
-        low, high = min(self._accuracies), max(self._accuracies)
-        if sum(each < low + _APART for each in self._accuracies) > 1:
-            return
-        for name, value in best_values(sys._getframe(1)):
-            # In percent, too.
-            if any(abs(value - each * low) < _EQUAL * each for each in (1.0, 100.0)):
-                numbers = {"low": low, "high": high, "passes": float(self._n_passes)}
-                self._find(Fault.LOWEST_IS_BEST, name, numbers)
-                break
 
     def _judge(self, name: str, kind: str, reading: _Reading) -> None:
         """Judge the threshold of outputs, if there is only one."""
@@ -384,8 +369,7 @@ class EvaluatedOutputs(StepCheck):
         kinds = {None if each is None else each.kind for each in given[:2]}
         is_told = name == "eq" and kinds == {None, _ANSWERS}
         if is_told and args[0].shape == args[1].shape:
-            self._n_right += int(result.sum())
-            self._n_answers += result.numel()
+            self._sums.count(result, args[1] if given[0] is not None else args[0])
 
     def _note_equal(
         self, known: _Known, answer: torch.Tensor, labels: torch.Tensor
