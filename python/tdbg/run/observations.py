@@ -328,6 +328,15 @@ class Fault(enum.StrEnum):
     # And a function whose own backward is not the derivative of its forward.
     WRONG_BACKWARD = "wrong_backward"
 
+    # Forms of a loss: a code with uniform noise; an error that is cut off before it is
+    # squared; the density of an action that belongs to the number before its limit;
+    # chances of other actions than those taken; a generator that helps its judge.
+    NOISE_IS_UNIFORM = "noise_is_uniform"
+    ERROR_CUT_OFF = "error_cut_off"
+    DENSITY_BEFORE_LIMIT = "density_before_limit"
+    OTHER_ACTIONS_WEIGHED = "other_actions_weighed"
+    GENERATOR_HELPS = "generator_helps"
+
     # Windows of a series overlap, and evaluation has those between those of training.
     WINDOWS_OVERLAP = "windows_overlap"
 

@@ -31,6 +31,11 @@ from tdbg.hooks.pytorch.checks.graphs.graph_reader import (
 from tdbg.hooks.pytorch.checks.losses.bootstraps import Bootstraps, LossVariables
 from tdbg.hooks.pytorch.checks.losses.contrasts import Contrasts
 from tdbg.hooks.pytorch.checks.losses.gradient_use import GradientUse
+from tdbg.hooks.pytorch.checks.losses.known_forms import (
+    Adversaries,
+    TakenActions,
+    faults_of_forms,
+)
 from tdbg.hooks.pytorch.checks.losses.loss_targets import (
     faults_of_mixtures,
     faults_of_samples,
@@ -116,7 +121,7 @@ class FirstUpdates:
             GraphFaults(
                 faults_of_dimensions, _OF_DIMENSIONS, self._note, key_of_dimensions
             ),
-            GraphFaults(faults_of_terms, _OF_TERMS, self._note),
+            GraphFaults(_faults_of_terms, _OF_TERMS, self._note),
             GraphFaults(_faults_of_targets, _OF_DIMENSIONS, self._note),
             WrittenFaults(tables, step, observe),
             OwnGradients(step, observe, is_open=may_probe),
@@ -130,6 +135,8 @@ class FirstUpdates:
             SelfTargets(tables, step, observe),
             Bootstraps(self._note, variables),
             Contrasts(self._note),
+            Adversaries(self._note),
+            TakenActions(self._note),
             evaluated,
         ]
         reader.add(self)
@@ -207,3 +214,8 @@ class FirstUpdates:
 def _faults_of_targets(graph: Graph) -> Iterator[Found]:
     yield from faults_of_mixtures(graph)
     yield from faults_of_samples(graph)
+
+
+def _faults_of_terms(graph: Graph) -> Iterator[Found]:
+    yield from faults_of_terms(graph)
+    yield from faults_of_forms(graph)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tdbg.config.quantities import number
+from tdbg.rules.builtin.loss.episode_texts import OF_EPISODES
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.registry import register
 from tdbg.rules.window import Description
@@ -39,7 +40,10 @@ class LossTermMisuse(ObservedRule):
     - a loss of the last sample in a batch instead of all;
     - risks that add up along samples that are not sorted by time;
     - a target or an advantage that has a gradient, and a term that has none;
-    - pairs of a contrastive loss that are one sample, or that nobody means.
+    - pairs of a contrastive loss that are one sample, or that nobody means;
+    - chances of other actions than those taken, or of numbers before a tanh;
+    - errors that are cut off, and noise that is uniform where it should be normal;
+    - a generator that makes its samples easy to tell from real ones.
     """
 
     severities = (Severity.WARNING,)
@@ -78,6 +82,11 @@ class LossTermMisuse(ObservedRule):
             Fault.OWN_VIEW_COUNTS,
             Fault.ONE_MATCHES_ALL,
             Fault.VIEWS_ARE_ONE,
+            Fault.NOISE_IS_UNIFORM,
+            Fault.ERROR_CUT_OFF,
+            Fault.DENSITY_BEFORE_LIMIT,
+            Fault.OTHER_ACTIONS_WEIGHED,
+            Fault.GENERATOR_HELPS,
         }
     )
     hooks = frozenset({"Keras", "PyTorch"})
@@ -90,6 +99,8 @@ class LossTermMisuse(ObservedRule):
             message, advice = _of_weights(observation.numbers)
         elif observation.fault is Fault.RATIO_CLIPPED_ASIDE:
             message, advice = _of_bounds(observation.numbers)
+        elif observation.fault is Fault.ERROR_CUT_OFF:
+            message, advice = _of_cut(observation.numbers)
         elif observation.fault is Fault.REDUCTIONS_DIFFER:
             message, advice = _of_reductions(observation)
         elif observation.fault is Fault.ONE_MATCHES_ALL:
@@ -190,6 +201,27 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
         ),
         "Take the standard deviation: z = mean + exp(0.5 * log_variance) * noise.",
     ),
+    Fault.NOISE_IS_UNIFORM: (
+        (
+            "The noise of the sampling is uniform, between 0 and 1: the program has "
+            "drawn it with rand, and the divergence in the loss is that from a normal "
+            "distribution. So all codes lie above their mean, and samples from a "
+            "normal distribution, which you draw later, are others than you train on."
+        ),
+        "Draw normal noise: z = mean + (0.5 * log_variance).exp() * randn_like(mean).",
+    ),
+    Fault.GENERATOR_HELPS: (
+        (
+            "The generator learns what the discriminator learns: both move the scores "
+            "of generated samples in the same direction, away from those of real ones."
+            " So the generator makes its samples easy to tell from real ones."
+        ),
+        (
+            "Give the generator the labels of real samples: g_loss = criterion(D(fake),"
+            " ones). For a Wasserstein loss, g_loss = -D(fake).mean() where the "
+            "discriminator has D(fake).mean() - D(real).mean()."
+        ),
+    ),
     Fault.OWN_VIEW_COUNTS: (
         (
             "The contrastive loss pushes each sample away from itself: nobody has "
@@ -235,6 +267,22 @@ def _of_bounds(numbers: Mapping[str, float]) -> tuple[str, str]:
             "is a constant, and the policy learns from some of its choices only."
         ),
         "Clip around 1: clip(ratio, 1 - eps, 1 + eps), not clip(ratio, -eps, eps).",
+    )
+
+
+def _of_cut(numbers: Mapping[str, float]) -> tuple[str, str]:
+    limit, share = (numbers.get(each, 0.0) for each in ("limit", "share"))
+    return (
+        (
+            "The loss cuts errors off before it squares them: beyond "
+            f"{number(limit)}, they have no gradient. In one batch, that is so for "
+            f"{share:.0%} of the samples, which teach the model nothing, though their "
+            "errors are the largest."
+        ),
+        (
+            "Limit the gradient instead of the error: smooth_l1_loss, or huber_loss "
+            f"with delta={number(limit)}."
+        ),
     )
 
 
@@ -434,155 +482,9 @@ def _of_slope() -> tuple[str, str]:
     )
 
 
-def _of_past_end(words: Mapping[str, str]) -> tuple[str, str]:
-    name = words.get("name", "done")
-    return (
-        (
-            "The target of the values goes on past the end of an episode: it is the "
-            f"reward plus the discounted next value, even where `{name}` says that the"
-            " episode ends there. So the values learn of a future that never comes."
-        ),
-        (
-            "Leave the next value out where an episode has ended: target = reward + "
-            "gamma * next_value * (1 - done). If every end is only a time limit, the "
-            "next value is right: drop this rule."
-        ),
-    )
-
-
-def _of_inverted(words: Mapping[str, str]) -> tuple[str, str]:
-    name = words.get("name", "done")
-    return (
-        (
-            "The ends of episodes count the wrong way round: the target has the next "
-            f"value only where `{name}` says that an episode ends, and is the reward "
-            "alone everywhere else. So no value looks beyond one step."
-        ),
-        (
-            "Multiply by the opposite: target = reward + gamma * next_value * (1 - "
-            "done). A mask that is 1 where an episode goes on needs no 1 - mask."
-        ),
-    )
-
-
-def _of_sum(words: Mapping[str, str]) -> tuple[str, str]:
-    name = words.get("name", "advantages")
-    return (
-        (
-            f"`{name}` go on past the end of an episode: where one ends, the sum "
-            "contains rewards and values of the next one, which the choices before do "
-            "not change."
-        ),
-        (
-            "Begin anew at each end: advantage = delta + gamma * lambda * (1 - done) * "
-            "advantage, with delta = reward + gamma * next_value * (1 - done) - value."
-            " If every end is only a time limit, drop this rule."
-        ),
-    )
-
-
-def _of_past(words: Mapping[str, str]) -> tuple[str, str]:
-    name = words.get("name", "returns")
-    return (
-        (
-            f"`{name}` contain the past: each return is the sum of the rewards up to "
-            "its step, discounted from the beginning of the episode, not of those that"
-            " follow. What a choice leads to does not count."
-        ),
-        (
-            "Add up from the end: for reward in reversed(rewards): total = reward + "
-            "gamma * total, and reverse the list of totals."
-        ),
-    )
-
-
-def _of_order(words: Mapping[str, str]) -> tuple[str, str]:
-    name = words.get("name", "returns")
-    return (
-        (
-            f"`{name}` are the wrong way round: they stand in the order in which they "
-            "were added up, from the end, while the log-probabilities stand in that of "
-            "the steps. So the first choice gets the return of the last one."
-        ),
-        (
-            f"Reverse the list: {name}.reverse(), or {name}.insert(0, total) in the "
-            "loop."
-        ),
-    )
-
-
-def _of_nothing(words: Mapping[str, str]) -> tuple[str, str]:
-    name, later = words.get("name", "obs"), words.get("later", "next_obs")
-    return (
-        (
-            f"`{name}` and `{later}` are equal in all samples of each batch: nothing "
-            "happens in any step. So the values learn what staying in a state is "
-            "worth, not what an action leads to."
-        ),
-        (
-            f"Keep what was before the step: put ({name}, action, reward, {later}) "
-            f"into the buffer before you set {name} = {later}."
-        ),
-    )
-
-
-def _of_one_observation(words: Mapping[str, str]) -> tuple[str, str]:
-    name, later = words.get("name", "obs"), words.get("later", "next_obs")
-    return (
-        (
-            f"`{name}` and `{later}` are one observation in all samples of each batch, "
-            "although the rewards differ: the buffer keeps references to one array, "
-            "which the environment changes in place."
-        ),
-        (
-            "Copy what you put into the buffer: obs.copy() of an array, obs.clone() of "
-            "a tensor."
-        ),
-    )
-
-
-def _of_largest(words: Mapping[str, str]) -> tuple[str, str]:
-    name = words.get("name", "actions")
-    return (
-        (
-            "The loss trains the largest value of each state, not the value of the "
-            f"action that was taken: `{name}` are other actions in some samples, and "
-            "their rewards are credited to the best one."
-        ),
-        (
-            f"Choose the values by the actions: values.gather(1, {name}.unsqueeze(1))"
-            ".squeeze(1), not values.max(1).values. The maximum belongs into the "
-            "target."
-        ),
-    )
-
-
-def _of_no_next(words: Mapping[str, str]) -> tuple[str, str]:
-    name = words.get("name", "advantages")
-    return (
-        (
-            f"`{name}` have the value of the state itself where that of the next one "
-            "belongs: each error is reward + gamma * value - value, of the same state. "
-            "So they do not know what an action leads to."
-        ),
-        (
-            "Take the next value: delta[t] = reward[t] + gamma * value[t + 1] * (1 - "
-            "done[t]) - value[t]."
-        ),
-    )
-
-
 _OF_NAMES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
+    **OF_EPISODES,
     Fault.POLICY_REVERSED: _of_reversed,
-    Fault.TARGET_PAST_END: _of_past_end,
-    Fault.ENDS_INVERTED: _of_inverted,
-    Fault.SUM_PAST_END: _of_sum,
-    Fault.RETURNS_OF_PAST: _of_past,
-    Fault.RETURNS_REVERSED: _of_order,
-    Fault.NOTHING_HAPPENS: _of_nothing,
-    Fault.OBSERVATION_KEPT_ONCE: _of_one_observation,
-    Fault.LARGEST_VALUE_LEARNS: _of_largest,
-    Fault.SUM_OF_PRESENT: _of_no_next,
     Fault.RISKS_UNSORTED: _of_risks,
     Fault.ONE_SAMPLE_COUNTS: _of_last,
     Fault.SHARE_WITHOUT_ROOT: _of_root,
