@@ -58,21 +58,23 @@ def not_normalized(rule: NotNormalizedData, run: FakeRun) -> Verdicts:
                 seen.append(entry.rows[name])
                 merged = _merged(seen[-rule.num_steps :], rule.min_elements)
                 if merged is not None:
-                    mean, std, size = merged
+                    mean, at_least, size = merged
                     far = abs(mean) > rule.max_mean
-                    far |= std > rule.max_std or size < rule.min_std
+                    far |= at_least > rule.max_std or size < rule.min_std
                     result[mode, name, entry.step] = WARNING if far else OK
     return result
 
 
 def _merged(rows: list[Row], enough: int) -> tuple[float, float, float] | None:
-    """Mean, deviation and size of as few of the last rows as hold enough numbers."""
+    """Mean, least deviation and size of as few rows as hold enough numbers."""
     counts, sums, squares, zeros = 0.0, 0.0, 0.0, 0.0
+    used: list[Row] = []
     if rows[-1]["count"] == not_finite(rows[-1]):
         return None
     for row in reversed(rows):
         n = row["count"] - not_finite(row)
         if n:
+            used.append(row)
             counts += n
             sums += n * row["mean"]
             squares += row["m2"] + n * row["mean"] ** 2
@@ -80,9 +82,19 @@ def _merged(rows: list[Row], enough: int) -> tuple[float, float, float] | None:
         if counts >= enough:
             mean = sums / counts
             std = math.sqrt(max(squares / counts - mean**2, 0.0))
+            variances = {
+                i: (each["m2"] / n + (each["mean"] - mean) ** 2, n / counts)
+                for i, each in enumerate(used)
+                for n in [each["count"] - not_finite(each)]
+            }
+            error = math.sqrt(
+                sum(((v - std**2) * share) ** 2 for v, share in variances.values())
+                * (len(used) / max(len(used) - 1, 1))
+            )
+            at_least = math.sqrt(max(std**2 - 2 * error, 0.0))
             if not counts / 2 < zeros < counts:
-                return mean, std, std
-            return mean, std, math.sqrt(squares / (counts - zeros))
+                return mean, at_least, std
+            return mean, at_least, math.sqrt(squares / (counts - zeros))
     return None
 
 

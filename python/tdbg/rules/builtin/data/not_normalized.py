@@ -55,6 +55,9 @@ DROWNED = 100.0
 # The range of a few dozen numbers is about four deviations (Tippett 1925).
 DEVIATIONS = 4.0
 MIN_SAMPLES = 8
+# The standard errors by which a deviation must be too large: where numbers have heavy
+# tails, a single one can make a batch's deviation.
+ERRORS = 2.0
 # Layers with weights: the scale of their inputs matters.
 SCALED = WEIGHTED | {Kind.RNN, Kind.GRU, Kind.LSTM}
 # A layer whose input differs in size from the model's by this factor gets something
@@ -191,10 +194,10 @@ class NotNormalizedData(Rule):
     def _judge(self, table: Table, i: int, *, normalized: bool) -> Evaluation:
         scale = self.target_scale if table.roles[i] == "label" else 1.0
         new = np.arange(table.start, len(table.steps))
-        mean, std, size = self._merged(table, i, new)
+        mean, std, size, at_least = self._merged(table, i, new)
         with np.errstate(invalid="ignore"):
             far = np.abs(mean) > self.max_mean * scale
-            far |= (std > self.max_std * scale) | (size < self.min_std / scale)
+            far |= (at_least > self.max_std * scale) | (size < self.min_std / scale)
         if table.roles[i] == "label":
             # Targets that are all equal come from an adversary: real, or fake.
             far &= (std > ALIKE * np.abs(mean)) | (np.abs(mean) > self.max_mean * scale)
@@ -228,11 +231,12 @@ class NotNormalizedData(Rule):
 
     def _merged(
         self, table: Table, i: int, columns: NDArray[np.intp]
-    ) -> tuple[Floats, Floats, Floats]:
+    ) -> tuple[Floats, Floats, Floats, Floats]:
         """Return mean, deviation and size up to each column; NaN for too few values.
 
         The size is the deviation or, if most values are zero, the root mean square of
-        the others.
+        the others.  The last array has the least that the deviation may be, given how
+        much it differs between the rows.
         """
         known = table.known[i]
         # ExplodingTensor reports NaN and Inf; this rule judges finite values.
@@ -241,12 +245,10 @@ class NotNormalizedData(Rule):
         n = np.where(known, table["count"][i] - table.not_finite[i], 0.0)
         mean = np.where(n > 0, table["mean"][i], 0.0)
         m2 = np.where(n > 0, table["m2"][i], 0.0)
-        means = np.full(len(columns), np.nan)
-        deviations = np.full(len(columns), np.nan)
-        sizes = np.full(len(columns), np.nan)
+        means, deviations, sizes, at_least = np.full((4, len(columns)), np.nan)
         judged = np.flatnonzero(n[columns] > 0)
         if not len(judged):
-            return means, deviations, sizes
+            return means, deviations, sizes, at_least
         rows = np.flatnonzero(known)
         at = np.searchsorted(rows, columns[judged])
         # Columns x rows up to each column, the last row first.
@@ -266,7 +268,12 @@ class NotNormalizedData(Rule):
         is_sparse = (2 * n_zero > total) & (n_zero < total)
         of_others = np.sqrt(squares / np.where(is_sparse, total - n_zero, 1.0))
         sizes[judged] = np.where(is_sparse, of_others, deviations[judged])
-        return means, deviations, sizes
+        variance = spread.sum(axis=1) / total
+        off = (spread - counts * variance[:, np.newaxis]) / total[:, np.newaxis]
+        n_rows = used.sum(axis=1)
+        error = np.sqrt((off**2).sum(axis=1) * n_rows / np.maximum(n_rows - 1, 1))
+        at_least[judged] = np.sqrt(np.maximum(variance - ERRORS * error, 0.0))
+        return means, deviations, sizes, at_least
 
     def _since(self, table: Table, i: int, j: int) -> int:
         """Return the first of the steps that are merged at a column."""

@@ -119,6 +119,13 @@ def test_zeros_beside_data_are_a_state_and_what_a_model_made_is_no_data():
     assert judge(run, NotNormalizedData()) == []
 
 
+def test_tails_that_make_the_deviation_of_a_few_batches_are_silent():
+    run = fed(lambda random: random.normal(0, 1, (8, 16)) ** 3, n_steps=300)
+    assert judge(run, NotNormalizedData()) == []
+    run = fed(lambda random: 8 * random.standard_t(5, (8, 16)), n_steps=300)
+    assert len(judge(run, NotNormalizedData())) == 1
+
+
 @pytest.mark.parametrize(("begins", "n_findings"), [(0.0, 0), (9.0, 1)])
 def test_a_state_that_began_with_zeros_may_grow(begins: float, n_findings: int):
     run = fed(lambda random: random.normal(0, 1, (32, 64)))
