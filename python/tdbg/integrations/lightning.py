@@ -15,20 +15,27 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from tdbg.hooks.pytorch.checks.copies.training_mode import kinds_in
 from tdbg.integrations.owner import HookOwner
+from tdbg.integrations.watched_metrics import (
+    MetricWatch,
+    Watcher,
+    speaks_of_validation,
+)
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
+from tdbg.run.observations import Fault
 
 __all__ = ["TdbgCallback"]
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 # Evaluations with layers in training mode that are no accident.
 _ENOUGH = 2
+_WATCHING = "EarlyStopping", "ModelCheckpoint"
 _STEPS = {
     "training_step": TRAIN,
     "validation_step": EVAL,
@@ -74,6 +81,10 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         # Layers in training mode in the evaluation under way; evaluations with such.
         self._left_in_training = ""
         self._evaluations_in_training = 0
+        self._watch: MetricWatch | None = None
+        self._is_validated = False
+        # Names of validation that a training step has logged.
+        self._misnamed: set[str] = set()
 
     @property
     def hook(self) -> Any:
@@ -123,6 +134,7 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
                 continue
             if isinstance(monitor, str) and not monitor.startswith("train"):
                 self._owner.keeps_best(type(each).__name__, monitor)
+        self._watch = MetricWatch(_watchers_in(trainer), self._owner.observe)
         # The strategy calls the steps, whatever wraps the module, and is never copied.
         for name, mode in _STEPS.items():
             original = getattr(trainer.strategy, name, None)
@@ -162,18 +174,29 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         if self._owner.hook is not None and not pl_module.automatic_optimization:
             self._owner.hook.record_tensor_value("loss", loss)
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """Called by Lightning."""
+        del pl_module, batch
+        if batch_idx == 0 and self._owner.hook is not None:
+            with contextlib.suppress(Exception):
+                self._look_at_names(trainer, outputs)
         self._owner.record_metrics(trainer.callback_metrics, are_new=False)
         if self._owner.hook is not None and self._owner.hook.should_stop:
             trainer.should_stop = True
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Called by Lightning."""
+        if not self._is_validated:
+            self._look_at_metrics(trainer)
         self._owner.record_metrics(trainer.callback_metrics, are_new=False)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Called by Lightning."""
+        if not getattr(trainer, "sanity_checking", False):
+            self._is_validated = True
+            self._look_at_metrics(trainer)
         self._evaluated(trainer)
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
@@ -191,6 +214,28 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         self._owner.record_metrics(trainer.callback_metrics, are_new=False)
         if self._owner.hook is not None:
             self._owner.hook.set_mode(None)
+
+    def _look_at_metrics(self, trainer: Any) -> None:
+        if self._watch is not None and self._owner.hook is not None:
+            with contextlib.suppress(Exception):
+                metrics, ways = trainer.callback_metrics, _directions(trainer)
+                self._watch.evaluated(metrics, ways)
+
+    def _look_at_names(self, trainer: Any, outputs: Any) -> None:
+        """Look for what training logs under a name of validation."""
+        loop = trainer.fit_loop
+        if len(getattr(loop._combined_loader, "flattened", ())) > 1:
+            return  # Batches of validation may be among those of training.
+        watched = {each.monitor for each in _watchers_in(trainer)}
+        for each in loop.epoch_loop._results.values():
+            name = each.meta.name
+            if name in self._misnamed or not speaks_of_validation(name):
+                continue
+            self._misnamed.add(name)
+            is_loss = _is_loss(each, outputs)
+            numbers = {"is_loss": float(is_loss), "watched": float(name in watched)}
+            words = {"step": "training_step"}
+            self._owner.observe(Fault.LOGGED_AS_VALIDATION, name, numbers, words)
 
     # ---- checkpoints ---------------------------------------------------------
 
@@ -213,3 +258,38 @@ def _look_at_part(hook: Any, module: Any) -> None:
     parts = [each for each in module.children() if [*each.parameters()]]
     if len(parts) == 1 and not [*module.parameters(recurse=False)]:
         hook._look_at_part(module, parts[0])
+
+
+def _watchers_in(trainer: Any) -> Iterator[Watcher]:
+    """Yield the callbacks of Lightning that do something by a metric."""
+    for each in trainer.callbacks:
+        kinds = {k.__name__ for k in type(each).__mro__ if "lightning" in k.__module__}
+        kind = next((one for one in _WATCHING if one in kinds), "")
+        monitor, mode = getattr(each, "monitor", None), getattr(each, "mode", None)
+        # What keeps all, or none, keeps them by no metric.
+        is_keen = getattr(each, "save_top_k", 1) not in {0, -1}
+        if kind and is_keen and isinstance(monitor, str) and mode in {"min", "max"}:
+            other = "max" if mode == "min" else "min"
+            how = f'Set mode="{other}" in {type(each).__name__}: its default is "min".'
+            yield Watcher(type(each).__name__, kind, monitor, mode, how)
+
+
+def _directions(trainer: Any) -> dict[str, bool]:
+    """Return which way metrics go, where they are objects that say so."""
+    found = {}
+    loops = trainer.validate_loop, trainer.fit_loop.epoch_loop.val_loop
+    for loop in loops:
+        for each in (getattr(loop, "_results", None) or {}).values():
+            way = getattr(each.value, "higher_is_better", None)
+            if isinstance(way, bool):
+                found[each.meta.name] = way
+    return found
+
+
+def _is_loss(logged: Any, outputs: Any) -> bool:
+    """Return whether a step has logged the loss that it returned."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    if not torch.is_tensor(loss) or not torch.is_tensor(logged.value):
+        return False
+    count = logged.cumulated_batch_size if logged.meta.is_mean_reduction else 1
+    return bool(torch.isclose(logged.value / count, loss.detach().to(logged.value)))

@@ -67,18 +67,23 @@ class HookOwner:
             seen = Observation(Fault.BEST_KEPT, 0, (by,), {}, words)
             self.hook._session.observe(seen)
 
+    def observe(
+        self, fault: Fault, name: str, numbers: dict[str, float], words: dict[str, str]
+    ) -> None:
+        """Note a fault of what the trainer was told to do."""
+        if self.hook is not None:
+            step = max(0, self.hook._session.latest_step(TRAIN)[0])
+            seen = Observation(fault, step, (name,), numbers, words)
+            self.hook._session.observe(seen)
+
     def is_evaluated_in_training(self, model: str, layers: str, times: int) -> None:
         """Note that evaluations found layers of a model in training mode.
 
         Dropout alone may be meant: it draws several answers.
         """
-        if self.hook is not None:
-            step = max(0, self.hook._session.latest_step(TRAIN)[0])
-            is_named = "normalization" in layers
-            numbers = {"evaluations": float(times), "named": float(is_named)}
-            fault, words = Fault.EVALUATED_IN_TRAINING, {"layers": layers}
-            seen = Observation(fault, step, (model,), numbers, words)
-            self.hook._session.observe(seen)
+        is_named = "normalization" in layers
+        numbers = {"evaluations": float(times), "named": float(is_named)}
+        self.observe(Fault.EVALUATED_IN_TRAINING, model, numbers, {"layers": layers})
 
     def close(self, error: BaseException | None = None) -> None:
         """Close the hook at the end of the training, which *error* may have caused."""

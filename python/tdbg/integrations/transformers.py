@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from transformers.trainer_callback import TrainerCallback
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots, unscaled
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.integrations.owner import HookOwner
+from tdbg.integrations.watched_metrics import MetricWatch, Watcher
 from tdbg.pytorch import Hook
 from tdbg.run.directory import read_small_file
 
@@ -54,6 +55,7 @@ class TdbgCallback(TrainerCallback):
         super().__init__()
         self._owner = HookOwner(out_dir, options)
         self._losses: _Losses | None = None
+        self._watch = MetricWatch((), self._owner.observe)
 
     @property
     def hook(self) -> Any:
@@ -71,6 +73,7 @@ class TdbgCallback(TrainerCallback):
         if getattr(args, "load_best_model_at_end", False):
             monitor = getattr(args, "metric_for_best_model", None)
             self._owner.keeps_best(type(args).__name__, str(monitor or "loss"))
+        self._watch = MetricWatch(_watchers_in(args), self._owner.observe)
         self._losses = _Losses(hook, model)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:  # noqa: D102
@@ -80,6 +83,13 @@ class TdbgCallback(TrainerCallback):
         del args, state
         if self._owner.hook is not None and self._owner.hook.should_stop:
             control.should_training_stop = True
+
+    def on_evaluate(  # noqa: D102
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+    ) -> None:
+        del args, state, control
+        with contextlib.suppress(Exception):
+            self._watch.evaluated(metrics or {}, {})
 
     def on_log(  # noqa: D102
         self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any
@@ -100,6 +110,20 @@ class TdbgCallback(TrainerCallback):
             self._losses.remove()
             self._losses = None
         self._owner.close()
+
+
+def _watchers_in(args: Any) -> Iterator[Watcher]:
+    """Yield that the trainer keeps its best model by a metric, if it does."""
+    name = getattr(args, "metric_for_best_model", None)
+    rises = getattr(args, "greater_is_better", None)
+    if isinstance(name, str) and isinstance(rises, bool):
+        monitor = name if name.startswith("eval_") else f"eval_{name}"
+        how = (
+            f"Set greater_is_better={not rises} in your TrainingArguments: its default "
+            'is True for each name that does not end with "loss".'
+        )
+        mode = "max" if rises else "min"
+        yield Watcher(type(args).__name__, "TrainingArguments", monitor, mode, how)
 
 
 class _Losses:

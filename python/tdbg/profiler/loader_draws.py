@@ -34,6 +34,7 @@ from tdbg.profiler.random_states import (
     equal_in_all,
 )
 from tdbg.run.observations import Fault, Observation
+from tdbg.stats.scaled_columns import Scales
 
 __all__ = ["LoaderDraws"]
 
@@ -105,9 +106,15 @@ class _Part(NamedTuple):
         is_some = n >= max(_LEAST_SHARED, _SHARE * len(self.indices))
         return n if is_some and not is_all else 0
 
+    def table(self) -> NDArray[Any]:
+        """Return the fractions of the dataset, a row for each sample; empty: none."""
+        tables = (x for _, x in _arrays(self.dataset()) if x.ndim == 2)
+        return np.asarray(next(tables, np.empty((0, 0))))
 
-# What each session is trained on now.
+
+# What each session is trained on now; and what its tables say about their scaler.
 _trained: weakref.WeakKeyDictionary[Session, _Part] = weakref.WeakKeyDictionary()
+_scales: weakref.WeakKeyDictionary[Session, Scales] = weakref.WeakKeyDictionary()
 
 
 class _Begun(NamedTuple):
@@ -155,6 +162,7 @@ class LoaderDraws:
         self._n_weights = self._n_ended = 0
         self._weighed: _Fault | None = None
         self._part: _Part | None = None
+        self._is_read = False
         self._told: set[Fault] = set()
 
     # ---- what happens ----------------------------------------------------------------
@@ -305,6 +313,18 @@ class LoaderDraws:
             if n:
                 numbers = {"shared": float(n), "evaluated": float(len(part.indices))}
                 self._observe(session, Fault.PARTS_OVERLAP, numbers, {})
+            if not self._is_read:
+                self._is_read = True
+                self._compare_scales(session, part, trained)
+
+    def _compare_scales(self, session: Session, part: _Part, trained: _Part) -> None:
+        scales = _scales.setdefault(session, Scales(trained.table(), trained.indices))
+        found = scales.compare(part.table(), part.indices)
+        if found is not None:
+            fault = Fault.SCALED_TOGETHER
+            if found.is_anew:
+                fault = Fault.SCALED_BY_ITSELF
+            self._observe(session, fault, found.numbers, {"how": found.how})
 
     def _faults(self) -> Iterator[_Fault]:
         n = self._facts.get("samples")

@@ -248,6 +248,7 @@ class SampleBatch:
         is_whole: Whether all of their bytes are hashed.
         kind: Of the first input's elements, as NumPy's letter.
         loader: Number of the loader that the batch is from; -1: unknown.
+        varied: The share of samples that are no accident, if one input has such.
     """
 
     worker: int
@@ -266,6 +267,7 @@ class SampleBatch:
     is_whole: bool
     kind: str
     loader: int = -1
+    varied: float = 1.0
     keys: Hashes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -360,7 +362,8 @@ def _batch(rows: Rows, numbers: Ints, instances: list[str]) -> SampleBatch | Non
         classes=frozenset(name for name, own in once.items() if _is_class(own)),
         samples=n,
         is_aligned=len(same) == len(inputs) and len(hashes) == len(inputs),
-        is_varied=any(map(_is_varied, same)),
+        is_varied=max(map(_varied, same)) >= VARIED,
+        varied=max(map(_varied, same)),
         is_whole=bool(first["is_whole"][0]),
         kind=chr(int(first["kind"][0])),
     )
@@ -381,9 +384,9 @@ def _is_class(rows: Rows) -> bool:
     return int(rows["row_bytes"][0]) <= 8 and chr(int(rows["kind"][0])) in "iu"
 
 
-def _is_varied(rows: Rows) -> bool:
+def _varied(rows: Rows) -> float:
     varied = int(rows["n_varied"][0])
-    return varied != NOT_LOOKED and varied >= VARIED * int(rows["n"][0])
+    return 0.0 if varied == NOT_LOOKED else varied / max(1, int(rows["n"][0]))
 
 
 # ---- passes of evaluation ---------------------------------------------------------

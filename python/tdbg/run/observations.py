@@ -299,6 +299,8 @@ class Fault(enum.StrEnum):
     SCALED_BY_ITSELF = "scaled_by_itself"
     # Inputs of bytes that were scaled before a layer scales them.
     RESCALED_TWICE = "rescaled_twice"
+    # A scaler was fitted on the rows of training and of evaluation together.
+    SCALED_TOGETHER = "scaled_together"
 
     # What an evaluation makes of outputs: it compares scores with one half, as if they
     # were probabilities; gets the same answer whatever the model says; reads them over
@@ -336,6 +338,8 @@ class Fault(enum.StrEnum):
     DENSITY_BEFORE_LIMIT = "density_before_limit"
     OTHER_ACTIONS_WEIGHED = "other_actions_weighed"
     GENERATOR_HELPS = "generator_helps"
+    # A step of training logs a metric under a name of validation.
+    LOGGED_AS_VALIDATION = "logged_as_validation"
 
     # Windows of a series overlap, and evaluation has those between those of training.
     WINDOWS_OVERLAP = "windows_overlap"

@@ -24,7 +24,7 @@ from torch_helpers import Recorded
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import lightning.pytorch as L  # noqa: N812 - as its users write it
-    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
     from tdbg.integrations.lightning import TdbgCallback
 
@@ -365,3 +365,92 @@ def test_labels_are_compared_with_what_the_only_part_gets(
     assert [each.names for each in found] == [("Sequential",)] * (shift == 2)
     (probe,) = [each for each in seen if each.fault is Fault.PROBED]
     assert "_trainer" not in " ".join(probe.words.values())
+
+
+class Watched(Digits):
+    """Learns in big steps, and logs an accuracy and, perhaps, misnamed losses."""
+
+    def __init__(self, misnamed: str = "") -> None:
+        super().__init__()
+        self.misnamed = misnamed
+
+    def training_step(self, batch: Any, number: int) -> Any:
+        loss = super().training_step(batch, number)
+        if self.misnamed:
+            is_loss = self.misnamed.endswith("loss")
+            value = loss if is_loss else 1 - loss.detach()
+            self.log(self.misnamed, value, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: Any, number: int) -> None:
+        if self.misnamed != "val_loss":
+            super().validation_step(batch, number)
+        hits = self.net(batch[0]).argmax(1) == batch[1]
+        self.log_dict({"val_acc": hits.float().mean(), "score": -hits.sum().float()})
+
+
+def watched(
+    run_dir: Path, tmp_path: Path, *callbacks: Any, misnamed: str = ""
+) -> list[Any]:
+    both = [callback(run_dir), *callbacks]
+    work = trainer(tmp_path, None, max_epochs=4, enable_checkpointing=True)
+    work.callbacks[:] = both
+    work.fit(Watched(misnamed), loader(8), loader(8))
+    return create_trial(run_dir).observations()
+
+
+@pytest.mark.parametrize(
+    ("kind", "monitor", "mode", "is_told"),
+    [
+        ("stop", "val_acc", "min", True),
+        ("stop", "val_acc", "max", False),
+        ("keep", "val_acc", "min", True),
+        ("keep", "val_loss", "max", True),
+        ("keep", "val_loss", "min", False),
+        ("keep", "score", "max", False),
+        ("keep all", "val_acc", "min", False),
+        ("keep both", "val_acc", "min", False),
+    ],
+)
+def test_callbacks_that_wait_for_an_accuracy_to_fall_are_named(
+    run_dir: Path, tmp_path: Path, kind: str, monitor: str, mode: str, is_told: bool
+) -> None:
+    settings = {"monitor": monitor, "mode": mode}
+    stop: Any = EarlyStopping(patience=9, **settings)
+    saves: Any = ModelCheckpoint(
+        tmp_path / "best", save_top_k=-1 if kind == "keep all" else 1, **settings
+    )
+    callbacks = [stop] if kind == "stop" else [saves]
+    if kind == "keep both":
+        callbacks.append(EarlyStopping(monitor, patience=9, mode="max"))
+    seen = watched(run_dir, tmp_path, *callbacks)
+    found = [each for each in seen if each.fault is Fault.WATCHES_WRONG_WAY]
+    assert len(found) == is_told
+    for each in found:
+        assert each.words["monitor"] == monitor
+        assert 'mode="' in each.words["setting"]
+
+
+@pytest.mark.parametrize(
+    ("misnamed", "is_watched", "is_sure"),
+    [
+        ("val_loss", True, True),
+        ("val_loss", False, True),
+        ("valid/score", True, True),
+        ("valid/score", False, False),
+        ("value_loss", True, None),
+    ],
+)
+def test_training_that_logs_under_a_name_of_validation_is_named(
+    run_dir: Path,
+    tmp_path: Path,
+    misnamed: str,
+    is_watched: bool,
+    is_sure: bool | None,
+) -> None:
+    stops = [EarlyStopping(misnamed, patience=9)] if is_watched else []
+    seen = watched(run_dir, tmp_path, *stops, misnamed=misnamed)
+    found = [each for each in seen if each.fault is Fault.LOGGED_AS_VALIDATION]
+    assert [each.names for each in found] == [(misnamed,)] * (is_sure is not None)
+    for each in found:
+        assert any(each.numbers.values()) is is_sure

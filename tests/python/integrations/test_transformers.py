@@ -308,3 +308,40 @@ def test_labels_that_the_models_own_loss_gets_are_compared(
     seen = {each.fault for each in trial.observations()}
     assert seen & {Fault.PADDING_COUNTS, Fault.LABELS_SKIP_ONE} == faults
     assert "cross_entropy_output_0" not in trial.tensor_names()
+
+
+@pytest.mark.parametrize(
+    ("metric", "rises", "is_told"),
+    [
+        ("error_rate", None, True),
+        ("error_rate", False, False),
+        ("accuracy", False, True),
+        ("eval_accuracy", None, False),
+        ("score", False, False),
+    ],
+)
+def test_a_trainer_that_keeps_the_worst_checkpoint_is_named(
+    run_dir: Path, tmp_path: Path, metric: str, rises: bool | None, is_told: bool
+) -> None:
+    calls: list[int] = []
+
+    def measures(_: Any) -> dict[str, float]:
+        calls.append(1)
+        accuracy = 0.2 * len(calls)
+        return {"accuracy": accuracy, "error_rate": 1 - accuracy, "score": accuracy}
+
+    work = trainer(
+        tmp_path,
+        TdbgCallback(run_dir),
+        eval_strategy="steps",
+        eval_steps=1,
+        metric_for_best_model=metric,
+        **({} if rises is None else {"greater_is_better": rises}),
+    )
+    work.compute_metrics = measures
+    work.train()
+    seen = create_trial(run_dir).observations()
+    found = [each for each in seen if each.fault is Fault.WATCHES_WRONG_WAY]
+    assert len(found) == is_told
+    for each in found:
+        assert "greater_is_better" in each.words["setting"]

@@ -37,6 +37,7 @@ from tdbg.hooks.keras.rows import (
 )
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
+from tdbg.stats.scaled_columns import Scales
 
 __all__ = ["GivenData", "arguments_of_fit"]
 
@@ -239,6 +240,16 @@ def _look_at_others(session: Session, data: Rows, others: Rows) -> None:
         _observe(session, Fault.SCALED_BY_ITSELF, numbers, {"how": how}, "inputs")
     elif (factor := factor_between(one, other)) is not None:
         _observe(session, Fault.INPUTS_SCALED, {"factor": factor}, {}, "inputs")
+    elif data.dtype.kind == "f" and others.dtype.kind == "f":
+        _look_at_scaler(session, one, other)
+
+
+def _look_at_scaler(session: Session, one: Rows, other: Rows) -> None:
+    """Report a scaler that was fitted on training and validation together."""
+    found = Scales(one, np.arange(len(one))).compare(other, np.arange(len(other)))
+    if found is not None and not found.is_anew:
+        words = {"how": found.how}
+        _observe(session, Fault.SCALED_TOGETHER, found.numbers, words, "inputs")
 
 
 def _columns(data: Rows) -> Rows:

@@ -112,6 +112,8 @@ class EvaluatedSamples:
         self._counted = SeenSamples()
         # Samples that were not trained on, of the passes that have some.
         self._unseen: dict[int, Hashes] = {}
+        # Samples that were evaluated before anything was trained on.
+        self._early: list[Hashes] = []
         self._is_known = True
         self._passes: set[int] = set()
         self._n_passes = 0
@@ -121,6 +123,9 @@ class EvaluatedSamples:
         """Take a batch in whose samples are told apart."""
         keys = batch.keys
         self.seen.add(keys)
+        if not trained.n_distinct:
+            self._early.append(keys)
+            return
         if not self._is_known or trained.n_draws < LEAST_ROUNDS * trained.n_distinct:
             return
         self._step = batch.step if self._step < 0 else self._step
@@ -157,6 +162,9 @@ class EvaluatedSamples:
         """
         others = sum(map(len, self._unseen.values()))
         inner = self._counted.n_distinct - others
+        early = self._early_others(trained)
+        if early and self._unseen:
+            return None  # They were evaluated twice.
         is_full_batch = trained.n_distinct < LEAST_BATCHES * batch_size
         n_passes = len(self._passes) - len(self._unseen)
         is_early = n_passes < LEAST_PASSES or inner < LEAST_INSIDE
@@ -166,6 +174,14 @@ class EvaluatedSamples:
             evaluated=inner,
             trained=trained.n_distinct,
             passes=n_passes,
-            others=others,
+            others=others + early,
             step=self._step,
         )
+
+    def _early_others(self, trained: SeenSamples) -> int:
+        """Return how many samples of a first pass were never trained on since."""
+        if not self._early:
+            return 0
+        keys = np.unique(np.concatenate(self._early))
+        n_new = int((trained.known(keys)[0] < 0).sum())
+        return n_new if n_new > MOST_NEW * len(keys) else 0

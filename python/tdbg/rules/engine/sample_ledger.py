@@ -58,6 +58,8 @@ MOST_BATCHES, MOST_LOADERS = 1 << 17, 64
 MIN_PERIOD, MIN_ROUNDS = 4, 2
 # Batches with fewer samples are neither mixed nor pairs.
 MIN_MIXED = 4
+# Batches with fewer samples that are no accident are codes.
+HALF = 0.5
 # Samples that wait to be counted, and new ones that are remembered as evaluated before.
 MOST_WAITING, MOST_LATE = 256, 4096
 # Draws of a sample after which a label counts that it never had: tasks that take turns
@@ -337,10 +339,12 @@ class _Model:
     def _evaluate(self, batch: SampleBatch) -> None:
         self.flush()
         self._passes.add(batch)
-        is_usable = batch.is_varied and batch.is_aligned and batch.is_whole
+        is_usable = batch.is_aligned and batch.is_whole and batch.varied >= HALF
         if not is_usable or len(batch.keys) < MIN_MIXED:
             self._evaluated.spoil()
             return
+        if not batch.is_varied:
+            return  # Some of its samples are plain: the next batch may have none.
         if self._pass is None:
             self._pass = EvaluationPass(batch.step, batch.kind)
         self._pass.add(batch, self.trained)

@@ -56,6 +56,12 @@ trained("others", X, Y, validation_data=OTHERS)
 trained("divided", X, Y, validation_split=0.2)
 trained("codes", CODES, Y, validation_split=0.2)
 trained("all_of_it", X[:200], Y[:200], validation_data=(X, Y))
+scaled = (X * 2 + 1 - (X * 2 + 1).mean(0)) / (X * 2).std(0)
+trained("scaled_first", scaled, Y, validation_split=0.2)
+anew = (OTHERS[0] - OTHERS[0].mean(0)) / OTHERS[0].std(0)
+trained("scaled_again", scaled, Y, validation_data=(anew, Y[:80]))
+of_training = (OTHERS[0] - X.mean(0)) / X.std(0)
+trained("scaled_once", scaled, Y, validation_data=(of_training, Y[:80]))
 if keras.backend.backend() == "tensorflow":
     import tensorflow as tf
 

@@ -29,6 +29,8 @@ INFO_PART = 0.1
 WINDOWS = "evaluation windows"
 # What is judged if the program says that it validates.
 VALIDATION = "validation samples"
+# What is judged if a scaler knows rows of evaluation.
+SCALER = "scaler"
 
 
 @register
@@ -62,15 +64,16 @@ class DataLeakage(SampleRule):
         """Judge fingerprints, and windows that the hook has compared."""
         yield from SampleRule.evaluate(self, window)
         yield from _of_names(window)
-        for seen in window.observations({Fault.WINDOWS_OVERLAP}):
+        for seen in window.observations(_SEEN):
+            name, severity, describe = _SEEN[seen.fault]
             for each in window.profile.bins[window.profile.start :]:
                 if each.last_step >= seen.step:
                     yield Evaluation.of_one(
-                        WINDOWS,
+                        name,
                         np.array([each.last_step], np.int64),
                         each.mode,
-                        np.array([int(Severity.WARNING)]),
-                        functools.partial(_of_windows, seen),
+                        np.array([int(severity)]),
+                        functools.partial(describe, seen),
                     )
 
     def verdicts(self, facts: SampleFacts) -> Iterator[SampleVerdict]:
@@ -176,3 +179,31 @@ def _of_windows(seen: Observation, _: int) -> Description:
             "promises more than new data will show."
         ),
     )
+
+
+def _of_scaler(seen: Observation, _: int) -> Description:
+    numbers = {key: round(each) for key, each in seen.numbers.items()}
+    n, trained = numbers.get("all", 0), numbers.get("rows", 0)
+    how = seen.words.get("how") == "range"
+    scale = "goes from 0 to 1" if how else "has mean 0 and deviation 1"
+    return Description(
+        message=(
+            "Data leakage: your scaler was fitted on rows that you evaluate. Over "
+            f"{n:,} rows of both together, each column {scale} exactly; over the "
+            f"{trained:,} training rows, it does not. So training data know a little "
+            "about the evaluation: means and deviations."
+        ),
+        value=float(n),
+        threshold=float(trained),
+        since=seen.step,
+        advice=(
+            "Split first. Call fit_transform on the training rows and transform on the "
+            "others, or put the scaler and the model into one pipeline."
+        ),
+    )
+
+
+_SEEN = {
+    Fault.WINDOWS_OVERLAP: (WINDOWS, Severity.WARNING, _of_windows),
+    Fault.SCALED_TOGETHER: (SCALER, Severity.INFO, _of_scaler),
+}

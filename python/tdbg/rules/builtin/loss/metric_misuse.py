@@ -28,10 +28,11 @@ class MetricMisuse(ObservedRule):
     - have a metric of Keras that was made for other outputs or labels;
     - keep the lowest accuracy as the best, or never set the best;
     - divide by another count than that of the samples, or add up all evaluations;
-    - take the last batch alone, or average what is no mean over samples.
+    - take the last batch alone, or average what is no mean over samples;
+    - log what training computes under a name of validation.
     """
 
-    severities = (Severity.WARNING,)
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
     faults = frozenset(
         {
@@ -46,9 +47,18 @@ class MetricMisuse(ObservedRule):
             Fault.LAST_BATCH_COUNTS,
             Fault.SCORE_OF_BATCHES,
             Fault.BEST_NEVER_MOVES,
+            Fault.LOGGED_AS_VALIDATION,
         }
     )
     hooks = frozenset({"Keras", "PyTorch"})
+
+    def severity_of(self, observation: Observation) -> Severity:
+        """Warn, except of a metric whose name alone speaks of validation."""
+        numbers = observation.numbers
+        if observation.fault is not Fault.LOGGED_AS_VALIDATION:
+            return Severity.WARNING
+        is_sure = numbers.get("is_loss") or numbers.get("watched")
+        return Severity.WARNING if is_sure else Severity.INFO
 
     def describe(self, observation: Observation) -> Description:
         """Say what the evaluation does, and what it should do."""
@@ -307,6 +317,21 @@ def _of_unset(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_names(seen: Observation) -> tuple[str, str]:
+    name, step = seen.names[0], seen.words.get("step", "training_step")
+    what = "the training loss" if seen.numbers.get("is_loss") else "a metric"
+    effect = "It says nothing about new data."
+    if seen.numbers.get("watched"):
+        effect = "Your callbacks keep models or stop by it, on training data alone."
+    return (
+        f"{step} logs {what} as {name}, so what you read as validation is computed of "
+        f"training batches. {effect}"
+    ), (
+        f"Log it under a name of its own in {step}, such as train_loss, and log {name} "
+        "in validation_step."
+    )
+
+
 _TEXTS = {
     Fault.DIVIDED_BY_OTHER_COUNT: _of_count,
     Fault.COUNTS_GO_ON: _of_sums,
@@ -319,4 +344,5 @@ _TEXTS = {
     Fault.READ_OVER_SAMPLES: _over_samples,
     Fault.METRIC_OF_ALL_PAIRS: _of_pairs,
     Fault.LOWEST_IS_BEST: _of_lowest,
+    Fault.LOGGED_AS_VALIDATION: _of_names,
 }

@@ -286,18 +286,20 @@ def _watches_wrong_way(name: str, numbers: _Numbers, words: _Words) -> Descripti
     effect = {
         "EarlyStopping": "takes progress for a standstill and stops the training",
         "ModelCheckpoint": "keeps the worst model for the best one",
+        "TrainingArguments": "takes the worst checkpoint for the best one",
     }.get(words["class"], "lowers the learning rate while the model learns")
     return Description(
         message=(
             f'{name} waits for {words["monitor"]} to {fall} (mode="{words["mode"]}"), '
             f"but this metric {rises} as the model gets better: from "
             f"{number(numbers['first'])} to {number(numbers['latest'])} in "
-            f"{int(numbers['epochs']):,} epochs. So it {effect}."
+            f"{int(numbers['epochs']):,} evaluations. So it {effect}."
         ),
         value=numbers["latest"],
         threshold=numbers["first"],
         since=0,
-        advice=f'Set mode="{other}" in {name}, or leave mode out.',
+        advice=words.get("setting")
+        or f'Set mode="{other}" in {name}, or leave mode out.',
     )
 
 

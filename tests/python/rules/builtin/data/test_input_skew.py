@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import tdbg
 import tdbg.pytorch as td
@@ -168,3 +169,44 @@ def test_numbers_of_tokens_are_not_compared(run_dir: Path) -> None:
     assert hook.counters()["internal_errors"] == 0
     rule = tdbg.rules.InputSkew()
     assert not tdbg.rules.check(run_dir, rule, record=False).findings
+
+
+@pytest.mark.parametrize(
+    ("scaling", "told"),
+    [
+        ("once", []),
+        ("again", [("InputSkew", Severity.WARNING, "by their own statistics")]),
+        ("all", [("DataLeakage", Severity.INFO, "fitted on rows that you evaluate")]),
+    ],
+)
+def test_a_scaler_that_is_fitted_on_more_than_the_training_rows(
+    run_dir: Path, scaling: str, told: list[tuple[str, Severity, str]]
+) -> None:
+    x = torch.randn(160, 5, generator=torch.Generator().manual_seed(2)) * 3 + 1
+    fitted = {"once": x[:120], "again": x[:120], "all": x}[scaling]
+    x_train, x_val = (
+        (part - fitted.mean(0)) / fitted.std(0) for part in (x[:120], x[120:])
+    )
+    if scaling == "again":
+        x_val = (x[120:] - x[120:].mean(0)) / x[120:].std(0)
+    model, loss = nn.Linear(5, 2), nn.CrossEntropyLoss()
+    train, val = (
+        DataLoader(TensorDataset(part, (part[:, 0] > 0).long()), 10, shuffle=True)
+        for part in (x_train, x_val)
+    )
+    optimizer = torch.optim.Adam(model.parameters())
+    with td.watch(model, loss, out=run_dir, budget="off", min_free_bytes=0):
+        for _ in range(3):
+            model.train()
+            for inputs, labels in train:
+                optimizer.zero_grad()
+                loss(model(inputs), labels).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                for inputs, labels in val:
+                    loss(model(inputs), labels)
+    rules = [tdbg.rules.InputSkew(), tdbg.rules.DataLeakage()]
+    found = tdbg.rules.check(run_dir, rules, record=False).findings
+    assert [(each.rule, each.severity) for each in found] == [t[:2] for t in told]
+    assert all(t[2] in each.message for each, t in zip(found, told, strict=True))

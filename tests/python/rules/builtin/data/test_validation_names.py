@@ -210,6 +210,24 @@ def test_evaluations_of_training_samples_alone_are_known() -> None:
     assert made.facts().inside is None
 
 
+def test_an_evaluation_before_the_training_counts_by_what_is_trained_on() -> None:
+    made, other = Samples(), Samples()
+    made.evaluate(range(100))
+    other.evaluate(range(400, 500))
+    for each in (made, other):
+        for _ in range(5):
+            each.epoch(range(400))
+            each.evaluate(range(100))
+    inside, others = made.facts().inside, other.facts().inside
+    assert inside is not None
+    assert (inside.evaluated, inside.others) == (100, 0)
+    assert others is not None
+    assert (others.evaluated, others.others) == (100, 100)
+    other.evaluate(range(400, 500))
+    other.epoch(range(400))
+    assert other.facts().inside is None
+
+
 def test_folds_of_a_cross_validation_are_no_training_samples() -> None:
     made = Samples()
     for fold in range(4):
