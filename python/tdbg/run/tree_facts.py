@@ -24,6 +24,8 @@ class TreeFault(enum.StrEnum):
     # the reverse; or it has no data to go by.
     STOPS_WRONG_WAY = "stops_wrong_way"
     STOPS_BY_NOTHING = "stops_by_nothing"
+    # It goes by what the program calls its test data.
+    STOPS_BY_TEST = "stops_by_test"
     # All samples of a class have the weight zero.
     CLASS_WITHOUT_WEIGHT = "class_without_weight"
     # Weights of samples make up for rare classes, and a setting does so once more.

@@ -10,10 +10,12 @@ Errors: none raises into the training, and what a model cannot say is refused on
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -38,6 +40,7 @@ from tdbg.hooks.trees import shap
 from tdbg.hooks.trees.collections import Group, policy_of_trees
 from tdbg.hooks.trees.importance import KINDS
 from tdbg.hooks.trees.rounds import DataSet, Score, TreeModel, loss_of
+from tdbg.hooks.trees.settings import fault_of_test_data
 from tdbg.hooks.trees.tables import COLUMNS
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 from tdbg.run.model_info import ModelInfo
@@ -111,6 +114,7 @@ class TreeHook(FrameworkHook):
         self._ended_ns: int | None = None
         # Of the data that each round is trained by; -1: unknown.
         self._n_rows = -1
+        self._of_test: TreeFact | None = None
         self._scores: Sequence[Score] = ()
         self._model_name = ""
         self._facts = TreeFacts()
@@ -187,6 +191,9 @@ class TreeHook(FrameworkHook):
             n_rows: Rows that each round is trained by, of all folds; -1: unknown.
         """
         self._n_rows = n_rows
+        self._of_test = None
+        with contextlib.suppress(Exception):
+            self._of_test = fault_of_test_data(sys._getframe(1))
         self._refused.clear()
         self._hyperparameters.clear()
         self._ended_ns = None
@@ -277,6 +284,7 @@ class TreeHook(FrameworkHook):
         try:
             self._scores = scores()
             self._add_fact(self._fault_of_stopping())
+            self._add_fact(self._of_test)
             if model is not None:
                 self._model_name = model.name
             self._record_scores(TRAIN)

@@ -8,7 +8,10 @@ Thread safety: pure functions; ``StoppingWatch`` belongs to the training's threa
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +28,7 @@ __all__ = [
     "fault_of_margins",
     "fault_of_queries",
     "fault_of_reversal",
+    "fault_of_test_data",
     "unknown_settings",
 ]
 
@@ -38,6 +42,11 @@ _BALANCED, _SET_TO_BALANCE = 0.02, 0.05
 _MOST_CLASSES, _RARE = 1000, 1.5
 # Names are misspelt if they are as similar as this.
 _SIMILAR = 0.8
+# What programs call test data; and where libraries keep what they evaluate.
+_TEST = re.compile(r"(^|_)d?test([_0-9]|$)|^test", re.IGNORECASE)
+_GIVEN = ("eval_set", "eval_X", "evals", "valid_sets")
+_LIBRARIES = ("xgboost", "lightgbm", "catboost", "tdbg", "sklearn")
+_MOST_FRAMES = 40
 # The share of predictions that are no probabilities, beyond rounding.
 _MANY, _ROUNDING = 0.01, 1e-6
 # Losses, by the names that the frameworks have for them.
@@ -313,3 +322,60 @@ def _totals_of_classes(
         return nothing
     totals = np.bincount(index, weights, len(classes)).astype(np.float64)
     return classes, totals, counts.astype(np.int64)
+
+
+def fault_of_test_data(frame: FrameType | None) -> TreeFact | None:
+    """Return that early stopping goes by what the program calls its test data.
+
+    Args:
+        frame: Called by the training; the functions that call it are looked at.
+    """
+    given, stops = list[Any](), False
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        known = frame.f_locals
+        if str(frame.f_globals.get("__name__")).startswith(_LIBRARIES):
+            stops = stops or any(map(_stops_by_rounds, _settings_in(known)))
+            given = [*_last_of(known)] or given
+        elif names := _names_of(given, known):
+            is_test = stops and all(map(_TEST.search, names))
+            return TreeFact(TreeFault.STOPS_BY_TEST, names[0]) if is_test else None
+        frame = frame.f_back
+    return None
+
+
+def _names_of(given: Sequence[Any], known: Mapping[str, Any]) -> list[str]:
+    every = known.items()
+    return [name for name, value in every if any(value is each for each in given)]
+
+
+def _settings_in(known: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what functions of the libraries keep early stopping in."""
+    model = known.get("self")
+    yield known.get("early_stopping_rounds")
+    if type(model).__module__.startswith(("xgboost", "catboost")):
+        yield vars(model).get("early_stopping_rounds")
+        settings = vars(model).get("_init_params")
+        yield settings.get("early_stopping_rounds") if settings else None
+    callbacks = known.get("callbacks")
+    for each in callbacks if isinstance(callbacks, list | tuple) else ():
+        yield getattr(each, "stopping_rounds", getattr(each, "rounds", None))
+
+
+def _stops_by_rounds(value: Any) -> bool:
+    return isinstance(value, int) and value > 0
+
+
+def _last_of(known: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the last data set that a function of the libraries evaluates."""
+    for name in _GIVEN:
+        value = known.get(name)
+        if name == "eval_X" and isinstance(value, tuple) and value:
+            value = value[-1]  # Those of several data sets.
+        while isinstance(value, list) and value:
+            value = value[-1]
+        # Features and labels; or a data set and its name.
+        value = value[0] if isinstance(value, tuple) and value else value
+        if value is not None:
+            yield value

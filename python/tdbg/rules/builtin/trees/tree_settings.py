@@ -29,6 +29,7 @@ __all__ = ["TreeSettings"]
 
 # A smoke test has fewer rounds, which go nowhere with any usual rate.
 ROUNDS = 20
+_MAY_BE_MEANT = {TreeFault.STOPS_BY_NOTHING, TreeFault.STOPS_BY_TEST}
 # A penalty that leaves less of the leaves than this is what slows the training.
 HALF = 0.5
 
@@ -45,7 +46,8 @@ class TreeSettings(Rule):
       all labels;
     - a learning rate and a penalty with which all rounds together hardly move the
       predictions;
-    - early stopping that waits for the wrong direction, or has no data to go by;
+    - early stopping that waits for the wrong direction, goes by the test data, or has
+      no data to go by;
     - classes without weight, or whose weights are made even twice or upside down;
     - a feature that is the label;
     - rows of validation that are trained on, and classes of it that are not;
@@ -106,7 +108,7 @@ class TreeSettings(Rule):
                     yield Evaluation.of_one(name, new, table.mode, levels, said)
                 for fact in facts.faults:
                     # A last training on all data may keep the parameters of others.
-                    is_meant = fact.fault == TreeFault.STOPS_BY_NOTHING or (
+                    is_meant = fact.fault in _MAY_BE_MEANT or (
                         fact.fault == TreeFault.ONE_QUERY and bool(fact.words)
                     )
                     level = Severity.INFO if is_meant else Severity.WARNING
@@ -501,9 +503,26 @@ def _labels_out(fact: TreeFact) -> Description:
     )
 
 
+def _by_test(fact: TreeFact) -> Description:
+    return Description(
+        message=(
+            f"Early stopping goes by {fact.name}, which your program calls test data: "
+            "the number of trees is the one that fits these samples best. A score on "
+            "the same samples promises more than new data will show."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Split three ways: train, stop early on validation data, and score the "
+            "test data once, at the end."
+        ),
+    )
+
+
 _DESCRIBED: Mapping[TreeFault, Callable[[TreeFact], Description]] = {
     TreeFault.STOPS_WRONG_WAY: _wrong_way,
     TreeFault.STOPS_BY_NOTHING: _by_nothing,
+    TreeFault.STOPS_BY_TEST: _by_test,
     TreeFault.CLASS_WITHOUT_WEIGHT: _without_weight,
     TreeFault.BALANCED_TWICE: _balanced_twice,
     TreeFault.WEIGHTS_REVERSED: _weights_reversed,
