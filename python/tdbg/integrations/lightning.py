@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from tdbg.hooks.pytorch.checks.copies.training_mode import kinds_in
+from tdbg.hooks.pytorch.model.mode import evaluating
 from tdbg.integrations.owner import HookOwner
 from tdbg.integrations.watched_metrics import (
     MetricWatch,
@@ -35,6 +36,8 @@ __all__ = ["TdbgCallback"]
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 # Evaluations with layers in training mode that are no accident.
 _ENOUGH = 2
+# Batches after which modes of parts are compared.
+_LOOKED_AT = 1, 10
 _WATCHING = "EarlyStopping", "ModelCheckpoint"
 _STEPS = {
     "training_step": TRAIN,
@@ -83,6 +86,12 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         self._evaluations_in_training = 0
         self._watch: MetricWatch | None = None
         self._is_validated = False
+        # Batches so far, and parts in evaluation mode after the first.
+        self._n_batches = 0
+        self._asleep: dict[str, list[str]] = {}
+        # The weights that a training has left, by the model.
+        self._left = (0, 0.0)
+        self._last: dict[str, float] = {}
         # Names of validation that a training step has logged.
         self._misnamed: set[str] = set()
 
@@ -104,6 +113,15 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
         """Called by Lightning."""
         self._begin(trainer, pl_module)
+        with contextlib.suppress(Exception):
+            self._look_at_tested(trainer, pl_module)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning."""
+        with contextlib.suppress(Exception):
+            metrics = trainer.callback_metrics.items()
+            self._last = {name: float(value) for name, value in metrics}
+            self._left = id(pl_module), _digest(pl_module)
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
         """Called by Lightning."""
@@ -178,7 +196,11 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Called by Lightning."""
-        del pl_module, batch
+        del batch
+        self._n_batches += 1
+        if self._n_batches in _LOOKED_AT:
+            with contextlib.suppress(Exception):
+                self._look_at_modes(trainer, pl_module)
         if batch_idx == 0 and self._owner.hook is not None:
             with contextlib.suppress(Exception):
                 self._look_at_names(trainer, outputs)
@@ -221,6 +243,36 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
                 metrics, ways = trainer.callback_metrics, _directions(trainer)
                 self._watch.evaluated(metrics, ways)
 
+    def _look_at_tested(self, trainer: Any, pl_module: Any) -> None:
+        """Look whether the last weights are tested, though better ones were kept."""
+        if self._left != (id(pl_module), _digest(pl_module)):
+            return
+        for each in trainer.checkpoint_callbacks:
+            best = getattr(each, "best_model_score", None)
+            monitor = getattr(each, "monitor", None)
+            last = self._last.get(str(monitor))
+            if best is None or last is None:
+                continue
+            is_worse = last < best if each.mode == "max" else last > best
+            if is_worse and getattr(each, "best_model_path", ""):
+                numbers = {"best": float(best), "last": last}
+                words = {"monitor": str(monitor)}
+                name = type(each).__name__
+                self._owner.observe(Fault.LAST_IS_TESTED, name, numbers, words)
+
+    def _look_at_modes(self, trainer: Any, pl_module: Any) -> None:
+        """Look for parts that learn in evaluation mode, as Lightning leaves them."""
+        groups = [g for each in trainer.optimizers for g in each.param_groups]
+        trained = {id(p) for g in groups for p in g["params"] if p.requires_grad}
+        found = dict(_asleep_in(pl_module, trained)) if pl_module.training else {}
+        if self._n_batches == _LOOKED_AT[0]:
+            self._asleep = found
+            return
+        for part in self._asleep.keys() & found.keys():
+            numbers = {"layers": float(len(found[part]))}
+            words = {"layers": "dropout", "how": "part"}
+            self._owner.observe(Fault.TRAINED_IN_EVALUATION, part, numbers, words)
+
     def _look_at_names(self, trainer: Any, outputs: Any) -> None:
         """Look for what training logs under a name of validation."""
         loop = trainer.fit_loop
@@ -258,6 +310,28 @@ def _look_at_part(hook: Any, module: Any) -> None:
     parts = [each for each in module.children() if [*each.parameters()]]
     if len(parts) == 1 and not [*module.parameters(recurse=False)]:
         hook._look_at_part(module, parts[0])
+
+
+def _digest(module: Any) -> float:
+    """Return a number that other weights do not have."""
+    first = [*module.parameters()][:2]
+    return sum(float(each.detach().double().sum()) for each in first)
+
+
+def _asleep_in(root: Any, trained: set[int]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the parts in evaluation mode whose dropout and parameters would train.
+
+    What has normalizations alone is left in this mode on purpose.
+    """
+    modules = dict(root.named_modules())
+    for path, part in modules.items():
+        above = modules.get(path.rpartition(".")[0], root)
+        if part.training or not above.training:
+            continue
+        layers = evaluating(part, trained, set())
+        kinds = [type(part.get_submodule(each)).__name__ for each in layers]
+        if any("Drop" in kind for kind in kinds) and any(part.children()):
+            yield path, layers
 
 
 def _watchers_in(trainer: Any) -> Iterator[Watcher]:

@@ -340,6 +340,8 @@ class Fault(enum.StrEnum):
     GENERATOR_HELPS = "generator_helps"
     # A step of training logs a metric under a name of validation.
     LOGGED_AS_VALIDATION = "logged_as_validation"
+    # A test has the weights that the training left, though better ones were kept.
+    LAST_IS_TESTED = "last_is_tested"
 
     # Windows of a series overlap, and evaluation has those between those of training.
     WINDOWS_OVERLAP = "windows_overlap"

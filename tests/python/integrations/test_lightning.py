@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tdbg.errors import ConfigurationError
 from tdbg.modes import EVAL, PREDICT, TRAIN
 from tdbg.pytorch import SaveConfig, create_trial
+from tdbg.rules import check
 from tdbg.run.observations import Fault
 from tdbg.run.requests import request_stop
 from torch_helpers import Recorded
@@ -454,3 +455,76 @@ def test_training_that_logs_under_a_name_of_validation_is_named(
     assert [each.names for each in found] == [(misnamed,)] * (is_sure is not None)
     for each in found:
         assert any(each.numbers.values()) is is_sure
+
+
+class Part(Digits):
+    """Has a part that comes in evaluation mode."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        rate = 0.0 if kind == "no dropout" else 0.2
+        body = nn.Sequential(nn.Linear(64, 24), nn.BatchNorm1d(24), nn.Dropout(rate))
+        self.net = nn.Sequential(body, nn.Linear(24, 10))
+        if kind != "training":
+            body.eval()
+        if kind == "normalization":
+            body.train()
+            body[1].eval()
+        if kind == "frozen":
+            body.requires_grad_(False)
+        self.kind = kind
+
+    def on_train_epoch_start(self) -> None:
+        if self.kind == "late":
+            self.net.train()
+
+
+@pytest.mark.parametrize(
+    "kind", ["asleep", "training", "normalization", "frozen", "no dropout", "late"]
+)
+def test_a_part_that_learns_in_evaluation_mode_is_named(
+    run_dir: Path, tmp_path: Path, kind: str
+) -> None:
+    work = trainer(tmp_path, callback(run_dir), max_epochs=2)
+    work.fit(Part(kind), loader(8), loader(3))
+    seen = create_trial(run_dir).observations()
+    found = [each for each in seen if each.fault is Fault.TRAINED_IN_EVALUATION]
+    assert [each.names for each in found] == [("net.0",)] * (kind == "asleep")
+
+
+class Worse(Digits):
+    """Logs a metric that is best in the first epoch."""
+
+    def validation_step(self, batch: Any, number: int) -> None:
+        super().validation_step(batch, number)
+        self.log("rank", float(self.current_epoch))
+
+
+@pytest.mark.parametrize(
+    ("mode", "how", "is_told"),
+    [
+        ("min", "last", True),
+        ("max", "last", False),
+        ("min", "best", False),
+        ("min", "loaded", False),
+    ],
+)
+def test_last_weights_that_are_tested_where_better_ones_are_kept(
+    run_dir: Path, tmp_path: Path, mode: str, how: str, is_told: bool
+) -> None:
+    saves: Any = ModelCheckpoint(tmp_path / "best", monitor="rank", mode=mode)
+    both = [callback(run_dir), saves]
+    work = trainer(
+        tmp_path, None, enable_checkpointing=True, callbacks=both, max_epochs=3
+    )
+    model = Worse()
+    work.fit(model, loader(4), loader(3))
+    if how == "loaded":
+        kept = torch.load(saves.best_model_path, weights_only=False)
+        model.load_state_dict(kept["state_dict"])
+    path = "best" if how == "best" else None
+    work.test(model, loader(3), ckpt_path=path, verbose=False)
+    found = check(run_dir, ["MetricMisuse"], record=False).findings
+    assert ["weights of the last step" in each.message for each in found] == (
+        [True] * is_told
+    )

@@ -29,7 +29,7 @@ class MetricMisuse(ObservedRule):
     - keep the lowest accuracy as the best, or never set the best;
     - divide by another count than that of the samples, or add up all evaluations;
     - take the last batch alone, or average what is no mean over samples;
-    - log what training computes under a name of validation.
+    - log what training computes under a name of validation, or test the last weights.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
@@ -48,6 +48,7 @@ class MetricMisuse(ObservedRule):
             Fault.SCORE_OF_BATCHES,
             Fault.BEST_NEVER_MOVES,
             Fault.LOGGED_AS_VALIDATION,
+            Fault.LAST_IS_TESTED,
         }
     )
     hooks = frozenset({"Keras", "PyTorch"})
@@ -55,6 +56,8 @@ class MetricMisuse(ObservedRule):
     def severity_of(self, observation: Observation) -> Severity:
         """Warn, except of a metric whose name alone speaks of validation."""
         numbers = observation.numbers
+        if observation.fault is Fault.LAST_IS_TESTED:
+            return Severity.INFO
         if observation.fault is not Fault.LOGGED_AS_VALIDATION:
             return Severity.WARNING
         is_sure = numbers.get("is_loss") or numbers.get("watched")
@@ -332,6 +335,19 @@ def _of_names(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_tested(seen: Observation) -> tuple[str, str]:
+    best, last = (seen.numbers.get(key, 0.0) for key in ("best", "last"))
+    monitor = seen.words.get("monitor", "the metric")
+    return (
+        f"The test has the weights of the last step, with {monitor} = {number(last)}. "
+        f"{seen.names[0]} has kept better ones, with {monitor} = {number(best)}, and "
+        "nobody loads them."
+    ), (
+        'Test the checkpoint: trainer.test(model, loader, ckpt_path="best"). If you '
+        "want to know the last weights, ignore this."
+    )
+
+
 _TEXTS = {
     Fault.DIVIDED_BY_OTHER_COUNT: _of_count,
     Fault.COUNTS_GO_ON: _of_sums,
@@ -345,4 +361,5 @@ _TEXTS = {
     Fault.METRIC_OF_ALL_PAIRS: _of_pairs,
     Fault.LOWEST_IS_BEST: _of_lowest,
     Fault.LOGGED_AS_VALIDATION: _of_names,
+    Fault.LAST_IS_TESTED: _of_tested,
 }

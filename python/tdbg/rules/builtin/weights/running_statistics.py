@@ -46,6 +46,8 @@ class RunningStatistics(ObservedRule):
         if observation.fault is Fault.EVALUATED_IN_TRAINING:
             is_named = observation.numbers.get("named", 0.0) > 0
             return Severity.WARNING if is_named else Severity.INFO
+        if observation.words.get("how") == "part":
+            return Severity.INFO  # It may be meant, and no other part is.
         least = {
             Fault.MOMENTUM_OF_ANOTHER_FRAMEWORK: _JUMP,
             Fault.FROZEN_STATISTICS_MOVE: _DRIFT,
@@ -146,7 +148,28 @@ def _of_inference(observation: Observation) -> Description:
     )
 
 
+def _of_part(observation: Observation) -> Description:
+    part, n = observation.names[0], round(observation.numbers.get("layers", 1))
+    return Description(
+        message=(
+            f"{part} is trained in evaluation mode, although the model around it is in "
+            f"training mode: {n:,} of its layers, dropout among them, work as in "
+            "evaluation, and the optimizer trains the parameters there. A model from "
+            "from_pretrained comes in this mode, and Lightning leaves it there."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            f"Call train() on {part} where you load it, or in on_train_start. If you "
+            "want it frozen, call requires_grad_(False), too: eval() freezes no "
+            "weights."
+        ),
+    )
+
+
 def _of_training(observation: Observation) -> Description:
+    if observation.words.get("how") == "part":
+        return _of_part(observation)
     kinds = observation.words.get("layers", "")
     return Description(
         message=(
