@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-import sys
 import weakref
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -33,6 +30,12 @@ from tdbg.profiler.random_states import (
     drawn_since,
     equal_in_all,
 )
+from tdbg.profiler.returning_samples import (
+    MovedMasks,
+    StoredSamples,
+    arrays_of,
+    length_of,
+)
 from tdbg.run.observations import Fault, Observation
 from tdbg.stats.scaled_columns import Scales
 
@@ -40,14 +43,12 @@ __all__ = ["LoaderDraws"]
 
 # Epochs whose draws are remembered.
 _EPOCHS = 16
-# Arrays of a dataset that are looked at.
-_MOST_HELD = 16
 # Fetches with equal random states, and epochs, that are no accident.
 _LEAST_EQUAL, _LEAST_EPOCHS = 3, 3
 # How often a loader is begun anew, and left after the same first batches.
 _LEAST_BEGUN = 20
-# Stored samples that change while they are fetched again; bytes of one that are read.
-_LEAST_CHANGED, _MOST_BYTES, _MOST_INDICES = 3, 4096, 1 << 17
+# Stored samples that change while they are fetched again; indices that are compared.
+_LEAST_CHANGED, _MOST_INDICES = 3, 1 << 17
 # Samplers whose indices are known; and shared samples that are no accident.
 _SAMPLERS = frozenset({"RandomSampler", "SequentialSampler", "SubsetRandomSampler"})
 _LEAST_SHARED, _SHARE = 5, 0.02
@@ -61,8 +62,6 @@ _LABELS = ("targets", "labels", "y", "target", "label", "classes_of_samples")
 _MOST_CLASSES, _UNEVEN, _EXACT = 1000, 1.5, 1e-4
 # How often an iterator is asked for a batch after its last one.
 _LEAST_ENDED = 3
-# Comparisons of stored samples.
-_MOST_COMPARED = 64
 
 
 _Fault = tuple[Fault, dict[str, float], dict[str, str]]
@@ -108,7 +107,7 @@ class _Part(NamedTuple):
 
     def table(self) -> NDArray[Any]:
         """Return the fractions of the dataset, a row for each sample; empty: none."""
-        tables = (x for _, x in _arrays(self.dataset()) if x.ndim == 2)
+        tables = (x for _, x in arrays_of(self.dataset()) if x.ndim == 2)
         return np.asarray(next(tables, np.empty((0, 0))))
 
 
@@ -157,12 +156,13 @@ class LoaderDraws:
         self._session: weakref.ref[Session] | None = None
         self._latest = (-1, -1)
         self._n_trained = self._n_evaluated = 0
-        self._stored: _StoredSamples | None = None
+        self._stored: StoredSamples | None = None
         self._transform = ""
         self._n_weights = self._n_ended = 0
         self._weighed: _Fault | None = None
         self._part: _Part | None = None
         self._is_read = False
+        self._masks = MovedMasks()
         self._told: set[Fault] = set()
 
     # ---- what happens ----------------------------------------------------------------
@@ -179,6 +179,8 @@ class LoaderDraws:
                 self._n_weights = len(loader.sampler.weights)
             if epoch == 0 and self.is_map:
                 self._part = _Part.of(loader)
+            if self._masks.is_open:
+                self._masks.begins()
 
     def watch(self, iterator: Any) -> None:
         """Watch the fetches of an iterator that has no workers."""
@@ -196,7 +198,7 @@ class LoaderDraws:
         dataset = getattr(fetcher, "dataset", None)
         states = RandomStates(dataset)
         if self._stored is None:
-            self._stored = _StoredSamples(dataset)
+            self._stored = StoredSamples(dataset)
             self._transform = _or_none(_transform_of, dataset) or ""
         stored = self._stored
 
@@ -217,12 +219,19 @@ class LoaderDraws:
     def note_indices(self, indices: Any) -> None:
         """Note the indices of a batch that will be fetched."""
         with contextlib.suppress(Exception):
+            if self._masks.is_open:
+                self._masks.note_indices(indices)
             order = self._orders.setdefault(self._epoch, [])
             if len(order) < FETCHES and isinstance(indices, list):
                 order.append(hash(tuple(indices)))
 
     def note_batch(
-        self, worker: int, number: int, drawn: int, observers: Sequence[_Observer]
+        self,
+        worker: int,
+        number: int,
+        drawn: int,
+        observers: Sequence[_Observer],
+        batch: Any = None,
     ) -> None:
         """Note a batch that was given, and tell what is known now and then.
 
@@ -231,7 +240,10 @@ class LoaderDraws:
             number: Its number in the epoch and in its worker.
             drawn: What it drew there, as ``drawn_since`` returns it.
             observers: Have sessions that are told.
+            batch: It.
         """
+        if self._masks.is_open:
+            _or_none(self._masks.note_batch, batch)
         with contextlib.suppress(Exception):
             if worker < 0:
                 number, drawn, self._drawn_here = self._n_given, self._drawn_here, 0
@@ -343,6 +355,10 @@ class LoaderDraws:
                 yield Fault.ONLY_FIRST_BATCHES, numbers, {}
         if self._stored is not None and self._stored.n_changed >= _LEAST_CHANGED:
             yield Fault.SAMPLES_OVERWRITTEN, {}, {"attribute": self._stored.name}
+        if self._masks.found is not None:
+            apart, moved, image, mask = self._masks.found
+            numbers = {"apart": float(apart), "moved": float(moved)}
+            yield Fault.MASK_NOT_MOVED, numbers, {"image": image, "mask": mask}
         if self.is_map:
             yield from self._of_random()
             yield from self._of_cache()
@@ -458,7 +474,7 @@ def _labels_of(dataset: Any) -> NDArray[np.int64] | None:
     every = [tensors[-1]] if isinstance(tensors, tuple) and tensors else []
     every += [getattr(dataset, name, None) for name in _LABELS]
     for each in every:
-        if each is None or _length_of(each) != len(dataset):
+        if each is None or length_of(each) != len(dataset):
             continue
         labels = np.asarray(each)
         if labels.ndim == 1 and labels.dtype.kind in "biu":
@@ -483,111 +499,3 @@ def _or_none(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except Exception:
         return None
-
-
-# ---- stored samples ----------------------------------------------------------------
-
-
-class _StoredSamples:
-    """Watches samples that a dataset holds in memory, as they are fetched.
-
-    A sample that is written when it is fetched for the first time is one that a cache
-    takes in; one that changes each time it is fetched gets worse and worse.
-
-    Args:
-        dataset: The dataset of a loader.
-
-    Attributes:
-        n_changed: Samples that have changed when they were fetched again.
-        name: The attribute that has them, with the class of the dataset.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        # The dataset's own index of a sample of the loader, subset by subset.
-        self._indices: list[Any] = []
-        while hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
-            self._indices.append(dataset.indices)
-            dataset = dataset.dataset
-        self._held = [*islice(_arrays(dataset), _MOST_HELD)]
-        self._kind = type(dataset).__name__
-        self._fetched: set[int] = set()
-        self._n_compared = self.n_changed = 0
-        self.name = ""
-
-    def before(self, indices: Any) -> tuple[int, list[int]] | None:
-        """Note that samples are about to be fetched; return what to compare."""
-        if not self._held or self._n_compared >= _MOST_COMPARED:
-            return None
-        if not isinstance(indices, list) or len(self._fetched) >= _MOST_INDICES:
-            return None
-        own = [self._own(each) for each in indices]
-        again = [each for each in own if each in self._fetched]
-        self._fetched.update(own)
-        # A sample that is drawn twice in this batch may be new the first time.
-        return (again[0], self._digests(again[0])) if again else None
-
-    def after(self, row: tuple[int, list[int]], data: Any) -> None:
-        """Note that samples were fetched."""
-        index, digests = row
-        self._n_compared += 1
-        shapes = {tuple(each.shape[1:]) for each in _tensors(data)}
-        for (name, held), one, other in zip(
-            self._held, digests, self._digests(index), strict=True
-        ):
-            if one != other and tuple(held[index].shape) in shapes:
-                self.n_changed += 1
-                self.name = f"{self._kind}.{name}"
-
-    def _own(self, index: Any) -> int:
-        for each in self._indices:
-            index = each[index]
-        return int(index)
-
-    def _digests(self, index: int) -> list[int]:
-        return [_digest(held[index]) for _, held in self._held]
-
-
-def _arrays(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what holds one array of numbers for each sample, by its attribute."""
-    with contextlib.suppress(Exception):
-        n = len(dataset)
-        for name, value in vars(dataset).items():
-            parts = value if isinstance(value, tuple) else (value,)
-            for each in parts[:_MOST_HELD]:
-                if n and _length_of(each) == n and _is_sample(each[0]):
-                    yield name, each
-
-
-def _length_of(value: Any) -> int:
-    """Return how many items a list or an array has; -1: it is something else.
-
-    Another dataset may draw random numbers for an item, so no item of it is read.
-    """
-    if type(value) in {list, tuple}:
-        return len(value)
-    is_array = isinstance(value, np.ndarray | sys.modules["torch"].Tensor)
-    return len(value) if is_array and value.ndim else -1
-
-
-def _is_sample(value: Any) -> bool:
-    """Return whether a value is an array of numbers in the memory of the host."""
-    shape, dtype = getattr(value, "shape", None), str(getattr(value, "dtype", ""))
-    is_of_numbers = "float" in dtype or "uint8" in dtype
-    device = getattr(getattr(value, "device", None), "type", "cpu")
-    is_array = shape is not None and len(shape) > 0 and shape[0] > 1
-    return is_array and is_of_numbers and device == "cpu"
-
-
-def _digest(value: Any) -> int:
-    numbers = value.detach().numpy() if hasattr(value, "detach") else value
-    return zlib.crc32(numbers.tobytes()[:_MOST_BYTES])
-
-
-def _tensors(data: Any) -> Iterator[Any]:
-    parts = data.values() if isinstance(data, Mapping) else data
-    parts = (
-        parts
-        if isinstance(parts, list | tuple) or isinstance(data, Mapping)
-        else (data,)
-    )
-    return (each for each in parts if hasattr(each, "shape"))

@@ -401,7 +401,7 @@ def _measured_next(original: Callable[..., Any]) -> Callable[..., Any]:
         for rows in observers:
             rows.add(row)
         if state.draws is not None:
-            state.draws.note_batch(*state.place(), observers)
+            state.draws.note_batch(*state.place(), observers, batch)
         return batch
 
     return __next__

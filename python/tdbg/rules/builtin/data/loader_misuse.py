@@ -30,6 +30,7 @@ class LoaderMisuse(ObservedRule):
       samples, or without effect;
     - an iterator that has come to its end, and that each epoch asks again;
     - samples that the dataset changes whenever it gives them;
+    - images that are flipped without their masks, or the reverse;
     - samples that are augmented once, and then come out of a cache;
     - parts of a dataset, for training and evaluation, that overlap;
     - validation data that are the training data, or have samples of them.
@@ -49,6 +50,7 @@ class LoaderMisuse(ObservedRule):
             Fault.LOADER_AT_ITS_END,
             Fault.SAMPLES_OVERWRITTEN,
             Fault.AUGMENTED_ONCE,
+            Fault.MASK_NOT_MOVED,
             Fault.PARTS_OVERLAP,
             Fault.VALIDATION_IS_TRAINING,
             Fault.VALIDATION_SHARES,
@@ -240,6 +242,22 @@ def _of_cache(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_masks(seen: Observation) -> tuple[str, str]:
+    apart, moved = (round(seen.numbers.get(key, 0)) for key in ("apart", "moved"))
+    image, mask = (seen.words.get(key, "") for key in ("image", "mask"))
+    message = (
+        f"{seen.names[0]} flips images and masks apart: of {moved:,} samples that came "
+        f"again, {apart:,} have another flip in the image than in the mask. The last "
+        f"image was flipped {image}, and its mask {mask}. So the labels of these "
+        "pixels are those of other pixels."
+    )
+    return message, (
+        "Draw once, and flip both: if random() < 0.5: image, mask = image.flip(-1), "
+        "mask.flip(-1). Libraries have transforms for pairs, such as "
+        "torchvision.transforms.v2 with tv_tensors.Mask, or Albumentations with mask=."
+    )
+
+
 def _of_parts(seen: Observation) -> tuple[str, str]:
     n = round(seen.numbers.get("shared", 0.0))
     evaluated = round(seen.numbers.get("evaluated", 0.0))
@@ -307,6 +325,7 @@ _TEXTS = {
     Fault.VALIDATION_IS_TRAINING: _of_same,
     Fault.VALIDATION_SHARES: _of_shared,
     Fault.AUGMENTED_ONCE: _of_cache,
+    Fault.MASK_NOT_MOVED: _of_masks,
     Fault.PARTS_OVERLAP: _of_parts,
     Fault.WORKERS_DRAW_ALIKE: _of_workers,
     Fault.EPOCHS_DRAW_ALIKE: _of_epochs,
