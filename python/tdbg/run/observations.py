@@ -47,6 +47,10 @@ class Fault(enum.StrEnum):
     STEPPED_TWICE = "stepped_twice"
     STEPPED_SCALED = "stepped_scaled"
     OPTIMIZER_OF_COPY = "optimizer_of_copy"
+    # A step of one's own adds no losses of layers, or does not scale its loss, while
+    # the optimizer divides gradients by the scale.
+    LOSSES_NOT_READ = "losses_not_read"
+    LOSS_NOT_SCALED = "loss_not_scaled"
     # Weight decay on biases and normalizations, and not on weights.
     DECAY_UPSIDE_DOWN = "decay_upside_down"
     # Settings that a group does not have by the name that an optimizer reads; and the
@@ -225,6 +229,8 @@ class Fault(enum.StrEnum):
     LABEL_AMONG_INPUTS = "label_among_inputs"
     # A mask is given, nothing is computed of it, and labels at padding count.
     MASK_NOT_READ = "mask_not_read"
+    # Samples have weights, and nothing is computed of them.
+    WEIGHTS_NOT_READ = "weights_not_read"
     # Labels begin with 1, and the last one is no class.
     LABELS_FROM_ONE = "labels_from_one"
     # Of samples that are mixed of two, the loss knows the label of one.

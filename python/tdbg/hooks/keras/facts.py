@@ -22,6 +22,7 @@ from tdbg.hooks.keras.first_steps import last_layer
 from tdbg.hooks.keras.kinds import FUSING, activation_of, kind_of
 from tdbg.hooks.keras.losses import LossFunction
 from tdbg.hooks.keras.names import Paths
+from tdbg.hooks.keras.program import NOISE
 from tdbg.hooks.keras.variables import layers_of
 from tdbg.modes import TRAIN
 from tdbg.run.loss_facts import LossFact, LossFault
@@ -34,18 +35,6 @@ __all__ = [
 ]
 
 _OWN = "keras.src."
-# Layers that draw when they are active, and only then.
-_NOISE = frozenset(
-    {
-        "AlphaDropout",
-        "Dropout",
-        "GaussianDropout",
-        "GaussianNoise",
-        "SpatialDropout1D",
-        "SpatialDropout2D",
-        "SpatialDropout3D",
-    }
-)
 _AUGMENTING = frozenset(
     {
         "AugMix",
@@ -170,7 +159,7 @@ def _states(model: Any) -> Iterator[tuple[Any, Any]]:
             n_norms += 1
             if n_norms <= _MOST_NORMS:
                 yield layer, mean
-        if kind.__name__ not in _NOISE | _AUGMENTING:
+        if kind.__name__ not in NOISE | _AUGMENTING:
             continue
         if not kind.__module__.startswith(_OWN):
             continue

@@ -26,6 +26,7 @@ from tdbg.hooks.keras.kinds import activation_of, kind_of
 from tdbg.hooks.keras.losses import LossFunction
 from tdbg.hooks.keras.names import Paths
 from tdbg.hooks.keras.optimizers import inner_of
+from tdbg.hooks.keras.program import TracedStep
 from tdbg.hooks.keras.variables import Parameter, Variables, layers_of
 from tdbg.modes import TRAIN
 from tdbg.run.loss_facts import LossFact, LossFault
@@ -79,6 +80,7 @@ class FirstSteps:
 
     Attributes:
         targets: Looks at the targets of its first batches.
+        program: Watches the first step that is traced.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class FirstSteps:
         self._paths = paths
         self._optimizers = optimizers
         self.targets = TargetRange()
+        self.program = TracedStep(session, paths)
         self._has_inputs = False
         # Normalizations that follow each batch; None: nobody has looked for them.
         self._layers: list[Any] | None = None
@@ -170,7 +173,9 @@ class FirstSteps:
             return
         self._has_inputs = True
         layer = _scaling_bytes(model)
-        given = batch[0] if len(batch) else None
+        given: Any = batch[0] if len(batch) else None
+        if len(getattr(given, "shape", ())):
+            self.program.n_samples = int(given.shape[0])
         if layer is None or not hasattr(given, "__array__"):
             return
         inputs = np.asarray(given)

@@ -140,6 +140,8 @@ class StepFunction(CompiledStep[_Tapped]):
         watched = self._watched
         model = watched.model
         step = getattr(model, self._step)
+        if self._own_mode is TRAIN:
+            step = watched.first_steps.program.watching(step, model)
         tapped = self._backend.tap(step, model, self._new_taps, watched.install())
         tapped = functools.wraps(step)(tapped)
         with self._has_step(tapped):

@@ -45,6 +45,7 @@ class KerasModel:
             found += [len(parameters), len(watched.optimizers())]
             found.append(watched.losses.n_finding_scores)
             found.append(watched.first_steps.targets.fact is not None)
+            found.append(len(watched.first_steps.program.facts))
             found += [bool(each.variable.trainable) for each in parameters]
             found += [
                 len(inner_of(each)._trainable_variables)
@@ -81,9 +82,8 @@ class KerasModel:
                 if inner_of(optimizer).built
                 for variable in inner_of(optimizer)._trainable_variables
             }
-            optimizers += [
-                type(inner_of(each)).__name__ for each in watched.optimizers()
-            ]
+            inner = map(inner_of, watched.optimizers())
+            optimizers += [type(each).__name__ for each in inner]
             for each in watched.variables.tracked_parameters():
                 parameters[each.weight.name] = ParameterFacts(
                     shape=tuple(int(size) for size in each.variable.shape),
@@ -94,8 +94,9 @@ class KerasModel:
                     unit_axis=unit_axis_of(each.layer, each.variable),
                 )
             functions = watched.losses.functions(model)
-            of_targets = watched.first_steps.targets.fact
-            loss_facts += loss_facts_of(model, functions, of_targets)
+            first = watched.first_steps
+            loss_facts += loss_facts_of(model, functions, first.targets.fact)
+            loss_facts += first.program.facts
             for loss in functions:
                 losses.append(loss.class_name)
                 if loss.kind is not None:

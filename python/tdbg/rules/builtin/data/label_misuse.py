@@ -37,6 +37,7 @@ class LabelMisuse(ObservedRule):
             Fault.MIXED_LABEL_FORGOTTEN,
             Fault.LABELS_FROM_ONE,
             Fault.MASK_NOT_READ,
+            Fault.WEIGHTS_NOT_READ,
         }
     )
     hooks = frozenset({"JAX", "Keras", "PyTorch"})
@@ -62,6 +63,8 @@ class LabelMisuse(ObservedRule):
             return _from_one(observation)
         if observation.fault is Fault.MASK_NOT_READ:
             return _of_mask(observation)
+        if observation.fault is Fault.WEIGHTS_NOT_READ:
+            return _of_weights()
         return _of_end(observation)
 
 
@@ -107,6 +110,21 @@ def _from_one(observation: Observation) -> Description:
         advice=(
             "Subtract 1 from the labels. If 0 is a class that this batch lacks, use "
             f"{n_classes + 1:,} classes."
+        ),
+    )
+
+
+def _of_weights() -> Description:
+    return Description(
+        message=(
+            "All samples count alike: fit gives your train_step a weight for each "
+            "sample (sample_weight, or class_weight), and nothing is computed of them."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Hand them on: compute_loss(x, y, y_pred, sample_weight), or loss_fn(y, "
+            "y_pred, sample_weight=sample_weight)."
         ),
     )
 

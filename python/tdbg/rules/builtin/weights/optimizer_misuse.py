@@ -55,6 +55,8 @@ class OptimizerMisuse(ObservedRule):
             Fault.STEPPED_TWICE,
             Fault.STEPPED_SCALED,
             Fault.OPTIMIZER_OF_COPY,
+            Fault.LOSSES_NOT_READ,
+            Fault.LOSS_NOT_SCALED,
             Fault.FLAG_NOT_READ,
             Fault.SETTING_NOT_READ,
             Fault.BETAS_EXCHANGED,
@@ -359,6 +361,39 @@ def _scaled(seen: Observation) -> Description:
     )
 
 
+def _losses_left_out(seen: Observation) -> Description:
+    n = int(seen.numbers.get("layers", len(seen.names)))
+    return Description(
+        message=(
+            f"The optimizer never sees the losses of {plural(n, 'layer')}: "
+            f"{join_names(seen.names)}. Regularizers and add_loss make them, and your "
+            "train_step does not add them to its loss."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            "Write loss += sum(self.losses) inside the tape, or take "
+            "self.compute_loss(x, y, y_pred), which adds them."
+        ),
+    )
+
+
+def _not_scaled(seen: Observation) -> Description:
+    return Description(
+        message=(
+            f"{seen.names[0]} divides gradients by a scale that your loss never had: "
+            "your train_step does not call optimizer.scale_loss. So the updates are "
+            "32,768 times too small at first, or small ones are lost in half precision."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Scale the loss inside the tape, and take gradients of that: scaled = "
+            "self.optimizer.scale_loss(loss). The optimizer divides them again."
+        ),
+    )
+
+
 def _of_copy(seen: Observation) -> Description:
     optimizer = seen.words.get("optimizer", "The optimizer")
     n = int(seen.numbers.get("parameters", 0))
@@ -455,6 +490,8 @@ _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.STEPPED_TWICE: _twice,
     Fault.STEPPED_SCALED: _scaled,
     Fault.OPTIMIZER_OF_COPY: _of_copy,
+    Fault.LOSSES_NOT_READ: _losses_left_out,
+    Fault.LOSS_NOT_SCALED: _not_scaled,
     Fault.FLAG_NOT_READ: _not_read,
     Fault.SETTING_NOT_READ: _unread,
     Fault.BETAS_EXCHANGED: _exchanged,

@@ -171,6 +171,21 @@ def _of_training(observation: Observation) -> Description:
     if observation.words.get("how") == "part":
         return _of_part(observation)
     kinds = observation.words.get("layers", "")
+    if observation.words.get("how") == "own step":
+        return Description(
+            message=(
+                "The model is trained in evaluation mode: your train_step calls it "
+                f"without training=True, so {_named(observation)} ({kinds}) "
+                f"{_verb(observation, 'work')} as in evaluation. Dropout drops "
+                "nothing, and running statistics stand still."
+            ),
+            value=float(observation.numbers.get("layers", 1)),
+            threshold=0.0,
+            advice=(
+                "Write y_pred = self(x, training=True) in your train_step. If you mean "
+                "it, say so there: training=False."
+            ),
+        )
     return Description(
         message=(
             "The model is trained in evaluation mode: by its flags, "
