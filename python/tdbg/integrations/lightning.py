@@ -24,6 +24,7 @@ from tdbg.hooks.pytorch.checks.copies.training_mode import kinds_in
 from tdbg.hooks.pytorch.model.mode import evaluating
 from tdbg.integrations.owner import HookOwner
 from tdbg.integrations.watched_metrics import (
+    MetricStates,
     MetricWatch,
     Watcher,
     speaks_of_validation,
@@ -85,6 +86,7 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         self._left_in_training = ""
         self._evaluations_in_training = 0
         self._watch: MetricWatch | None = None
+        self._states = MetricStates(self._owner.observe)
         self._is_validated = False
         # Batches so far, and parts in evaluation mode after the first.
         self._n_batches = 0
@@ -214,12 +216,34 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
             self._look_at_metrics(trainer)
         self._owner.record_metrics(trainer.callback_metrics, are_new=False)
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Called by Lightning."""
-        if not getattr(trainer, "sanity_checking", False):
+        if not trainer.sanity_checking:
             self._is_validated = True
             self._look_at_metrics(trainer)
+            with contextlib.suppress(Exception):
+                self._states.ends(pl_module, (each.value for each in _logged(trainer)))
         self._evaluated(trainer)
+
+    def on_validation_batch_start(
+        self,
+        trainer: Any,
+        pl_module: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Called by Lightning."""
+        del batch
+        if batch_idx == dataloader_idx == 0 and not trainer.sanity_checking:
+            with contextlib.suppress(Exception):
+                self._states.begins(pl_module)
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning."""
+        if not trainer.sanity_checking:
+            with contextlib.suppress(Exception):
+                self._states.counted(pl_module)
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
         """Called by Lightning."""
@@ -351,13 +375,19 @@ def _watchers_in(trainer: Any) -> Iterator[Watcher]:
 def _directions(trainer: Any) -> dict[str, bool]:
     """Return which way metrics go, where they are objects that say so."""
     found = {}
-    loops = trainer.validate_loop, trainer.fit_loop.epoch_loop.val_loop
-    for loop in loops:
-        for each in (getattr(loop, "_results", None) or {}).values():
-            way = getattr(each.value, "higher_is_better", None)
-            if isinstance(way, bool):
-                found[each.meta.name] = way
+    for each in _logged(trainer):
+        way = getattr(each.value, "higher_is_better", None)
+        if isinstance(way, bool):
+            found[each.meta.name] = way
     return found
+
+
+def _logged(trainer: Any) -> Iterator[Any]:
+    """Yield what a validation has logged, and that is computed at its end."""
+    for loop in (trainer.validate_loop, trainer.fit_loop.epoch_loop.val_loop):
+        for each in (getattr(loop, "_results", None) or {}).values():
+            if each.meta.on_epoch:
+                yield each
 
 
 def _is_loss(logged: Any, outputs: Any) -> bool:

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tdbg.run.observations import Fault
 
-__all__ = ["MetricWatch", "Watcher", "rises", "speaks_of_validation"]
+__all__ = ["MetricStates", "MetricWatch", "Watcher", "rises", "speaks_of_validation"]
 
-# Evaluations that show where a metric goes.
-_ENOUGH = 3
+# Evaluations that show where a metric goes, and that begin with an old state.
+_ENOUGH, _ENOUGH_STATES = 3, 2
+# Metrics that collect what others say, over several evaluations on purpose.
+_OF_STATES = "torchmetrics.aggregation", "torchmetrics.wrappers"
 _VALIDATION = {"val", "valid", "validation", "eval", "dev"}
 # Words that say where a metric comes from, not what it is.
 _STAGES = re.compile(
@@ -102,6 +105,67 @@ class MetricWatch:
             words["setting"] = each.setting
             self._observe(Fault.WATCHES_WRONG_WAY, each.name, numbers, words)
             self._watchers.remove(each)
+
+
+class MetricStates:
+    """Follows the states of a module's metrics (torchmetrics) through validations.
+
+    A metric that is computed without a reset counts batches of what was before.
+
+    Args:
+        observe: Receives a fault, whose it is, and its numbers and words.
+    """
+
+    def __init__(self, observe: _Observe) -> None:
+        self._observe = observe
+        self._before: dict[str, int] = {}
+        self._after: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        self._n: dict[str, int] = {}
+
+    def begins(self, module: Any) -> None:
+        """Note the updates that the states hold as a validation begins."""
+        self._last = self._after
+        self._before = {name: m._update_count for name, m in _metrics_of(module)}
+
+    def counted(self, module: Any) -> None:
+        """Note the updates that they hold after its last batch."""
+        self._after = {name: m._update_count for name, m in _metrics_of(module)}
+
+    def ends(self, module: Any, logged: Iterable[Any]) -> None:
+        """Look at the metrics that were computed.
+
+        Args:
+            module: Has the metrics.
+            logged: The metrics that the trainer computes.
+        """
+        of_trainer = {id(each) for each in logged}
+        for name, metric in _metrics_of(module):
+            before, after = self._before.get(name, 0), self._after.get(name, 0)
+            is_computed = metric._computed is not None or id(metric) in of_trainer
+            is_kept = after > before > 0 and is_computed
+            self._n[name] = n = self._n.get(name, 0) + 1 if is_kept else 0
+            if n == _ENOUGH_STATES:
+                is_mixed = before != self._last.get(name, before)
+                numbers = {"before": float(before), "after": float(after)}
+                words = {"class": type(metric).__name__}
+                words["how"] = "mixed" if is_mixed else "kept"
+                self._observe(Fault.METRIC_STATE_KEPT, name, numbers, words)
+
+
+def _metrics_of(module: Any) -> Iterator[tuple[str, Any]]:
+    """Yield metrics with a state that is to be reset: sums, not the best so far."""
+    library = sys.modules.get("torchmetrics")
+    if library is None:
+        return
+    wrappers: list[str] = []
+    for name, each in module.named_modules():
+        if not isinstance(each, library.Metric) or name.startswith(tuple(wrappers)):
+            continue
+        if type(each).__module__.startswith(_OF_STATES):
+            wrappers.append(f"{name}.")
+        else:
+            yield name, each
 
 
 def rises(name: str) -> bool | None:

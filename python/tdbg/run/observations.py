@@ -348,6 +348,8 @@ class Fault(enum.StrEnum):
     GENERATOR_HELPS = "generator_helps"
     # A step of training logs a metric under a name of validation.
     LOGGED_AS_VALIDATION = "logged_as_validation"
+    # A metric with a state is computed that holds batches from before the evaluation.
+    METRIC_STATE_KEPT = "metric_state_kept"
     # A test has the weights that the training left, though better ones were kept.
     LAST_IS_TESTED = "last_is_tested"
 

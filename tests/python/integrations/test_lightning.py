@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import Accuracy, MaxMetric
 
 from tdbg.errors import ConfigurationError
 from tdbg.modes import EVAL, PREDICT, TRAIN
@@ -528,3 +529,62 @@ def test_last_weights_that_are_tested_where_better_ones_are_kept(
     assert ["weights of the last step" in each.message for each in found] == (
         [True] * is_told
     )
+
+
+class Measured(Digits):
+    """Measures by metrics of torchmetrics, in one of several ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way = way
+        self.train_acc, self.val_acc = (
+            Accuracy(task="multiclass", num_classes=10) for _ in range(2)
+        )
+        self.best = MaxMetric()
+
+    def training_step(self, batch: Any, number: int) -> Any:
+        loss = super().training_step(batch, number)
+        self.train_acc(self.net(batch[0]), batch[1])
+        if self.way != "batch values":
+            self.log("train_acc", self.train_acc, on_epoch=True, on_step=False)
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        if self.way == "reset before":
+            self.val_acc.reset()
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        used = self.train_acc if self.way in {"mixed", "batch values"} else self.val_acc
+        value = used(self.net(batch[0]), batch[1])
+        if self.way == "batch values":
+            self.log("val_acc", value)
+        elif self.way in {"logged", "mixed"}:
+            self.log("val_acc", used)
+
+    def on_validation_epoch_end(self) -> None:
+        if self.way in {"kept", "reset", "reset before"}:
+            self.best.update(self.val_acc.compute())
+            self.log("best", self.best.compute())
+        if self.way == "reset":
+            self.val_acc.reset()
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [
+        ("kept", ["The metric val_acc (MulticlassAccuracy) is never reset"]),
+        ("mixed", ["The metric train_acc (MulticlassAccuracy) counts training and"]),
+        ("logged", []),
+        ("reset", []),
+        ("reset before", []),
+        ("batch values", []),
+    ],
+)
+def test_metrics_that_hold_batches_from_before_a_validation(
+    run_dir: Path, tmp_path: Path, way: str, told: list[str]
+) -> None:
+    work = trainer(tmp_path, callback(run_dir), max_epochs=4)
+    work.fit(Measured(way), loader(4), loader(3))
+    found = check(run_dir, ["MetricMisuse"], record=False).findings
+    assert [each.message[: len(t)] for each, t in zip(found, told, strict=True)] == told

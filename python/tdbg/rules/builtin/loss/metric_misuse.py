@@ -49,6 +49,7 @@ class MetricMisuse(ObservedRule):
             Fault.BEST_NEVER_MOVES,
             Fault.LOGGED_AS_VALIDATION,
             Fault.LAST_IS_TESTED,
+            Fault.METRIC_STATE_KEPT,
         }
     )
     hooks = frozenset({"Keras", "PyTorch"})
@@ -335,6 +336,27 @@ def _of_names(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_state(seen: Observation) -> tuple[str, str]:
+    before, after = (round(seen.numbers.get(key, 0)) for key in ("before", "after"))
+    name = f"{seen.names[0]} ({seen.words.get('class', 'Metric')})"
+    held = (
+        f"when the last validation began, it held {before:,} batches from before, and "
+        f"{after:,} when it was computed"
+    )
+    if seen.words.get("how") == "mixed":
+        return (
+            f"The metric {name} counts training and validation together: {held}. So "
+            "what you log of it for validation is computed of training batches, too."
+        ), "Make two metrics: self.train_acc for training, self.val_acc for validation."
+    return (
+        f"The metric {name} is never reset: {held}. So what you compute of it is an "
+        "average over all validations so far."
+    ), (
+        "Call reset() after compute() in on_validation_epoch_end. Or log the metric "
+        "itself, as in self.log(name, metric): then Lightning computes and resets it."
+    )
+
+
 def _of_tested(seen: Observation) -> tuple[str, str]:
     best, last = (seen.numbers.get(key, 0.0) for key in ("best", "last"))
     monitor = seen.words.get("monitor", "the metric")
@@ -362,4 +384,5 @@ _TEXTS = {
     Fault.LOWEST_IS_BEST: _of_lowest,
     Fault.LOGGED_AS_VALIDATION: _of_names,
     Fault.LAST_IS_TESTED: _of_tested,
+    Fault.METRIC_STATE_KEPT: _of_state,
 }
