@@ -261,6 +261,8 @@ class Fault(enum.StrEnum):
     WEIGHTS_OF_OTHER_CLASSES = "weights_of_other_classes"
     WEIGHTS_OF_OTHER_SAMPLES = "weights_of_other_samples"
     LOADER_AT_ITS_END = "loader_at_its_end"
+    # The loader of validation trains, and that of training does nothing.
+    TRAINED_ON_VALIDATION = "trained_on_validation"
     # Images that are flipped, and their masks are not.
     MASK_NOT_MOVED = "mask_not_moved"
     # Parts of one dataset share samples: that of training and that of evaluation.

@@ -31,6 +31,7 @@ class LoaderMisuse(ObservedRule):
     - an iterator that has come to its end, and that each epoch asks again;
     - samples that the dataset changes whenever it gives them;
     - images that are flipped without their masks, or the reverse;
+    - training on the loader of validation;
     - samples that are augmented once, and then come out of a cache;
     - parts of a dataset, for training and evaluation, that overlap;
     - validation data that are the training data, or have samples of them.
@@ -51,6 +52,7 @@ class LoaderMisuse(ObservedRule):
             Fault.SAMPLES_OVERWRITTEN,
             Fault.AUGMENTED_ONCE,
             Fault.MASK_NOT_MOVED,
+            Fault.TRAINED_ON_VALIDATION,
             Fault.PARTS_OVERLAP,
             Fault.VALIDATION_IS_TRAINING,
             Fault.VALIDATION_SHARES,
@@ -242,6 +244,15 @@ def _of_cache(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_other_loader(seen: Observation) -> tuple[str, str]:
+    name, meant = seen.names[0], seen.words.get("meant", "train_loader")
+    message = (
+        f"Your training goes through {name}, and nothing in your program uses {meant}. "
+        "So the model learns from the data that it is evaluated on."
+    )
+    return message, f"Loop over the other loader: for x, y in {meant}."
+
+
 def _of_masks(seen: Observation) -> tuple[str, str]:
     apart, moved = (round(seen.numbers.get(key, 0)) for key in ("apart", "moved"))
     image, mask = (seen.words.get(key, "") for key in ("image", "mask"))
@@ -326,6 +337,7 @@ _TEXTS = {
     Fault.VALIDATION_SHARES: _of_shared,
     Fault.AUGMENTED_ONCE: _of_cache,
     Fault.MASK_NOT_MOVED: _of_masks,
+    Fault.TRAINED_ON_VALIDATION: _of_other_loader,
     Fault.PARTS_OVERLAP: _of_parts,
     Fault.WORKERS_DRAW_ALIKE: _of_workers,
     Fault.EPOCHS_DRAW_ALIKE: _of_epochs,

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tdbg.hooks.pytorch.model.variables import locals_of
+from tdbg.hooks.pytorch.model.variables import locals_of, namespaces
 from tdbg.run.observations import Fault
 from tdbg.run.program_lines import is_of_library
 
@@ -34,12 +34,8 @@ Found = tuple[Fault, str, dict[str, float], dict[str, str]]
 # Loops that are read, frames that are searched for one, characters of a source.
 _MOST_LOOPS, _MOST_FRAMES, _MOST_SOURCE = 8, 6, 400_000
 # What a program calls a metric, and what it keeps as the best.
-_METRIC = re.compile(
-    r"loss|acc|score|err|f1|auc|mse|mae|metric|iou|dice", re.IGNORECASE
-)
-KEPT = re.compile(
-    r"(^|_)(best|lowest|highest)(_|$)(?!.*(epoch|step|ind|idx))", re.IGNORECASE
-)
+_METRIC = re.compile(r"(?i)loss|acc|score|err|f1|auc|mse|mae|metric|iou|dice")
+KEPT = re.compile(r"(?i)(^|_)(best|lowest|highest)(_|$)(?!.*(epoch|step|ind|idx))")
 """Names that programs give to what they keep as the best."""
 
 _SAVES = re.compile(r"save|state_dict|deepcopy|checkpoint", re.IGNORECASE)
@@ -53,16 +49,21 @@ _WHOLE = frozenset(
     }
 )  # fmt: skip
 # Functions of a mean whose own mean is another number, and what it is called.
-_BENT = {
-    "exp": re.compile(r"ppl|perplex", re.IGNORECASE),
-    "sqrt": re.compile(r"rmse", re.IGNORECASE),
-}
+_BENT = {"exp": re.compile(r"(?i)ppl|perplex"), "sqrt": re.compile(r"(?i)rmse")}
 _METHODS = frozenset(
     {
         "cpu", "detach", "double", "eq", "float", "int", "item", "long", "mean", "size",
         "sum", "view", "squeeze", "argmax",
     }
 )  # fmt: skip
+# Names of loaders.
+_OF_VALIDATION = re.compile(
+    r"(test|val|valid|validation|eval|dev)_?(data_?)?(loader|dl)$|(loader|dl)_(test|val)$",
+    re.IGNORECASE,
+)
+_OF_TRAINING = re.compile(
+    r"(tr|trn|train|training)_?(data_?)?(loader|dl)$|(loader|dl)_train$", re.IGNORECASE
+)
 _COLLECTS = frozenset({"append", "extend"})
 _BUILTINS = frozenset({"float", "int", "len", "round", "sum"})
 _SHOWS = frozenset({"print", "info", "debug", "set_postfix", "set_description", "log"})
@@ -96,6 +97,8 @@ class LoopReader:
         self.found: list[Found] = []
         self._n_calls = 0
         self._read = set[tuple[CodeType, int]]()
+        # Places that train.
+        self._trains = set[tuple[CodeType, int]]()
 
     def note_call(self) -> None:
         """Note that the program calls a model to evaluate it."""
@@ -106,9 +109,9 @@ class LoopReader:
                 self.found += _faults_of_loop(loop)
 
     def pass_ends(self) -> list[Found]:
-        """Return what was found in the evaluation that is over."""
+        """Return what was found in the evaluation that is over: training goes on."""
         found, self.found, self._n_calls = self.found, [], 0
-        return found
+        return [*found, *_of_loaders(sys._getframe(1), self._trains)]
 
 
 # ---- sources -------------------------------------------------------------------------
@@ -214,6 +217,8 @@ def _loader_of(node: ast.expr, names: Mapping[str, Any]) -> DataLoader[Any] | No
     """Return the loader with several batches that a loop goes through, or None."""
     while isinstance(node, ast.Call) and node.args:
         node = node.args[0]  # That of enumerate, or of a bar that shows progress.
+    if isinstance(node, ast.IfExp) and (truth := _truth(node.test, names)) is not None:
+        node = node.body if truth else node.orelse
     found = _resolve(node, names)
     is_plain = isinstance(found, DataLoader) and (found.batch_size or 0) > 1
     return found if is_plain and len(found) > 1 else None
@@ -449,6 +454,45 @@ def _length_below(node: ast.BinOp, names: Mapping[str, Any]) -> int:
     return 0 if what is None else len(what)
 
 
+def _of_loaders(
+    frame: FrameType | None, read: set[tuple[CodeType, int]]
+) -> Iterator[Found]:
+    """Yield that a loop trains on the loader of validation, and none on the other."""
+    for loop in _loops_around(frame, read) if len(read) < _MOST_LOOPS else ():
+        own, others = set[str](), set[str]()
+        for scope in namespaces(frame):
+            for name, value in scope.items():
+                if isinstance(value, DataLoader):
+                    (own if value is loop.loader else others).add(name)
+        wrong = sorted(filter(_OF_VALIDATION.match, own))
+        meant = sorted(filter(_OF_TRAINING.match, others))
+        if not wrong or not meant or any(map(_OF_TRAINING.match, own)):
+            continue
+        if not _is_asked_for(meant[0], frame):
+            yield Fault.TRAINED_ON_VALIDATION, wrong[0], {}, {"meant": meant[0]}
+
+
+def _is_asked_for(name: str, frame: FrameType | None) -> bool:
+    """Return whether a program uses a variable for more than its length."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        tree = None if is_of_library(file) else _source_of(file)
+        if tree is not None:
+            idle = _dead(tree, {**frame.f_globals, **locals_of(frame)})
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and _name_of(node.func) == "len":
+                    idle.update(map(id, ast.walk(node)))
+            if any(_loads(x, name) and id(x) not in idle for x in ast.walk(tree)):
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _loads(node: ast.AST, name: str) -> bool:
+    is_name = isinstance(node, ast.Name | ast.Attribute) and _name_of(node) == name
+    return is_name and isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
+
+
 # ---- the best ------------------------------------------------------------------------
 
 
@@ -528,11 +572,12 @@ def _dead(tree: ast.Module, names: Mapping[str, Any]) -> set[int]:
     """Return what is in branches that are known not to be taken."""
     found = set[int]()
     for node in ast.walk(tree):
-        if not isinstance(node, ast.If):
-            continue
-        truth = _truth(node.test, names)
+        truth = None
+        if isinstance(node, ast.If | ast.IfExp):
+            truth = _truth(node.test, names)
         if truth is not None:
-            for each in node.orelse if truth else node.body:
+            part: Any = node.orelse if truth else node.body  # type: ignore[attr-defined]
+            for each in part if isinstance(part, list) else [part]:
                 found.update(map(id, ast.walk(each)))
     return found
 

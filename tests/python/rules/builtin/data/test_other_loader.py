@@ -1,0 +1,103 @@
+"""LoaderMisuse, on trainings that go through the loader of validation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+import tdbg.pytorch as td
+from tdbg.rules import check
+from tdbg.rules.builtin.data.loader_misuse import LoaderMisuse
+
+pytestmark = pytest.mark.torch
+
+
+class Trainer:
+    """A small network, two parts of its data, and a hook."""
+
+    def __init__(self, out: Path) -> None:
+        torch.manual_seed(0)
+        x = torch.randn(120, 4)
+        data = TensorDataset(x, x[:, :3].argmax(1))
+        self.parts = random_split(data, [80, 40])
+        self.model, self.criterion = (
+            nn.Sequential(nn.Linear(4, 3)),
+            nn.CrossEntropyLoss(),
+        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), 0.1)
+        self.out, self.hook = out, td.watch(self.model, self.criterion, out=out)
+
+    def loaders(self) -> tuple[DataLoader[Any], DataLoader[Any]]:
+        return DataLoader(self.parts[0], 20, shuffle=True), DataLoader(
+            self.parts[1], 20
+        )
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        self.model.train()
+        self.optimizer.zero_grad()
+        self.criterion(self.model(x), y).backward()
+        self.optimizer.step()
+
+    def evaluate(self, loader: DataLoader[Any]) -> None:
+        self.model.eval()
+        with torch.no_grad():
+            for x, y in loader:
+                self.criterion(self.model(x), y)
+
+    def said(self) -> list[str]:
+        assert self.hook.counters()["internal_errors"] == 0
+        self.hook.close()
+        found = check(self.out, [LoaderMisuse()], record=False).findings
+        return [each.message for each in found]
+
+
+def test_a_training_on_the_loader_of_validation_is_found(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    idle_train_loader, val_loader = trainer.loaders()
+    train_dl = idle_train_loader
+    print(len(train_dl), len(idle_train_loader))
+    for _ in range(3):
+        for x, y in val_loader:
+            trainer.step(x, y)
+        trainer.evaluate(val_loader)
+    (said,) = trainer.said()
+    assert "goes through val_loader" in said
+    assert "nothing in your program uses train_dl" in said
+
+
+def test_a_training_on_its_own_loader_is_right(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    train_loader, val_loader = trainer.loaders()
+    for _ in range(3):
+        for x, y in train_loader:
+            trainer.step(x, y)
+        trainer.evaluate(val_loader)
+    assert not trainer.said()
+
+
+def test_validation_data_may_train_after_the_training_data(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    training_loader, test_loader = trainer.loaders()
+    for x, y in training_loader:
+        trainer.step(x, y)
+    for _ in range(3):
+        for x, y in test_loader:
+            trainer.step(x, y)
+        trainer.evaluate(test_loader)
+    assert not trainer.said()
+
+
+def test_one_loader_with_two_names_is_that_of_training(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path)
+    tr_loader, _ = trainer.loaders()
+    eval_loader = tr_loader
+    for _ in range(3):
+        for x, y in eval_loader:
+            trainer.step(x, y)
+        trainer.evaluate(eval_loader)
+    assert not trainer.said()
