@@ -143,7 +143,9 @@ class LossNotDecreasing(LossRule):
         half = trend_of(table, i, self.window // 2)
         if half is not None and half.n >= FIRST:
             # Short windows count until two long ones are full.
-            early = np.isnan(trend.now) & self._stays(half)
+            is_short = np.isnan(trend.now)
+            severities[is_short & (self._levels(half) == OK)] = OK
+            early = is_short & self._stays(half)
             severities[early] = Severity.WARNING
             trends = [half if k else trend for k in early.tolist()]
         if _is_of_trees(window, table):

@@ -40,6 +40,12 @@ def test_a_flat_loss_is_a_warning_after_two_short_windows():
     assert "25 recorded steps stayed the same, from 2.3 to 2.3," in finding.message
 
 
+def test_one_that_falls_before_two_long_windows_are_full_is_acquitted():
+    losses = [0.4] * 50 + [1.4 * 0.9**k for k in range(40)]
+    begin, end = judge(run_with(losses), LossNotDecreasing())
+    assert (begin.step, begin.phase, end.phase) == (49, "begin", "end")
+
+
 def test_where_the_loss_has_come_down_two_long_windows_are_asked_for():
     losses = [2.5] * 10 + [2.0] * 150
     (finding,) = judge(run_with(losses), LossNotDecreasing())
