@@ -15,6 +15,7 @@ __all__ = ["BatchDependence"]
 _ON = {
     "place": "on its place in the batch",
     "others": "on the other samples in the batch",
+    "order": "on the order of the batch, since it returns its answers in another one",
 }
 
 
@@ -53,6 +54,12 @@ def _advice(depends_on: str) -> str:
             "Look for an operation that takes the batch for another axis: positions "
             "indexed by x.size(0), a layer that needs batch_first=True, a view or "
             "reshape that should be a transpose or permute. Dimension 0 is the batch."
+        )
+    if depends_on == "order":
+        return (
+            "If forward sorts the samples, as pack_padded_sequence may ask for, put "
+            "the answers back: outputs[order.argsort()]. Or leave the order as it is, "
+            "and pass enforce_sorted=False."
         )
     return (
         "Look for an operation over the wrong axis: softmax, normalize, mean or std "

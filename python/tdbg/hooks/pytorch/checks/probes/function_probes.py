@@ -322,13 +322,22 @@ class _Probe:
         inner: _Change | None,
     ) -> Iterator[_Finding]:
         """Tell by one more call on what the outputs depend."""
-        if inner is None:
+        is_padded = inner is not None and self._known is None
+        if inner is None or (is_padded and inner is not change):
             turned = self._moved(None, is_beside_others=False)
             others = self._try(turned.call)
             is_same = others is None or self._is_same(first, others, turned)
-            depends_on = "others" if is_same else "place"
-            yield from self._of_samples(first, changed, change, depends_on)
-            return
+            if inner is None:
+                depends_on = "others" if is_same else "place"
+                yield from self._of_samples(first, changed, change, depends_on)
+                return
+            if others is not None and not is_same:
+                one, other = (each.flatten().sort()[0] for each in (first, others))
+                kind = "order" if torch.allclose(one, other, atol=1e-4) else "place"
+                found = list(self._of_samples(first, others, turned, kind))
+                if found:
+                    yield from found
+                    return
         alone = changed if inner is change else self._try(inner.call)
         if alone is None:
             return
