@@ -40,7 +40,7 @@ ONLY_PYTORCH = {
     ),
     "gradients/accumulation.py": ("_last_alone _lost", "MICRO_BATCHES_CLEARED"),
     "gradients/not_cleared.py": ("GradientsNotCleared", "keeps_gradients"),
-    "weights/code_misuse.py": ("_of_line _of_backward", "RESULT_DROPPED"),
+    "weights/code_misuse.py": ("_of_line _of_statement _of_backward", "RESULT_DROPPED"),
     "weights/dropout_in_evaluation.py": ("DropoutInEvaluation", "dropping"),
     "weights/eval_mode.py": ("TrainedInEvalMode", "evaluating"),
     "weights/model_copies.py": (

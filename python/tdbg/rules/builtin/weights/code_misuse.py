@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tdbg.config.quantities import number
@@ -22,6 +23,8 @@ class CodeMisuse(ObservedRule):
     The rule finds
 
     - a layer, or a function that returns a new tensor, whose result is dropped;
+    - a comparison where an assignment is meant, a seed that is assigned, not called,
+      and a loop that returns in its first round;
     - a context such as ``torch.no_grad()`` without ``with``;
     - a method such as ``model.eval`` that is named and not called;
     - a residual that is kept and never added, and a layer's output added to itself;
@@ -50,6 +53,37 @@ class CodeMisuse(ObservedRule):
             lines = "line is" if more == 1 else "lines are"
             message += f" {more} more {lines} alike."
         return Description(message=message, value=1.0, threshold=0.0, advice=advice)
+
+
+def _of_statement(kind: str, where: str) -> tuple[str, str] | None:
+    """Return what a statement does instead, and how it should be; None: another."""
+    texts: Mapping[str, tuple[str, str]] = {
+        "compared": (
+            (
+                "A comparison is made and dropped: {where} sets nothing, since == "
+                "compares and = assigns."
+            ),
+            "Write one equals sign, such as parameter.requires_grad = False.",
+        ),
+        "seed": (
+            (
+                "A number takes the place of the function that sets the seed: {where} "
+                "leaves the generator as it was."
+            ),
+            "Call the function: torch.manual_seed(0), np.random.seed(0).",
+        ),
+        "ended": (
+            (
+                "A loop ends in its first round: {where} stands inside of the loop "
+                "that adds up what it returns, so all other rounds are left out."
+            ),
+            "Move the return behind the loop, with the indentation of `for`.",
+        ),
+    }
+    if kind not in texts:
+        return None
+    message, advice = texts[kind]
+    return message.format(where=where), advice
 
 
 def _of_line(observation: Observation) -> tuple[str, str]:
@@ -82,6 +116,8 @@ def _of_line(observation: Observation) -> tuple[str, str]:
             f"A method is never called: {where} only names it, without parentheses.",
             f"Call it: {text}().",
         )
+    if (known := _of_statement(kind, where)) is not None:
+        return known
     if kind == "context":
         return (
             f"A context is made and dropped: {where} changes nothing without `with`.",

@@ -176,6 +176,32 @@ class Attempts(Net):
         return self.last(self.first(x))
 
 
+class Switched(Net):
+    """Has lines that this run never takes, and some that it does."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Any:
+        x = self.first(x)
+        if self.kind == "dropped":
+            F.relu(x)
+        elif self.kind == "unknown" and x.sum() > 9:
+            F.gelu(x)
+        else:
+            x = F.relu(x)
+        if mask is not None and self.kind != "unknown":
+            x = x * mask
+        return self.last(x)
+
+
+@pytest.mark.parametrize("kind", ["dropped", "kept", "unknown"])
+def test_only_lines_that_run_are_named(tmp_path: Path, kind: str) -> None:
+    findings = fit(tmp_path / "run", Switched(kind))
+    assert len(findings) == (kind == "dropped")
+
+
 def test_a_call_that_is_tried_may_be_made_for_its_error(tmp_path: Path) -> None:
     assert fit(tmp_path / "run", Attempts()) == []
 
@@ -198,6 +224,8 @@ def train(run_dir: Path, kind: str) -> list[Finding]:
                 "eval": evaluates,
                 "grad": computes,
                 "numpy": appends,
+                "frozen": freezes,
+                "ended": ends_early,
             }.get(kind, means_it)(model, x, y)
             log.append(losses)
             optimizer.step()
@@ -238,6 +266,47 @@ def appends(model: nn.Module, x: Tensor, y: Tensor) -> float:
     return float(loss.detach() + every.sum())
 
 
+def freezes(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    for p in model[0].parameters():  # type: ignore[index]
+        p.requires_grad == False  # noqa: B015, E712 - the mistake
+    model.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    return float(loss.detach())
+
+
+def ends_early(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    model.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    return float(loss.detach()) + error_of(model, x, y)
+
+
+def error_of(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    total = 0.0
+    for some, its in zip(x.chunk(4), y.chunk(4), strict=True):
+        with torch.no_grad():
+            total += float(F.cross_entropy(model(some), its))
+        return total / 4
+    return 0.0
+
+
+def first_of(x: Tensor) -> Tensor:
+    for some in x.chunk(4):
+        size = some.sum()
+        return some / size
+    return x
+
+
+def sum_of(x: Tensor) -> float:
+    total = 0.0
+    for some in x.chunk(4):
+        total += float(some.sum())
+        if total > 9:
+            return total
+    return total
+
+
 def means_it(model: nn.Module, x: Tensor, y: Tensor) -> float:
     seen = {0}
     seen.add(1)
@@ -246,6 +315,8 @@ def means_it(model: nn.Module, x: Tensor, y: Tensor) -> float:
     order.sort()
     text = "a"
     text.replace("a", "b")
+    first_of(x)
+    sum_of(x)
     model.eval()
     with torch.no_grad():
         model(x)
@@ -266,6 +337,8 @@ def means_it(model: nn.Module, x: Tensor, y: Tensor) -> float:
         ("eval", "`model.eval`"),
         ("grad", "`torch.no_grad()`"),
         ("numpy", "`np.append(every, 1.0)`"),
+        ("frozen", "`p.requires_grad == False`"),
+        ("ended", "A loop ends in its first round: `return total / 4`"),
     ],
 )
 def test_a_loop_that_drops_a_result_is_named_with_its_line(
@@ -277,6 +350,24 @@ def test_a_loop_that_drops_a_result_is_named_with_its_line(
 
 def test_calls_for_their_effects_are_fine(tmp_path: Path) -> None:
     assert train(tmp_path / "run", "none") == []
+
+
+def test_a_seed_that_is_assigned_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "manual_seed", torch.manual_seed)
+
+    class Seeded(Net):
+        def forward(self, x: Tensor) -> Any:
+            return self.last(x)
+
+    def program() -> list[Finding]:
+        model = Seeded()
+        torch.manual_seed = 0  # type: ignore[assignment]
+        return fit(tmp_path / "run", model)
+
+    (finding,) = program()
+    assert "takes the place of the function" in finding.message
 
 
 # ---- gradients of one's own ----------------------------------------------------------

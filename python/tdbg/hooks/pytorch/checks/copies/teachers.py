@@ -222,8 +222,11 @@ def _may_teach(model: nn.Module, held: AbstractSet[int], *, is_copy: bool) -> bo
 
 def _first_of(model: nn.Module) -> nn.Parameter | None:
     """Return the first parameter of a model."""
-    every = (each for part in model.modules() for each in part._parameters.values())
-    return next((each for each in every if each is not None), None)
+    for part in model.modules():
+        for each in part._parameters.values():
+            if each is not None:
+                return each
+    return None
 
 
 def _depends(model: nn.Module) -> bool:

@@ -322,22 +322,13 @@ class _Probe:
         inner: _Change | None,
     ) -> Iterator[_Finding]:
         """Tell by one more call on what the outputs depend."""
-        is_padded = inner is not None and self._known is None
-        if inner is None or (is_padded and inner is not change):
-            turned = self._moved(None, is_beside_others=False)
-            others = self._try(turned.call)
-            is_same = others is None or self._is_same(first, others, turned)
+        if inner is None or (self._known is None and inner is not change):
+            kind, found = self._turned(first)
             if inner is None:
-                depends_on = "others" if is_same else "place"
-                yield from self._of_samples(first, changed, change, depends_on)
+                found = [*self._of_samples(first, changed, change, kind)]
+            yield from found
+            if inner is None or found:
                 return
-            if others is not None and not is_same:
-                one, other = (each.flatten().sort()[0] for each in (first, others))
-                kind = "order" if torch.allclose(one, other, atol=1e-4) else "place"
-                found = list(self._of_samples(first, others, turned, kind))
-                if found:
-                    yield from found
-                    return
         alone = changed if inner is change else self._try(inner.call)
         if alone is None:
             return
@@ -354,6 +345,16 @@ class _Probe:
             numbers = {"change": max(self._changes(first, alone, inner))}
             words = {"earlier": self._sees_earlier(first, alone)}
             yield _Finding(Fault.LATER_IS_SEEN, numbers, words)
+
+    def _turned(self, first: torch.Tensor) -> tuple[str, list[_Finding]]:
+        """Call with samples in other places: what outputs depend on, and findings."""
+        turned = self._moved(None, is_beside_others=False)
+        others = self._try(turned.call)
+        if others is None or self._is_same(first, others, turned):
+            return "others", []
+        one, other = (each.flatten().sort()[0] for each in (first, others))
+        kind = "order" if torch.allclose(one, other, atol=1e-4) else "place"
+        return kind, [*self._of_samples(first, others, turned, kind)]
 
     # ---- changed calls -------------------------------------------------------
 

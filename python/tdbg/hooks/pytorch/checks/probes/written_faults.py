@@ -3,7 +3,7 @@
 ``scores.masked_fill(mask, -1e9)`` returns a new tensor and leaves ``scores`` alone: a
 program that drops the result hides nothing.  The forward methods of the model are read,
 and the functions that are being called when the first loss is there.  Names are looked
-up; nothing is called.
+up; nothing is called.  Functions that these name are read, too.
 
 Thread safety: the training's thread.  Reads only.
 """
@@ -11,6 +11,7 @@ Thread safety: the training's thread.  Reads only.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 import types
@@ -20,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import StepCheck
@@ -32,6 +34,7 @@ __all__ = ["WrittenFaults"]
 # Frames outwards, and classes of modules, that are read, at most.
 _MOST_FRAMES, _MOST_CLASSES = 30, 60
 _READ_AT = 2
+_MOST_CALLED = 40
 _LIBRARY = re.compile(r"[\\/](site|dist)-packages[\\/]|[\\/]tdbg[\\/]hooks[\\/]")
 _TORCH = re.compile(r"torch(\.|$)")
 # Functions and methods that return a new tensor, and do nothing else.
@@ -57,7 +60,9 @@ _CONTEXTS = frozenset(
     {torch.no_grad, torch.enable_grad, torch.inference_mode, torch.autocast}
 )
 _UNCALLED = frozenset({"eval", "train", "step", "zero_grad"})
-_WITH_METHODS = (nn.Module, torch.optim.Optimizer)
+_WITH_METHODS = (nn.Module, torch.optim.Optimizer, LRScheduler)
+_PLAIN = (bool, int, float, str, types.NoneType)
+_SEEDS = frozenset({"manual_seed", "seed"})
 _RESIDUAL = re.compile(r"(x_)?(residual|identity|shortcut|skip|resid)(_x)?$")
 _UNKNOWN = object()
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -112,15 +117,37 @@ class WrittenFaults(StepCheck):
     def _read_frames(
         self, sources: FunctionSources, frame: types.FrameType | None
     ) -> None:
+        called, met = list[types.FunctionType](), set[Any]()
         for _ in range(_MOST_FRAMES):
             if frame is None:
-                return
-            code = frame.f_code
-            if not _is_foreign(frame.f_globals, code):
-                for node in sources.program(code) or sources.nodes(code)[:1]:
-                    names = {**frame.f_globals, **locals_of(frame)}
-                    self._tell(code.co_name, code, _dropped(node, _Names(names)))
+                break
+            code, names = frame.f_code, frame.f_globals
+            if not _is_foreign(names, code):
+                met.add(code)
+                names = {**names, **locals_of(frame)}
+                called += self._read(sources, code, names)
             frame = frame.f_back
+        for function in called:
+            code = function.__code__
+            if code not in met and len(met) < _MOST_CALLED:
+                met.add(code)
+                if not _is_foreign(function.__globals__, code):
+                    called += self._read(sources, code, function.__globals__)
+
+    def _read(
+        self, sources: FunctionSources, code: types.CodeType, names: dict[str, Any]
+    ) -> list[types.FunctionType]:
+        """Read a function or a program, and return the functions that it names."""
+        called = list[types.FunctionType]()
+        known = _Names(names)
+        for node in sources.program(code) or sources.nodes(code)[:1]:
+            body = _executed(node, known)
+            self._tell(code.co_name, code, [*_dropped(body, known), *_ended(body)])
+            for each in _parts(body):
+                function = known(each.func) if isinstance(each, ast.Call) else None
+                if isinstance(function, types.FunctionType):
+                    called.append(function)
+        return called
 
     def _read_module(self, sources: FunctionSources, module: nn.Module) -> None:
         """Read the forward of a module, and the methods that it names."""
@@ -136,9 +163,10 @@ class WrittenFaults(StepCheck):
                 arguments = node.args.posonlyargs + node.args.args
                 own = arguments[0].arg if arguments else ""
                 known = _Names(method.__globals__, own, module)
-                found = [*_dropped(node, known), *_misread(node, known)]
+                body = _executed(node, known)
+                found = [*_dropped(body, known), *_misread(node, body, known)]
                 self._tell(f"{type(module).__name__}.{code.co_name}", code, found)
-                for each in ast.walk(node):
+                for each in _parts(body):
                     name = getattr(each, "attr", "")
                     if name and name not in met and not name.startswith("__"):
                         met.add(name)
@@ -203,7 +231,10 @@ def _attribute(owner: Any, name: str) -> Any:
         return vars(owner).get(name, _UNKNOWN)
     if type(owner) in {torch.Tensor, nn.Parameter} and name in {"data", "grad"}:
         return owner.data if name == "data" else owner.grad
-    return _UNKNOWN
+    found = inspect.getattr_static(owner, name, _UNKNOWN)
+    if isinstance(found, types.MemberDescriptorType):
+        found = found.__get__(owner)
+    return found if isinstance(found, _PLAIN) else _UNKNOWN
 
 
 def _is_foreign(names: Mapping[str, Any], code: types.CodeType) -> bool:
@@ -218,11 +249,17 @@ def _is_foreign(names: Mapping[str, Any], code: types.CodeType) -> bool:
 # ---- results that nobody takes -------------------------------------------------------
 
 
-def _dropped(root: Any, names: _Names) -> Iterator[_Written]:
+def _dropped(body: list[ast.stmt], names: _Names) -> Iterator[_Written]:
     """Yield statements whose only result is dropped."""
-    for node in _statements(root):
+    for node in _of_kind(body, ast.Assign):
+        if _is_seed(node.targets[0], names):
+            yield Fault.RESULT_DROPPED, "seed", node
+    for node in _of_kind(body, ast.Expr):
         value = node.value
-        if isinstance(value, ast.Attribute) and value.attr in _UNCALLED:
+        if isinstance(value, ast.Compare) and isinstance(value.left, ast.Attribute):
+            if isinstance(value.ops[0], ast.Eq):
+                yield Fault.RESULT_DROPPED, "compared", value
+        elif isinstance(value, ast.Attribute) and value.attr in _UNCALLED:
             if isinstance(names(value.value), _WITH_METHODS):
                 yield Fault.RESULT_DROPPED, "uncalled", value
         elif isinstance(value, ast.Call):
@@ -231,27 +268,94 @@ def _dropped(root: Any, names: _Names) -> Iterator[_Written]:
                 yield Fault.RESULT_DROPPED, kind, value
 
 
-def _statements(root: Any) -> Iterator[ast.Expr]:
-    """Yield the statements that are expressions, without those that are attempts.
+def _of_kind(body: list[ast.stmt], kind: Any) -> Iterator[Any]:
+    return (each for each in body if isinstance(each, kind))
 
-    A cell of a notebook shows its last one.
+
+def _is_seed(target: ast.AST, names: _Names) -> bool:
+    """Return whether an assignment puts a number in the place of a function."""
+    if not isinstance(target, ast.Attribute) or target.attr not in _SEEDS:
+        return False
+    owner = names(target.value)
+    is_module = isinstance(owner, types.ModuleType)
+    return is_module and not callable(vars(owner).get(target.attr, len))
+
+
+def _ended(body: list[ast.stmt]) -> Iterator[_Written]:
+    """Yield returns at which a loop ends that has added up one of its numbers."""
+    for node in _of_kind(body, ast.For):
+        end = node.body[-1]
+        if not isinstance(end, ast.Return) or node.orelse:
+            continue
+        read = {each.id for each in ast.walk(end) if isinstance(each, ast.Name)}
+        sums = [each for each in ast.walk(node) if isinstance(each, ast.AugAssign)]
+        if any(getattr(each.target, "id", "") in read for each in sums):
+            yield Fault.RESULT_DROPPED, "ended", end
+
+
+def _executed(root: Any, names: _Names) -> list[ast.stmt]:
+    """Return the statements that run: not attempts, nor branches that nobody knows.
+
+    A cell of a notebook shows its last one, if that is an expression.
     """
-    is_program = isinstance(root, ast.Module)
-    waiting = list(root.body[:-1] if is_program else root.body)
-    if is_program and root.body and not isinstance(root.body[-1], ast.Expr):
-        waiting.append(root.body[-1])
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Expr):
-            yield node
-        elif not isinstance(node, ast.Try | ast.ClassDef) and not (
-            is_program and isinstance(node, _SCOPES)
-        ):
-            waiting += [
-                each
-                for each in ast.iter_child_nodes(node)
-                if isinstance(each, ast.stmt | ast.ExceptHandler | ast.match_case)
-            ]
+    body = list(root.body)
+    if isinstance(root, ast.Module) and body and isinstance(body[-1], ast.Expr):
+        body.pop()
+    found = list[ast.stmt]()
+    while body:
+        node = body.pop()
+        found.append(node)
+        if isinstance(node, ast.If):
+            ways = _ways(node.test, names)
+            body += [*(node.body if True in ways else ())]
+            body += [*(node.orelse if False in ways else ())]
+        elif isinstance(node, ast.For | ast.While | ast.With):
+            body += node.body
+    return found
+
+
+def _ways(test: ast.AST, names: _Names) -> set[bool]:
+    """Return the values that a condition has; none: nobody knows.
+
+    What an argument is, or whether a module trains, may change from call to call.
+    """
+    if isinstance(test, ast.Constant):
+        return {bool(test.value)}
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return {not each for each in _ways(test.operand, names)}
+    if isinstance(test, ast.BoolOp):
+        return _of_several(test, names)
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _of_comparison(test, names)
+    if getattr(test, "attr", "") == "training":
+        return {True, False}
+    value = names(test)
+    return {bool(value)} if isinstance(value, _PLAIN) else set()
+
+
+def _of_several(test: ast.BoolOp, names: _Names) -> set[bool]:
+    every = [_ways(each, names) for each in test.values]
+    decisive = isinstance(test.op, ast.Or)
+    if {decisive} in every:
+        return {decisive}
+    return set[bool]().union(*every) if all(every) else set()
+
+
+def _of_comparison(test: ast.Compare, names: _Names) -> set[bool]:
+    one, other = (
+        each.value if isinstance(each, ast.Constant) else names(each)
+        for each in (test.left, test.comparators[0])
+    )
+    operation = test.ops[0]
+    if isinstance(operation, ast.Is | ast.IsNot) and other is None:
+        if one is _UNKNOWN:
+            return {True, False}
+        return {(one is None) == isinstance(operation, ast.Is)}
+    if not (isinstance(one, _PLAIN) and isinstance(other, _PLAIN)):
+        return set()
+    if isinstance(operation, ast.Eq | ast.NotEq):
+        return {(one == other) == isinstance(operation, ast.Eq)}
+    return set()
 
 
 def _kind_of(call: ast.Call, names: _Names) -> str:
@@ -317,14 +421,23 @@ def _ours(module: nn.Module) -> set[int]:
 # ---- what is read twice, or never ----------------------------------------------------
 
 
-def _misread(root: Any, names: _Names) -> Iterator[_Written]:
+def _parts(body: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield all parts of statements that run, without those that other ones hold."""
+    for statement in body:
+        if isinstance(statement, ast.If | ast.While):
+            yield from ast.walk(statement.test)
+        elif isinstance(statement, ast.For):
+            yield from ast.walk(statement.iter)
+        elif isinstance(statement, ast.With):
+            for item in statement.items:
+                yield from ast.walk(item.context_expr)
+        elif not isinstance(statement, (ast.Try, *_SCOPES)):
+            yield from ast.walk(statement)
+
+
+def _misread(root: Any, body: list[ast.stmt], names: _Names) -> Iterator[_Written]:
     """Yield sums of a tensor and itself, and results that nobody reads."""
-    every = list(ast.walk(root))
-    assigned = [
-        each
-        for each in every
-        if isinstance(each, ast.Assign) and len(each.targets) == 1
-    ]
+    assigned = [e for e in _of_kind(body, ast.Assign) if len(e.targets) == 1]
     made = {
         name.id
         for each in assigned
@@ -332,13 +445,13 @@ def _misread(root: Any, names: _Names) -> Iterator[_Written]:
         for name in ast.walk(each.targets[0])
         if isinstance(name, ast.Name)
     }
-    for node in every:
+    for node in _parts(body):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             one = node.left
             is_double = ast.dump(one) == ast.dump(node.right)
             if is_double and isinstance(one, ast.Name) and one.id in made:
                 yield Fault.ADDED_TO_ITSELF, one.id, node
-    yield from _unread(every, assigned, names)
+    yield from _unread(list(ast.walk(root)), assigned, names)
 
 
 def _unread(
