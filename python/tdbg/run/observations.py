@@ -263,6 +263,8 @@ class Fault(enum.StrEnum):
     LOADER_AT_ITS_END = "loader_at_its_end"
     # The loader of validation trains, and that of training does nothing.
     TRAINED_ON_VALIDATION = "trained_on_validation"
+    # Both parts of a dataset have one transform, that of evaluation.
+    TRANSFORM_OF_EVALUATION = "transform_of_evaluation"
     # Images that are flipped, and their masks are not.
     MASK_NOT_MOVED = "mask_not_moved"
     # Parts of one dataset share samples: that of training and that of evaluation.

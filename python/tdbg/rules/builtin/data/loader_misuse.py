@@ -31,7 +31,7 @@ class LoaderMisuse(ObservedRule):
     - an iterator that has come to its end, and that each epoch asks again;
     - samples that the dataset changes whenever it gives them;
     - images that are flipped without their masks, or the reverse;
-    - training on the loader of validation;
+    - training on the loader of validation, or through its transform;
     - samples that are augmented once, and then come out of a cache;
     - parts of a dataset, for training and evaluation, that overlap;
     - validation data that are the training data, or have samples of them.
@@ -53,6 +53,7 @@ class LoaderMisuse(ObservedRule):
             Fault.AUGMENTED_ONCE,
             Fault.MASK_NOT_MOVED,
             Fault.TRAINED_ON_VALIDATION,
+            Fault.TRANSFORM_OF_EVALUATION,
             Fault.PARTS_OVERLAP,
             Fault.VALIDATION_IS_TRAINING,
             Fault.VALIDATION_SHARES,
@@ -253,6 +254,20 @@ def _of_other_loader(seen: Observation) -> tuple[str, str]:
     return message, f"Loop over the other loader: for x, y in {meant}."
 
 
+def _of_transform(seen: Observation) -> tuple[str, str]:
+    keys = "attribute", "own", "meant"
+    key, own, meant = (seen.words.get(each, "transform") for each in keys)
+    message = (
+        f"Training and evaluation draw from one {seen.names[0]}, whose {key} is {own}: "
+        f"your training samples go through it, too, and not through {meant}. A part "
+        "has no transform of its own, so setting that of part.dataset sets both."
+    )
+    return message, (
+        "Create the dataset twice, with one transform each, and take the parts by the "
+        f"same indices: Subset({seen.names[0]}(..., {key}={meant}), train_indices)."
+    )
+
+
 def _of_masks(seen: Observation) -> tuple[str, str]:
     apart, moved = (round(seen.numbers.get(key, 0)) for key in ("apart", "moved"))
     image, mask = (seen.words.get(key, "") for key in ("image", "mask"))
@@ -338,6 +353,7 @@ _TEXTS = {
     Fault.AUGMENTED_ONCE: _of_cache,
     Fault.MASK_NOT_MOVED: _of_masks,
     Fault.TRAINED_ON_VALIDATION: _of_other_loader,
+    Fault.TRANSFORM_OF_EVALUATION: _of_transform,
     Fault.PARTS_OVERLAP: _of_parts,
     Fault.WORKERS_DRAW_ALIKE: _of_workers,
     Fault.EPOCHS_DRAW_ALIKE: _of_epochs,

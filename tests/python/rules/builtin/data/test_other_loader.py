@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset, random_split
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 
 import tdbg.pytorch as td
 from tdbg.rules import check
@@ -101,3 +101,68 @@ def test_one_loader_with_two_names_is_that_of_training(tmp_path: Path) -> None:
             trainer.step(x, y)
         trainer.evaluate(eval_loader)
     assert not trainer.said()
+
+
+class Images(Dataset[Any]):
+    """Samples that go through a transform."""
+
+    def __init__(self, transform: Any) -> None:
+        self.x = torch.randn(120, 4, generator=torch.Generator().manual_seed(1))
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        x = self.x[index]
+        return self.transform(x), int(x[:3].argmax())
+
+
+def noisy(x: Tensor) -> Tensor:
+    return x + 0.1 * torch.randn_like(x)
+
+
+def plain(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+def said_of(out: Path, train_set: Any, test_set: Any, **named: Any) -> list[str]:
+    trainer, _ = Trainer(out), named
+    if named:
+        train_transform, test_transform = named["train"], named["test"]
+        assert train_transform is not test_transform
+    training, testing = DataLoader(train_set, 20), DataLoader(test_set, 20)
+    for _ in range(3):
+        for x, y in training:
+            trainer.step(x, y)
+        trainer.evaluate(testing)
+    return trainer.said()
+
+
+def test_a_transform_of_evaluation_that_both_parts_have_is_found(
+    tmp_path: Path,
+) -> None:
+    train_set, test_set = random_split(Images(noisy), [80, 40])
+    test_set.dataset.transform = plain  # type: ignore[attr-defined]
+    said = said_of(tmp_path, train_set, test_set, train=noisy, test=plain)
+    (text,) = (each for each in said if "transform" in each)
+    assert "whose transform is test_transform" in text
+    assert "not through train_transform" in text
+
+
+def test_parts_with_datasets_of_their_own_are_right(tmp_path: Path) -> None:
+    train_set = Subset(Images(noisy), range(80))
+    test_set = Subset(Images(plain), range(80, 120))
+    assert not said_of(tmp_path, train_set, test_set, train=noisy, test=plain)
+
+
+def test_a_transform_for_both_parts_may_be_meant(tmp_path: Path) -> None:
+    train_set, test_set = random_split(Images(plain), [80, 40])
+    assert not said_of(tmp_path, train_set, test_set)
+
+
+def test_parts_that_have_the_transform_of_training_are_not_meant_here(
+    tmp_path: Path,
+) -> None:
+    train_set, test_set = random_split(Images(noisy), [80, 40])
+    assert not said_of(tmp_path, train_set, test_set, train=noisy, test=plain)

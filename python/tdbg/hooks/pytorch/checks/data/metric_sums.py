@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import torch
 
-from tdbg.hooks.pytorch.checks.data.evaluation_loops import KEPT, Found, is_never_set
+from tdbg.hooks.pytorch.checks.data.evaluation_loops import Found
+from tdbg.hooks.pytorch.checks.data.program_loops import KEPT, is_never_set
 from tdbg.hooks.pytorch.model.variables import best_values, named_numbers
 from tdbg.run.observations import Fault
 
