@@ -254,6 +254,10 @@ class Fault(enum.StrEnum):
     WEIGHTS_OF_CLASSES = "weights_of_classes"
     SAMPLES_OVERWRITTEN = "samples_overwritten"
     AUGMENTED_ONCE = "augmented_once"
+    # A cache keeps what was drawn, or shuffled, before it; a call makes a dataset that
+    # the program drops.
+    KEPT_BY_CACHE = "kept_by_cache"
+    CALL_DOES_NOTHING = "call_does_nothing"
     # Weights of a sampler that draws each sample once; that are those of other classes,
     # or of the same samples in another order.  An iterator that has come to its end,
     # and is asked for batches.

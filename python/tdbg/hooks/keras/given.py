@@ -23,6 +23,12 @@ from tdbg.capture.session import Session
 from tdbg.hooks.keras.backend import Backend
 from tdbg.hooks.keras.callbacks import callers
 from tdbg.hooks.keras.optimizers import inner_of
+from tdbg.hooks.keras.pipelines import (
+    SharedPart,
+    is_dataset,
+    is_shuffled_again,
+    shared_part,
+)
 from tdbg.hooks.keras.rows import (
     Rows,
     classes_of,
@@ -221,9 +227,26 @@ def _look_at_validation(session: Session, given: Mapping[str, Any]) -> None:
             _observe(session, Fault.VALIDATION_SHARES, numbers, {}, "validation")
         elif not shared:
             _look_at_others(session, np.asarray(data), np.asarray(others))
-    elif _is_shuffled_again(data, others):
+    elif is_shuffled_again(data, others):
         words = {"how": "shuffle"}
         _observe(session, Fault.VALIDATION_SHARES, {}, words, "validation")
+    elif is_dataset(data) and is_dataset(others):
+        _look_at_parts(session, shared_part(data, others))
+
+
+def _look_at_parts(session: Session, part: SharedPart | None) -> None:
+    """Report rows of one dataset that are trained on and evaluated."""
+    if part is None or part.n_shared < _SHARED * part.n_evaluated:
+        return
+    if part.n_shared == part.n_evaluated == part.n_trained:
+        _observe(session, Fault.VALIDATION_IS_TRAINING, {}, {}, "validation")
+    elif part.n_shared < _NEARLY_ALL * part.n_trained:
+        numbers = {
+            "shared": float(part.n_shared),
+            "evaluated": float(part.n_evaluated),
+        }
+        words = {"how": "parts"}
+        _observe(session, Fault.VALIDATION_SHARES, numbers, words, "validation")
 
 
 def _look_at_others(session: Session, data: Rows, others: Rows) -> None:
@@ -287,37 +310,6 @@ def _look_at_classes(session: Session, given: Mapping[str, Any]) -> None:
         others = classes_of(held_back[1]) if len(held_back) > 1 else None
         if others is not None:
             _look_at_split(session, labels, others)
-
-
-_PARTS = {"_TakeDataset": "_SkipDataset", "_SkipDataset": "_TakeDataset"}
-
-
-def _is_shuffled_again(one: Any, other: Any) -> bool:
-    """Return whether both are parts of a dataset of TensorFlow that shuffles each time.
-
-    Then each pass draws the parts anew.
-    """
-    found = _shuffles_below(one)
-    return any(
-        _PARTS.get(found.get(shuffle, "")) == part
-        for shuffle, part in _shuffles_below(other).items()
-    )
-
-
-def _shuffles_below(dataset: Any) -> dict[int, str]:
-    """Return shuffles that begin anew each time, and how the dataset takes its part."""
-    found: dict[int, str] = {}
-    part = ""
-    for _ in range(_MOST_NAMED * 4):
-        name = type(dataset).__name__
-        if name == "CacheDataset" or dataset is None:
-            break
-        part = name if name in _PARTS else part
-        again = getattr(dataset, "_reshuffle_each_iteration", None)
-        if name == "_ShuffleDataset" and again is not False and part:
-            found[id(dataset)] = part
-        dataset = getattr(dataset, "_input_dataset", None)
-    return found
 
 
 def _is_of_classes(model: Any) -> bool:

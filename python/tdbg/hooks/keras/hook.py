@@ -28,6 +28,7 @@ from tdbg.hooks.keras.given import GivenData, arguments_of_fit
 from tdbg.hooks.keras.mode import KerasMode
 from tdbg.hooks.keras.model_info import KerasModel
 from tdbg.hooks.keras.optimizers import look_at_schedule
+from tdbg.hooks.keras.pipelines import look_at_pipeline
 from tdbg.hooks.keras.replicas import strategy_problem
 from tdbg.hooks.keras.watched import WatchedModel
 from tdbg.modes import EVAL, TRAIN
@@ -123,6 +124,7 @@ class Hook(FrameworkHook):
         self._callbacks = self._session.run(CallbackWatch, self._session, self)
         if self._given is not None:
             self._session.run(self._given.fit_begins, self.model)
+            self._session.run(look_at_pipeline, self._session, arguments_of_fit())
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """An epoch begins: Keras has reset its metrics."""

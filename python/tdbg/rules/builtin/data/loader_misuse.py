@@ -51,6 +51,8 @@ class LoaderMisuse(ObservedRule):
             Fault.LOADER_AT_ITS_END,
             Fault.SAMPLES_OVERWRITTEN,
             Fault.AUGMENTED_ONCE,
+            Fault.CALL_DOES_NOTHING,
+            Fault.KEPT_BY_CACHE,
             Fault.MASK_NOT_MOVED,
             Fault.TRAINED_ON_VALIDATION,
             Fault.TRANSFORM_OF_EVALUATION,
@@ -76,6 +78,8 @@ class LoaderMisuse(ObservedRule):
         is_meant = {
             Fault.EPOCHS_DRAW_ALIKE: not observation.numbers.get("same_order"),
             Fault.AUGMENTED_ONCE: not observation.words.get("transform"),
+            Fault.KEPT_BY_CACHE: observation.words.get("how") == "augmented"
+            and bool(observation.words.get("meant")),
         }
         is_info = is_meant.get(observation.fault, False)
         return Severity.INFO if is_info else Severity.WARNING
@@ -325,6 +329,16 @@ def _of_shared(seen: Observation) -> tuple[str, str]:
         )
     n = round(seen.numbers.get("shared", 0.0))
     evaluated = round(seen.numbers.get("evaluated", 0.0))
+    if seen.words.get("how") == "parts":
+        message = (
+            f"Training and validation share samples: {n:,} of the {evaluated:,} "
+            "elements of the validation dataset are also in the training dataset, by "
+            "take and skip of the same dataset."
+        )
+        return message, (
+            "take does not remove elements. Write train = data.skip(n) beside "
+            "validation = data.take(n)."
+        )
     if seen.words.get("how") == "folds":
         fits = round(seen.numbers.get("fits", 2.0))
         message = (
@@ -347,7 +361,37 @@ def _of_shared(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_pipeline(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("epochs", 2.0))
+    if seen.words.get("how") == "ordered":
+        message = (
+            f"All {n} epochs have the same order: the training dataset is cached after "
+            "it was shuffled, and the cache keeps the order of the first epoch."
+        )
+        return message, "Cache first, then shuffle: data.cache().shuffle(n).batch(m)."
+    name = seen.words.get("function") or "a mapped function"
+    message = (
+        f"The training data are augmented once: {name} draws random numbers, and the "
+        f"cache behind it keeps what it made in the first of {n} epochs."
+    )
+    if seen.words.get("meant"):
+        message += " That is fine if your dataset makes its samples up once."
+    return message, "Cache first, then augment: data.cache().map(augment)."
+
+
+def _of_call(seen: Observation) -> tuple[str, str]:
+    call = seen.words.get("call", "shuffle")
+    line = round(seen.numbers.get("line", 0.0))
+    message = (
+        f"{call}(...) in line {line} does nothing: it returns a new dataset, which "
+        "your program drops, and leaves the old one as it is."
+    )
+    return message, f"Keep the result: {call.partition('.')[0]} = {call}(...)."
+
+
 _TEXTS = {
+    Fault.KEPT_BY_CACHE: _of_pipeline,
+    Fault.CALL_DOES_NOTHING: _of_call,
     Fault.VALIDATION_IS_TRAINING: _of_same,
     Fault.VALIDATION_SHARES: _of_shared,
     Fault.AUGMENTED_ONCE: _of_cache,
