@@ -26,7 +26,7 @@ from tdbg.integrations.owner import HookOwner
 from tdbg.integrations.watched_metrics import (
     MetricStates,
     MetricWatch,
-    Watcher,
+    MetricWatcher,
     speaks_of_validation,
 )
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
@@ -358,7 +358,7 @@ def _asleep_in(root: Any, trained: set[int]) -> Iterator[tuple[str, list[str]]]:
             yield path, layers
 
 
-def _watchers_in(trainer: Any) -> Iterator[Watcher]:
+def _watchers_in(trainer: Any) -> Iterator[MetricWatcher]:
     """Yield the callbacks of Lightning that do something by a metric."""
     for each in trainer.callbacks:
         kinds = {k.__name__ for k in type(each).__mro__ if "lightning" in k.__module__}
@@ -369,7 +369,7 @@ def _watchers_in(trainer: Any) -> Iterator[Watcher]:
         if kind and is_keen and isinstance(monitor, str) and mode in {"min", "max"}:
             other = "max" if mode == "min" else "min"
             how = f'Set mode="{other}" in {type(each).__name__}: its default is "min".'
-            yield Watcher(type(each).__name__, kind, monitor, mode, how)
+            yield MetricWatcher(type(each).__name__, kind, monitor, mode, how)
 
 
 def _directions(trainer: Any) -> dict[str, bool]:

@@ -22,7 +22,7 @@ from transformers.trainer_callback import TrainerCallback
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots, unscaled
 from tdbg.hooks.pytorch.model.callbacks import Inert
 from tdbg.integrations.owner import HookOwner
-from tdbg.integrations.watched_metrics import MetricWatch, Watcher
+from tdbg.integrations.watched_metrics import MetricWatch, MetricWatcher
 from tdbg.pytorch import Hook
 from tdbg.run.directory import read_small_file
 
@@ -112,7 +112,7 @@ class TdbgCallback(TrainerCallback):
         self._owner.close()
 
 
-def _watchers_in(args: Any) -> Iterator[Watcher]:
+def _watchers_in(args: Any) -> Iterator[MetricWatcher]:
     """Yield that the trainer keeps its best model by a metric, if it does."""
     name = getattr(args, "metric_for_best_model", None)
     rises = getattr(args, "greater_is_better", None)
@@ -123,7 +123,9 @@ def _watchers_in(args: Any) -> Iterator[Watcher]:
             'is True for each name that does not end with "loss".'
         )
         mode = "max" if rises else "min"
-        yield Watcher(type(args).__name__, "TrainingArguments", monitor, mode, how)
+        yield MetricWatcher(
+            type(args).__name__, "TrainingArguments", monitor, mode, how
+        )
 
 
 class _Losses:

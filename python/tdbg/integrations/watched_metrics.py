@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 
 from tdbg.run.observations import Fault
 
-__all__ = ["MetricStates", "MetricWatch", "Watcher", "rises", "speaks_of_validation"]
+__all__ = [
+    "MetricStates",
+    "MetricWatch",
+    "MetricWatcher",
+    "rises",
+    "speaks_of_validation",
+]
 
 # Evaluations that show where a metric goes, and that begin with an old state.
 _ENOUGH, _ENOUGH_STATES = 3, 2
@@ -34,7 +40,7 @@ _FALLING = re.compile(
 )
 
 
-class Watcher(NamedTuple):
+class MetricWatcher(NamedTuple):
     """Something that follows a metric.
 
     Attributes:
@@ -65,15 +71,15 @@ class MetricWatch:
         observe: Receives a fault, whose it is, and its numbers and words.
     """
 
-    def __init__(self, watchers: Iterable[Watcher], observe: _Observe) -> None:
+    def __init__(self, watchers: Iterable[MetricWatcher], observe: _Observe) -> None:
         known = [*watchers]
         modes: dict[str, set[str]] = {}
         for each in known:
             modes.setdefault(each.monitor, set()).add(each.mode)
         self._watchers = [each for each in known if len(modes[each.monitor]) == 1]
         self._observe = observe
-        self._first: dict[Watcher, float] = {}
-        self._n: dict[Watcher, int] = {}
+        self._first: dict[MetricWatcher, float] = {}
+        self._n: dict[MetricWatcher, int] = {}
 
     def evaluated(
         self, metrics: Mapping[str, Any], directions: Mapping[str, bool]
@@ -95,7 +101,7 @@ class MetricWatch:
             else:
                 self._look_at(each, value, is_rising=way)
 
-    def _look_at(self, each: Watcher, value: float, *, is_rising: bool) -> None:
+    def _look_at(self, each: MetricWatcher, value: float, *, is_rising: bool) -> None:
         first = self._first.setdefault(each, value)
         self._n[each] = n = self._n.get(each, 0) + 1
         has_moved = value > first if is_rising else value < first

@@ -179,6 +179,8 @@ class Fault(enum.StrEnum):
     DECAYS_IN_EPOCHS = "decays_in_epochs"
     SCHEDULE_NEVER_STEPS = "schedule_never_steps"
     SCHEDULE_MADE_ANEW = "schedule_made_anew"
+    # It is at 0 since a step long ago, and the training goes on.
+    SCHEDULE_AT_ZERO = "schedule_at_zero"
     # It is given a metric at each step, while it waits for a few epochs.
     PLATEAU_AT_EACH_STEP = "plateau_at_each_step"
     # It is given the numbers of epochs in the place of a metric.

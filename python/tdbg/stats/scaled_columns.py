@@ -6,6 +6,7 @@ the deviation 1, or goes from 0 to 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ _LEAST_ROWS, _LEAST_COLUMNS, _MOST = 24, 2, 1 << 22
 # How exact float32 keeps a mean and a deviation; and how far the rows of training alone
 # are from it, at least.
 _EXACT, _APART = 2e-6, 1e-4
-# Columns that reach 0 in one row, and 1 in one: pixels and shares do in many.
+# ScaledTable that reach 0 in one row, and 1 in one: pixels and shares do in many.
 _LEAST_SINGLE = 4
 # Parts of a table that are looked at: each patient may have a scale of its own.
 _MOST_ROWS_OF_PARTS = 1 << 16
@@ -26,7 +27,7 @@ _MOST_ROWS_OF_PARTS = 1 << 16
 _Floats = NDArray[np.float64]
 
 
-class Columns(NamedTuple):
+class ScaledTable(NamedTuple):
     """What a table says about the rows that its scaler was fitted on.
 
     Attributes:
@@ -48,7 +49,7 @@ class Columns(NamedTuple):
     has_parts: bool
 
     @classmethod
-    def of(cls, rows: NDArray[np.floating]) -> Columns | None:
+    def of(cls, rows: NDArray[np.floating]) -> ScaledTable | None:
         """Read a table; None: it is no table of fractions, too small or too large."""
         if rows.ndim != 2 or rows.size > _MOST or len(rows) < _LEAST_ROWS:
             return None
@@ -67,9 +68,9 @@ class Columns(NamedTuple):
             _has_parts(x),
         )
 
-    def joined(self, other: Columns) -> Columns:
+    def joined(self, other: ScaledTable) -> ScaledTable:
         """Return what the rows of both say together."""
-        return Columns(
+        return ScaledTable(
             self.n + other.n,
             self.total + other.total,
             self.squares + other.squares,
@@ -79,7 +80,7 @@ class Columns(NamedTuple):
             self.has_parts or other.has_parts,
         )
 
-    def is_like(self, other: Columns) -> bool:
+    def is_like(self, other: ScaledTable) -> bool:
         """Return whether both have the same rows, as training data have themselves."""
         is_same = self.n == other.n and np.array_equal(self.low, other.low)
         return is_same and np.allclose(self.total, other.total, atol=_EXACT * self.n)
@@ -140,39 +141,50 @@ class Scales:
 
     def __init__(self, table: NDArray[np.floating], rows: NDArray[np.int64]) -> None:
         self._place = _place(table)
-        self._table = Columns.of(table)
+        self._table = ScaledTable.of(table)
         has_rows = self._table is not None
-        self._trained = Columns.of(table[rows]) if has_rows else None
-        self._evaluated: dict[int, Columns] = {}
+        self._trained = ScaledTable.of(table[rows]) if has_rows else None
+        self._evaluated: dict[int, ScaledTable] = {}
 
     def compare(
         self, table: NDArray[np.floating], rows: NDArray[np.int64]
     ) -> Scaled | None:
         """Compare rows of evaluation with those of training; None: nothing is wrong."""
-        trained, own = self._trained, None
-        if trained is not None and table.ndim == 2 and len(table):
-            own = Columns.of(table[rows])
-        if trained is None or own is None or len(own.total) != len(trained.total):
+        trained = self._trained
+        if trained is None or table.ndim != 2 or not len(table):
             return None
-        numbers = {"rows": float(trained.n), "evaluated": float(own.n)}
+        own = ScaledTable.of(table[rows])
+        if own is None or len(own.total) != len(trained.total):
+            return None
         if trained.has_parts or trained.is_like(own):
             return None
-        kind = trained.fitted()
-        if kind:
-            is_anew = own.fitted() == kind and not own.has_parts
-            return Scaled(kind, True, numbers) if is_anew else None
+        numbers = {"rows": float(trained.n), "evaluated": float(own.n)}
+        how = trained.fitted()
+        if how:
+            is_anew = own.fitted() == how and not own.has_parts
+            return Scaled(how, True, numbers) if is_anew else None
+        for each in self._together(trained, own, table, rows):
+            how = each.fitted()
+            if how and trained.is_apart(how):
+                return Scaled(how, False, {**numbers, "all": float(each.n)})
+        return None
+
+    def _together(
+        self,
+        trained: ScaledTable,
+        own: ScaledTable,
+        table: NDArray[np.floating],
+        rows: NDArray[np.int64],
+    ) -> Iterator[ScaledTable]:
+        """Yield what rows of training and of evaluation say together."""
         self._evaluated[hash(rows.tobytes())] = own
+        yield trained.joined(own)
         of_all = trained
         for each in self._evaluated.values():
             of_all = of_all.joined(each)
-        known = [trained.joined(own), of_all]
+        yield of_all
         if self._table is not None and _place(table) == self._place:
-            known.append(self._table)
-        for each in known:
-            kind = each.fitted()
-            if kind and trained.is_apart(kind):
-                return Scaled(kind, False, {**numbers, "all": float(each.n)})
-        return None
+            yield self._table
 
 
 def _place(table: NDArray[np.floating]) -> tuple[int, tuple[int, ...]]:

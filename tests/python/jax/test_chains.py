@@ -98,3 +98,33 @@ SOUND = {
 @pytest.mark.parametrize("name", SOUND)
 def test_chains_in_order_are_not_accused(run_dir: Path, name: str) -> None:
     assert findings(run_dir, SOUND[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("schedule", "n_steps", "is_told"),
+    [
+        (optax.cosine_decay_schedule(1e-2, 3), 24, True),
+        (optax.linear_schedule(1e-2, 0.0, 3), 24, True),
+        (optax.warmup_cosine_decay_schedule(0.0, 1e-2, 1, 3), 24, True),
+        # As long as the training, or nearly; with a rate at its end; without an end.
+        (optax.cosine_decay_schedule(1e-2, 24), 24, False),
+        (optax.cosine_decay_schedule(1e-2, 12), 24, False),
+        (optax.cosine_decay_schedule(1e-2, 3, alpha=0.1), 24, False),
+        (optax.linear_schedule(0.0, 1e-2, 3), 24, False),
+        (optax.exponential_decay(1e-2, 3, 0.5), 24, False),
+        (lambda count: 1e-2 / (1 + count), 24, False),
+        (1e-2, 24, False),
+    ],
+)
+def test_a_schedule_that_has_been_at_zero_for_long(
+    run_dir: Path, schedule: Any, n_steps: int, is_told: bool
+) -> None:
+    hook = tj.Hook(run_dir, include_collections=["gradients"])
+    shown = tj.optax(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule)))
+    train(hook.jit(make_step(shown)), shown, n_steps)
+    assert hook.counters()["internal_errors"] == 0
+    hook.close()
+    found = tdbg.rules.check(run_dir, ["ScheduleMisuse"], record=False).findings
+    assert ["The learning rate is 0" in each.message for each in found] == (
+        [True] * is_told
+    )

@@ -17,6 +17,8 @@ _CHAIN, _SUPPORTING = "chain", "with_extra_args_support"
 _FAR = 10.0
 _LIMITS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
 _MOST_DEPTH = 8
+# Steps, in lengths of a schedule, by which it is over, whoever else makes steps.
+_LONG_OVER = 5
 
 
 class _Part(NamedTuple):
@@ -43,6 +45,7 @@ def faults_of_chain(transformation: Any, step: int = 0) -> Iterator[Observation]
         []
     """
     parts = list(_parts_of(getattr(transformation, "update", None)))
+    yield from _faults_of_schedules(parts)
     rates = [(i, rate) for i, each in enumerate(parts) if (rate := _rate_of(each))]
     if not rates or any(not each.name for each in parts):
         return
@@ -60,6 +63,49 @@ def faults_of_chain(transformation: Any, step: int = 0) -> Iterator[Observation]
         if each.name == "add_decayed_weights" and decay is not None and decay > 0:
             numbers = {"decay": decay, "rate": rate}
             yield Observation(Fault.DECAY_GROWS, step, ("optimizer",), numbers)
+
+
+def _faults_of_schedules(parts: Sequence[_Part]) -> Iterator[Observation]:
+    """Yield that a schedule is at 0, as of a step by which it was over long ago."""
+    for each in parts:
+        schedule = each.given.get("step_size_fn")
+        if each.name != "scale_by_schedule" or schedule is None:
+            continue
+        schedule = _variables_of(schedule).get("learning_rate", schedule)
+        found = _end_of(schedule)
+        if found is not None and found[0] >= 1 and found[1] == 0.0:
+            length = found[0]
+            name = getattr(schedule, "__qualname__", "schedule").partition(".")[0]
+            yield Observation(
+                Fault.SCHEDULE_AT_ZERO,
+                round(_LONG_OVER * length),
+                (f"optax.{name}",),
+                {"length": length},
+            )
+
+
+def _end_of(schedule: Any, depth: int = 0) -> tuple[float, float] | None:
+    """Return the length of a schedule of optax and its last rate; None: unknown."""
+    if not getattr(schedule, "__module__", "").startswith("optax.") or depth > 2:
+        return None
+    name = getattr(schedule, "__qualname__", "").partition(".<locals>")[0]
+    given = _variables_of(schedule)
+    if name == "join_schedules":
+        borders, every = given.get("boundaries"), given.get("schedules")
+        if not borders or not every:
+            return None
+        last = _end_of(every[-1], depth + 1)
+        return None if last is None else (float(borders[-1]) + last[0], last[1])
+    if name == "cosine_decay_schedule":
+        length, rate = _number(given.get("decay_steps")), _number(given.get("alpha"))
+        return None if length is None or rate is None else (length, rate)
+    if name == "polynomial_schedule":
+        length, rate = (
+            _number(given.get(k)) for k in ("transition_steps", "end_value")
+        )
+        begin = _number(given.get("transition_begin")) or 0.0
+        return None if length is None or rate is None else (begin + length, rate)
+    return None
 
 
 def transformation_in(value: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from tdbg.config.quantities import number, percent, plural
 from tdbg.rules.builtin.observed_rule import ObservedRule
 from tdbg.rules.registry import register
-from tdbg.rules.window import Description
+from tdbg.rules.window import Description, Evaluation, Idle
 from tdbg.run.findings import Severity, Stage
 from tdbg.run.observations import Fault, Observation
 
@@ -47,14 +47,24 @@ class ScheduleMisuse(ObservedRule):
             Fault.PLATEAU_OF_EPOCHS,
             Fault.RATE_SET_ELSEWHERE,
             Fault.FACTOR_IS_RATE,
+            Fault.SCHEDULE_AT_ZERO,
         }
     )
-    hooks = frozenset({"Keras", "PyTorch"})
+    hooks = frozenset({"JAX", "Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
         """Warn where counts agree exactly; a training may have stopped early."""
         is_sure = observation.numbers.get("sure", 1.0)
         return Severity.WARNING if is_sure else Severity.INFO
+
+    def on_idle(self, idle: Idle) -> Iterator[Evaluation]:
+        """Report what became known, except of steps that never came."""
+        known = [
+            each
+            for each in idle.observations
+            if each.fault is not Fault.SCHEDULE_AT_ZERO or each.step <= idle.last_step
+        ]
+        yield from ObservedRule.on_idle(self, replace(idle, observations=known))
 
     def describe(self, observation: Observation) -> Description:
         """Say what the schedule counts, and what it should count."""
@@ -485,6 +495,29 @@ def _factor_is_rate(name: str, numbers: _Numbers, words: _Words) -> Description:
     )
 
 
+def _at_zero(name: str, numbers: _Numbers, words: _Words) -> Description:
+    del words
+    length = int(numbers["length"])
+    return Description(
+        message=(
+            f"The learning rate is 0: your schedule ({name}) ends at 0 after "
+            f"{plural(length, 'step')} of the optimizer, and the training has gone on "
+            f"for {_TIMES_OVER} times as long. Nothing has changed since."
+        ),
+        value=float(_TIMES_OVER * length),
+        threshold=float(length),
+        since=length,
+        advice=(
+            "Give the schedule all steps of the optimizer: decay_steps = epochs * "
+            "batches in an epoch. optax calls it once for each update, not once an "
+            "epoch."
+        ),
+    )
+
+
+_TIMES_OVER = 5
+
+
 _DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = {
     Fault.SCHEDULE_TOO_OFTEN: _too_often,
     Fault.SCHEDULE_IN_EPOCHS: _in_epochs,
@@ -505,4 +538,5 @@ _DESCRIPTIONS: Mapping[Fault, Callable[[str, _Numbers, _Words], Description]] = 
     Fault.PLATEAU_OF_EPOCHS: _plateau_of_epochs,
     Fault.RATE_SET_ELSEWHERE: _set_elsewhere,
     Fault.FACTOR_IS_RATE: _factor_is_rate,
+    Fault.SCHEDULE_AT_ZERO: _at_zero,
 }
