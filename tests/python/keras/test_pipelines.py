@@ -16,6 +16,7 @@ FAULTY = {
     "ordered_once": ("All 2 epochs have the same order", "Cache first, then shuffle"),
     "overlap": ("40 of the 40 elements", "data.skip(n)"),
     "overlap_of_parts": ("40 of the 80 elements", "data.take(n)"),
+    "dropped_before": ("data.shuffle(...) in line", "data = data.shuffle"),
     "dropped": ("data.shuffle(...) in line", "data = data.shuffle"),
 }
 HEALTHY = (

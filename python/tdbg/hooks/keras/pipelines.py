@@ -71,17 +71,18 @@ def look_at_pipeline(session: Session, given: Mapping[str, Any]) -> None:
         words = {"how": how, "function": name, "meant": "perhaps" if is_meant else ""}
         fault, numbers = Fault.KEPT_BY_CACHE, {"epochs": float(epochs)}
         session.observe(Observation(fault, step, ("fit",), numbers, words))
-    for names, module, function in callers():
-        if module.partition(".")[0] not in {"keras", "tdbg"}:
-            known = {**vars(sys.modules.get(module, object)), **names}
-            for call, line in _dropped_calls(known, sys.modules.get(module), function):
-                words, numbers = {"call": call}, {"line": float(line)}
-                session.observe(
-                    Observation(Fault.CALL_DOES_NOTHING, step, (call,), numbers, words)
-                )
-            break
+    own = [each for each in callers() if each[1].partition(".")[0] not in _OTHERS]
+    for names, name, function in own[:_MOST_CALLERS]:
+        module = sys.modules.get(name)
+        known = {**vars(module or object), **names}
+        for call, line in _dropped_calls(known, module, function):
+            words, numbers = {"call": call}, {"line": float(line)}
+            fault = Fault.CALL_DOES_NOTHING
+            session.observe(Observation(fault, step, (call,), numbers, words))
 
 
+_OTHERS = frozenset({"keras", "tdbg"})
+_MOST_CALLERS = 3
 _AUGMENTING = (
     *("aug", "crop", "cutout", "distort", "flip", "jitter", "mixup", "noise"),
     *("perturb", "random", "rotate"),

@@ -71,5 +71,12 @@ def drops() -> None:
     report["dropped"] = made.counters()["internal_errors"]
 
 
+def drops_before() -> None:
+    data = rows.map(doubled)
+    data.shuffle(160)
+    trained("dropped_before", data.batch(32))
+
+
 drops()
+drops_before()
 finish()
