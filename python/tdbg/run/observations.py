@@ -271,6 +271,8 @@ class Fault(enum.StrEnum):
     TRAINED_ON_VALIDATION = "trained_on_validation"
     # Both parts of a dataset have one transform, that of evaluation.
     TRANSFORM_OF_EVALUATION = "transform_of_evaluation"
+    # The batches of the first epoch come again and again, in their order.
+    BATCHES_CYCLED = "batches_cycled"
     # Images that are flipped, and their masks are not.
     MASK_NOT_MOVED = "mask_not_moved"
     # Parts of one dataset share samples: that of training and that of evaluation.

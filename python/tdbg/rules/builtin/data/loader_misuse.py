@@ -31,6 +31,7 @@ class LoaderMisuse(ObservedRule):
     - an iterator that has come to its end, and that each epoch asks again;
     - samples that the dataset changes whenever it gives them;
     - images that are flipped without their masks, or the reverse;
+    - batches that ``itertools.cycle`` keeps, in the order of the first epoch;
     - training on the loader of validation, or through its transform;
     - samples that are augmented once, and then come out of a cache;
     - parts of a dataset, for training and evaluation, that overlap;
@@ -54,6 +55,7 @@ class LoaderMisuse(ObservedRule):
             Fault.CALL_DOES_NOTHING,
             Fault.KEPT_BY_CACHE,
             Fault.MASK_NOT_MOVED,
+            Fault.BATCHES_CYCLED,
             Fault.TRAINED_ON_VALIDATION,
             Fault.TRANSFORM_OF_EVALUATION,
             Fault.PARTS_OVERLAP,
@@ -272,6 +274,20 @@ def _of_transform(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_cycle(seen: Observation) -> tuple[str, str]:
+    n = round(seen.numbers.get("batches", 2.0))
+    name = seen.names[0]
+    message = (
+        f"itertools.cycle({name}) keeps the {n:,} batches of the first epoch, and "
+        f"gives them again and again: {name} shuffles once, and augments each sample "
+        "once."
+    )
+    return message, (
+        "Begin the loader anew for each epoch: def forever(loader): while True: yield "
+        "from loader."
+    )
+
+
 def _of_masks(seen: Observation) -> tuple[str, str]:
     apart, moved = (round(seen.numbers.get(key, 0)) for key in ("apart", "moved"))
     image, mask = (seen.words.get(key, "") for key in ("image", "mask"))
@@ -396,6 +412,7 @@ _TEXTS = {
     Fault.VALIDATION_SHARES: _of_shared,
     Fault.AUGMENTED_ONCE: _of_cache,
     Fault.MASK_NOT_MOVED: _of_masks,
+    Fault.BATCHES_CYCLED: _of_cycle,
     Fault.TRAINED_ON_VALIDATION: _of_other_loader,
     Fault.TRANSFORM_OF_EVALUATION: _of_transform,
     Fault.PARTS_OVERLAP: _of_parts,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +168,50 @@ def test_parts_that_have_the_transform_of_training_are_not_meant_here(
 ) -> None:
     train_set, test_set = random_split(Images(noisy), [80, 40])
     assert not said_of(tmp_path, train_set, test_set, train=noisy, test=plain)
+
+
+# ---- cycles --------------------------------------------------------------------------
+
+
+def cycled(out: Path, loader: DataLoader[Any], n_steps: int = 12) -> list[str]:
+    trainer = Trainer(out)
+    _, testing = trainer.loaders()
+    batches = itertools.cycle(loader)
+    for step in range(n_steps):
+        trainer.step(*next(batches))
+        if step % 3 == 1:
+            trainer.evaluate(testing)
+    return [each for each in trainer.said() if "cycle" in each]
+
+
+def many(*, shuffle: bool) -> DataLoader[Any]:
+    x = torch.randn(80, 4, generator=torch.Generator().manual_seed(0))
+    return DataLoader(TensorDataset(x, x[:, :3].argmax(1)), 20, shuffle=shuffle)
+
+
+def test_batches_that_a_cycle_keeps_are_found(tmp_path: Path) -> None:
+    (said,) = cycled(tmp_path, many(shuffle=True))
+    assert "keeps the 4 batches of the first epoch" in said
+
+
+def test_a_cycle_without_an_order_to_change_may_be_meant(tmp_path: Path) -> None:
+    assert not cycled(tmp_path, many(shuffle=False))
+
+
+def test_a_cycle_in_its_first_epoch_has_kept_nothing(tmp_path: Path) -> None:
+    assert not cycled(tmp_path, many(shuffle=True), n_steps=4)
+
+
+def test_a_loader_that_begins_anew_is_right(tmp_path: Path) -> None:
+    def cycle(loader: DataLoader[Any]) -> Iterator[Any]:
+        while True:
+            yield from loader
+
+    trainer = Trainer(tmp_path)
+    train_loader, testing = trainer.loaders()
+    batches = cycle(train_loader)
+    for step in range(12):
+        trainer.step(*next(batches))
+        if step % 3 == 1:
+            trainer.evaluate(testing)
+    assert not trainer.said()

@@ -11,6 +11,7 @@ Errors: none where sources are missing; those of names that are odd.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
 import weakref
@@ -32,6 +33,7 @@ from tdbg.hooks.pytorch.checks.data.program_loops import (
     loops_around,
     name_of_node,
     resolve,
+    scope_at,
     source_of_file,
 )
 from tdbg.hooks.pytorch.model.variables import locals_of, namespaces
@@ -105,10 +107,15 @@ class LoopReader:
                 self.found += _faults_of_loop(loop)
                 self._evaluated = weakref.ref(_data_of(loop.loader))
 
-    def pass_ends(self) -> list[Found]:
-        """Return what was found in the evaluation that is over: training goes on."""
+    def pass_ends(self, n_steps: int) -> list[Found]:
+        """Return what was found in the evaluation that is over: training goes on.
+
+        Args:
+            n_steps: Steps of training so far.
+        """
         found, self.found, self._n_calls = self.found, [], 0
         frame, evaluated = sys._getframe(1), self._evaluated
+        found += _of_cycles(frame, n_steps)
         if len(self._trains) >= _MOST_LOOPS:
             return found
         for loop in loops_around(frame, self._trains):
@@ -338,6 +345,28 @@ def _of_loaders(
         return
     if not _is_asked_for(meant[0], frame):
         yield Fault.TRAINED_ON_VALIDATION, wrong[0], {}, {"meant": meant[0]}
+
+
+def _of_cycles(frame: FrameType | None, n_steps: int) -> Iterator[Found]:
+    """Yield that the batches of a loader's first epoch come again and again."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        tree = None if is_of_library(file) else source_of_file(file)
+        names = {} if tree is None else {**frame.f_globals, **locals_of(frame)}
+        scope = None if tree is None else scope_at(tree, frame.f_lineno)
+        for node in () if scope is None else live(scope, names):
+            if not isinstance(node, ast.Call) or len(node.args) != 1:
+                continue
+            loader = resolve(node.args[0], names)
+            is_cycle = resolve(node.func, names) is itertools.cycle
+            if not is_cycle or not isinstance(loader, DataLoader):
+                continue
+            is_shuffled = type(loader.sampler).__name__ == "RandomSampler"
+            if is_shuffled and n_steps > len(loader) > 1:
+                numbers = {"batches": float(len(loader)), "steps": float(n_steps)}
+                yield Fault.BATCHES_CYCLED, ast.unparse(node.args[0]), numbers, {}
+                return
+        frame = frame.f_back
 
 
 def _of_transforms(data: Any, scopes: list[Mapping[str, Any]]) -> Iterator[Found]:

@@ -32,6 +32,7 @@ __all__ = [
     "loops_around",
     "name_of_node",
     "resolve",
+    "scope_at",
     "source_of_file",
 ]
 
@@ -121,7 +122,7 @@ def _has(node: Any, line: int) -> bool:
     return bool(node.lineno <= line <= (node.end_lineno or 0))
 
 
-def _scope_at(tree: ast.Module, line: int) -> _Function:
+def scope_at(tree: ast.Module, line: int) -> _Function:
     """Return the innermost function at a line, or the module."""
     found: _Function = tree
     for node in ast.walk(tree):
@@ -145,7 +146,7 @@ def loops_around(
                 return
             read.add((code, line))
             tree = source_of_file(code.co_filename)
-            scope = None if tree is None else _scope_at(tree, line)
+            scope = None if tree is None else scope_at(tree, line)
             nodes = () if scope is None else inside(scope)
             loops = [x for x in nodes if isinstance(x, ast.For) and _has(x, line)]
             if scope is not None and loops:
