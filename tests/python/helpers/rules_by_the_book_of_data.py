@@ -59,14 +59,14 @@ def not_normalized(rule: NotNormalizedData, run: FakeRun) -> Verdicts:
                 merged = _merged(seen[-rule.num_steps :], rule.min_elements)
                 if merged is not None:
                     mean, at_least, size = merged
-                    far = abs(mean) > rule.max_mean
+                    far = mean > rule.max_mean
                     far |= at_least > rule.max_std or size < rule.min_std
                     result[mode, name, entry.step] = WARNING if far else OK
     return result
 
 
 def _merged(rows: list[Row], enough: int) -> tuple[float, float, float] | None:
-    """Mean, least deviation and size of as few rows as hold enough numbers."""
+    """Least distance from 0, least deviation and size, of as few rows as will do."""
     counts, sums, squares, zeros = 0.0, 0.0, 0.0, 0.0
     used: list[Row] = []
     if rows[-1]["count"] == not_finite(rows[-1]):
@@ -92,9 +92,10 @@ def _merged(rows: list[Row], enough: int) -> tuple[float, float, float] | None:
                 * (len(used) / max(len(used) - 1, 1))
             )
             at_least = math.sqrt(max(std**2 - 2 * error, 0.0))
+            away = abs(mean) - 2 * std / math.sqrt(counts)
             if not counts / 2 < zeros < counts:
-                return mean, at_least, std
-            return mean, at_least, math.sqrt(squares / (counts - zeros))
+                return away, at_least, std
+            return away, at_least, math.sqrt(squares / (counts - zeros))
     return None
 
 

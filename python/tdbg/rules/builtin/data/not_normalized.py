@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,10 +194,12 @@ class NotNormalizedData(Rule):
     def _judge(self, table: Table, i: int, *, normalized: bool) -> Evaluation:
         scale = self.target_scale if table.roles[i] == "label" else 1.0
         new = np.arange(table.start, len(table.steps))
-        mean, std, size, at_least = self._merged(table, i, new)
+        merged = self._merged(table, i, new)
+        mean, std = merged.mean, merged.deviation
         with np.errstate(invalid="ignore"):
-            far = np.abs(mean) > self.max_mean * scale
-            far |= (at_least > self.max_std * scale) | (size < self.min_std / scale)
+            far = np.abs(mean) - ERRORS * merged.error > self.max_mean * scale
+            far |= merged.at_least > self.max_std * scale
+            far |= merged.size < self.min_std / scale
         if table.roles[i] == "label":
             # Targets that are all equal come from an adversary: real, or fake.
             far &= (std > ALIKE * np.abs(mean)) | (np.abs(mean) > self.max_mean * scale)
@@ -229,15 +231,8 @@ class NotNormalizedData(Rule):
 
         return table.judge_one(table.names[i], severities, describe)
 
-    def _merged(
-        self, table: Table, i: int, columns: NDArray[np.intp]
-    ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return mean, deviation and size up to each column; NaN for too few values.
-
-        The size is the deviation or, if most values are zero, the root mean square of
-        the others.  The last array has the least that the deviation may be, given how
-        much it differs between the rows.
-        """
+    def _merged(self, table: Table, i: int, columns: NDArray[np.intp]) -> _Merged:
+        """Merge the rows up to each column; NaN for too few values."""
         known = table.known[i]
         # ExplodingTensor reports NaN and Inf; this rule judges finite values.
         is_target = table.roles[i] == "label"
@@ -245,10 +240,10 @@ class NotNormalizedData(Rule):
         n = np.where(known, table["count"][i] - table.not_finite[i], 0.0)
         mean = np.where(n > 0, table["mean"][i], 0.0)
         m2 = np.where(n > 0, table["m2"][i], 0.0)
-        means, deviations, sizes, at_least = np.full((4, len(columns)), np.nan)
+        found = _Merged(*np.full((5, len(columns)), np.nan))
         judged = np.flatnonzero(n[columns] > 0)
         if not len(judged):
-            return means, deviations, sizes, at_least
+            return found
         rows = np.flatnonzero(known)
         at = np.searchsorted(rows, columns[judged])
         # Columns x rows up to each column, the last row first.
@@ -261,19 +256,20 @@ class NotNormalizedData(Rule):
         total = np.where(up_to[:, -1] >= least, counts.sum(axis=1), np.nan)
         middle = (counts * mean[last]).sum(axis=1) / total
         spread = m2[last] * used + counts * (mean[last] - middle[:, np.newaxis]) ** 2
-        means[judged] = middle
-        deviations[judged] = np.sqrt(spread.sum(axis=1) / total)
+        found.mean[judged] = middle
+        found.deviation[judged] = np.sqrt(spread.sum(axis=1) / total)
         n_zero = (table["zero"][i][last] * used).sum(axis=1)
         squares = spread.sum(axis=1) + total * middle**2
         is_sparse = (2 * n_zero > total) & (n_zero < total)
         of_others = np.sqrt(squares / np.where(is_sparse, total - n_zero, 1.0))
-        sizes[judged] = np.where(is_sparse, of_others, deviations[judged])
+        found.size[judged] = np.where(is_sparse, of_others, found.deviation[judged])
         variance = spread.sum(axis=1) / total
         off = (spread - counts * variance[:, np.newaxis]) / total[:, np.newaxis]
         n_rows = used.sum(axis=1)
         error = np.sqrt((off**2).sum(axis=1) * n_rows / np.maximum(n_rows - 1, 1))
-        at_least[judged] = np.sqrt(np.maximum(variance - ERRORS * error, 0.0))
-        return means, deviations, sizes, at_least
+        found.error[judged] = np.sqrt(variance / total)
+        found.at_least[judged] = np.sqrt(np.maximum(variance - ERRORS * error, 0.0))
+        return found
 
     def _since(self, table: Table, i: int, j: int) -> int:
         """Return the first of the steps that are merged at a column."""
@@ -403,6 +399,26 @@ def _size(table: Table, role: str, j: int) -> float:
     finite = np.where(table.not_finite[rows, j] == 0, table["l2"][rows, j], 0.0)
     roots = finite / np.sqrt(np.maximum(table["count"][rows, j], 1.0))
     return float(np.max(roots, initial=1.0))
+
+
+class _Merged(NamedTuple):
+    """What rows come to that are merged up to each column.
+
+    Attributes:
+        mean: Of all values.
+        deviation: Their standard deviation.
+        size: The deviation or, if most values are zero, the root mean square of the
+            others.
+        at_least: The least that the deviation may be, given how much it differs
+            between the rows.
+        error: The standard error of the mean.
+    """
+
+    mean: Floats
+    deviation: Floats
+    size: Floats
+    at_least: Floats
+    error: Floats
 
 
 def _first_table(table: Table, i: int) -> Floats | None:
