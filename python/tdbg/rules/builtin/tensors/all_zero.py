@@ -29,9 +29,10 @@ class AllZero(LastingRule):
     """Report tensors whose elements are all zero.
 
     The rule skips a further output of a module, such as a mask, a position bias or a
-    state, while the first output is not zero.  It also skips one call of a module, such
-    as a step in time, while another call returns something.  This does not hold for
-    ReLUs, since one module may stand for several layers.
+    state, while the first output is not zero.  It also skips an input beside another
+    one that is not zero, and one call of a module, such as a step in time, while
+    another call returns something.  This does not hold for ReLUs, since one module may
+    stand for several layers.
 
     Args:
         threshold: Least percentage of zeros in a tensor to report.
@@ -83,7 +84,11 @@ class AllZero(LastingRule):
 
 
 def _others(table: Table, model_info: ModelInfo | None) -> dict[int, list[int]]:
-    """Return, for outputs, the rows of other calls and of the first output."""
+    """Return, for outputs, the rows of other calls and of the first output.
+
+    For inputs of a model, return those of its other inputs: a recurrent model may get
+    its initial state first.
+    """
     calls: dict[str, list[int]] = {}
     parts: dict[int, tuple[str, str]] = {}
     for i, name in enumerate(table.names):
@@ -100,6 +105,12 @@ def _others(table: Table, model_info: ModelInfo | None) -> dict[int, list[int]]:
             others.update(calls[output + number])
         if others - {i}:
             result[i] = sorted(others - {i})
+    given: dict[str, list[int]] = {}
+    for i, name in enumerate(table.names):
+        if table.roles[i] == "model_input":
+            given.setdefault(name.rpartition("_")[0], []).append(i)
+    for same in given.values():
+        result |= {i: [k for k in same if k != i] for i in same if len(same) > 1}
     return result
 
 

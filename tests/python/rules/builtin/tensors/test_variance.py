@@ -52,6 +52,12 @@ def test_a_further_output_may_be_zero_where_the_first_is_not():
     assert len(judge(repeated(b_output_0=RAMP, a_output_1=ZERO), AllZero())) == 1
 
 
+def test_an_initial_state_may_be_the_first_input():
+    assert judge(repeated(Model_input_0=ZERO, Model_input_1=RAMP), AllZero()) == []
+    assert judge(repeated(Model_input_0=ZERO, Model_input_1=ZERO), AllZero())
+    assert judge(repeated(Model_input_0=ZERO, Other_input_0=RAMP), AllZero())
+
+
 def test_the_first_steps_in_time_may_give_nothing_yet():
     """Neurons that collect their input before they spike."""
     calls = {"a_output_0": ZERO, "a_output_0@2": ZERO, "a_output_0@3": RAMP}
