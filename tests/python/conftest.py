@@ -77,6 +77,13 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.fixture
+def nothing_is_compiled() -> None:
+    """Evaluations are not followed in a process that has compiled anything."""
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()
+
+
 @pytest.fixture(scope="session")
 def io_fault(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Environment under which system calls can fail: tests/shim/io_fault.c."""

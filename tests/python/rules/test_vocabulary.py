@@ -62,7 +62,7 @@ ONLY_PYTORCH = {
         "_optimizer _unused_state _schedule _unmatched _remedy _own _wiped",
         "OPTIMIZER_BEGINS_ANEW",
     ),
-    "weights/running_statistics.py": ("_of_mode", "EVALUATED_IN_TRAINING"),
+    "weights/running_statistics.py": ("_of_mode _of_part", "EVALUATED_IN_TRAINING"),
     "weights/schedule_misuse.py": (
         (
             "_too_often _in_epochs _in_micro_batches _for_all_ranks "
@@ -83,7 +83,7 @@ ONLY_PYTORCH = {
     "data/loader_misuse.py": (
         (
             "_of_workers _of_epochs _of_first _of_weights _of_idle _of_exchanged "
-            "_of_misplaced _of_overwritten _of_parts"
+            "_of_misplaced _of_overwritten _of_parts _of_masks"
         ),
         "",
     ),

@@ -16,7 +16,7 @@ import tdbg.pytorch as td
 from tdbg.rules import check
 from tdbg.rules.builtin.data.loader_misuse import LoaderMisuse
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_compiled")]
 
 
 class Trainer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,7 @@ import tdbg.pytorch as td
 from tdbg.hooks.pytorch.checks.data import evaluated_outputs
 from tdbg.run.findings import Finding, Severity
 
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_compiled() -> None:
-    """Operations are not followed in a process that has compiled anything."""
-    if dynamo := sys.modules.get("torch._dynamo"):
-        dynamo.reset()
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_compiled")]
 
 
 N = 48

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,10 @@ import tdbg
 import tdbg.pytorch as td
 from tdbg.run.findings import Finding
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("nothing_is_compiled")]
 
 CRITERION = nn.CrossEntropyLoss()
 Evaluate = Callable[[nn.Module, "DataLoader[Any]"], Any]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_compiled() -> None:
-    """Operations are not followed in a process that has compiled anything."""
-    if dynamo := sys.modules.get("torch._dynamo"):
-        dynamo.reset()
 
 
 def samples() -> TensorDataset:

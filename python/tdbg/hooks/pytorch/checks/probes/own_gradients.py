@@ -139,8 +139,13 @@ class _Kept:
 
 
 def _copied(args: tuple[Any, ...]) -> _Call | None:
-    """Return copies of arguments, in double precision."""
+    """Return copies of arguments, in double precision; None: they may not be used.
+
+    Another object, such as a module, could have effects.
+    """
     tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    if not all(isinstance(each, (torch.Tensor, *PLAIN)) for each in args):
+        return None
     if sum(each.numel() for each in tensors) > _MOST_NUMBERS:
         return None
     copies = tuple(
