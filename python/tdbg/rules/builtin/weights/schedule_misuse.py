@@ -59,11 +59,11 @@ class ScheduleMisuse(ObservedRule):
 
     def on_idle(self, idle: Idle) -> Iterator[Evaluation]:
         """Report what became known, except of steps that never came."""
-        known = [
+        known = tuple(
             each
             for each in idle.observations
             if each.fault is not Fault.SCHEDULE_AT_ZERO or each.step <= idle.last_step
-        ]
+        )
         yield from ObservedRule.on_idle(self, replace(idle, observations=known))
 
     def describe(self, observation: Observation) -> Description:
