@@ -277,6 +277,25 @@ def test_an_operation_over_a_dimension_that_is_meant(
     assert judged(run_dir, forward) == []
 
 
+class StepsFirst(nn.Module):
+    """A recurrent layer that gets steps first, and a result with samples first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.RNN(4, 8), nn.Linear(8, VOCABULARY)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.layer(x.transpose(0, 1))[0]).transpose(0, 1)
+
+
+def test_with_a_loss_for_each_sample_the_rows_are_steps(run_dir: Path) -> None:
+    def loss(told: Tensor, labels: Tensor) -> Any:
+        own = labels.view(8, 8)
+        return sum(functional.cross_entropy(told[i], own[i]) for i in range(8))
+
+    assert judged_by(run_dir, StepsFirst(), loss, torch.randn(8, 8, 4)) == []
+
+
 # ---- scores and labels ---------------------------------------------------------------
 
 VOCABULARY = 7

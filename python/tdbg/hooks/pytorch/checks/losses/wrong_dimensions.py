@@ -250,13 +250,13 @@ def _rows_of_numbers(node: Any) -> Iterator[_Start]:
 
 def _over_samples(starts: list[_Start]) -> Iterator[_Seen]:
     """Yield operations over the samples of a loss, from the loss downwards."""
-    seen, waiting = {start[0] for start in starts}, starts
+    seen, waiting = {start[0] for start in starts}, [*starts]
     for result, axis in waiting:
         name, fault = name_of(result[0]), None
         if name in _SOFTMAXES:
             fault = _fault_of_softmax(result, axis)
         elif name in _RECURRENT or name == "Stack":
-            fault = _fault_of_recurrence(result, name, axis)
+            fault = _fault_of_recurrence(result, name, axis, len(starts))
         if fault is not None:
             yield fault
             continue
@@ -279,9 +279,13 @@ def _fault_of_softmax(result: _Result, axis: _Axis) -> _Seen | None:
     return None if is_of_pairs else _Seen(Fault.SOFTMAX_OF_BATCH, shape, axis.at)
 
 
-def _fault_of_recurrence(result: _Result, name: str, axis: _Axis) -> _Seen | None:
+def _fault_of_recurrence(
+    result: _Result, name: str, axis: _Axis, n_losses: int
+) -> _Seen | None:
     node, shape = result[0], _shape(result)
     is_sequence = len(shape) == 3 and axis.at < 2 and shape[1 - axis.at] > 1
+    # With a loss for each place, it may be the places that are samples.
+    is_sequence = is_sequence and n_losses < shape[1 - axis.at]
     is_one_of_it = axis.is_chosen and result[1] == 0
     if not (is_sequence and is_one_of_it and axis.is_whole(shape)):
         return None
