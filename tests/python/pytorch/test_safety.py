@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +300,29 @@ def test_the_hook_keeps_no_model_alive_and_ends_with_it(run_dir: Path) -> None:
     del hook, criterion
     gc.collect()
     assert Recorded(run_dir).events(5)[-1]["training"] == "ended"
+
+
+@pytest.mark.parametrize(
+    "contain",
+    [nn.ModuleList, lambda parts: nn.ModuleDict({"one": parts[0], "two": parts[1]})],
+)
+def test_a_container_that_nobody_else_holds_is_captured(
+    run_dir: Path, contain: Callable[[list[nn.Module]], nn.Module]
+) -> None:
+    one, two = nn.Linear(4, 4), nn.Linear(4, 1)
+    optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], 0.1)
+    with make_hook(run_dir) as hook:
+        hook.register_module(contain([one, two]))
+        gc.collect()
+        for _ in range(4):
+            optimizer.zero_grad()
+            two(one(torch.randn(8, 4))).square().mean().backward()
+            optimizer.step()
+    assert len(Recorded(run_dir).steps) == 4
+    kept = weakref.ref(one)
+    del one, two, optimizer
+    gc.collect()
+    assert kept() is None
 
 
 def test_a_forked_child_records_nothing_and_the_parent_goes_on(run_dir: Path) -> None:

@@ -59,6 +59,9 @@ __all__ = [
     "registered_session",
 ]
 
+# Modules without a forward: a program calls what they contain.
+_CONTAINERS = (nn.ModuleDict, nn.ModuleList)
+
 
 class Additions:
     """Notice that the program adds a module or a parameter inside a root.
@@ -210,7 +213,8 @@ class ModuleCapture:
 
     Args:
         session: Where events and tensors go.
-        module: The root; not kept alive.
+        module: The root; not kept alive, unless it only contains others, since then
+            nobody else may hold it.
         name: The beginning of the names of its own inputs and outputs.
         prefix: Stands before all names inside.
         mode: The present mode.
@@ -250,6 +254,7 @@ class ModuleCapture:
         self.batches = batches
         self.evaluated = evaluated
         self._module = weakref.ref(module)
+        self._container = module if isinstance(module, _CONTAINERS) else None
         self._mode = mode
         self._name = name
         self.prefix = prefix
@@ -474,6 +479,7 @@ class ModuleCapture:
 
     def remove(self) -> None:
         """Take all hooks off."""
+        self._container = None
         self._inside.remove()
         self._additions.remove()
         remove_all([self._begin_handle, self._end_handle, *self._part_handles])
