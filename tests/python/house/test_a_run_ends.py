@@ -137,7 +137,7 @@ def workers(n: int) -> list[str]:
     return ["-n", str(n), "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_worker_dies_of_is_named_and_the_rest_is_run(
     run: Callable[..., Ended],
 ) -> None:
@@ -158,7 +158,7 @@ def test_a_single_worker_that_is_lost_costs_one_test(run: Callable[..., Ended]) 
     assert (done.counted("failed"), done.counted("passed")) == (2, 4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("test", [HOLDS, CRASHES], ids=["holds", "crashes"])
 def test_several_workers_are_lost(run: Callable[..., Ended], test: str) -> None:
     done = run(*workers(2), a=test + AFTER, b=test + AFTER, c=test, d=AFTER)
@@ -166,7 +166,7 @@ def test_several_workers_are_lost(run: Callable[..., Ended], test: str) -> None:
     assert (done.counted("failed"), done.counted("passed")) == (3, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("test", [HOLDS, FIXTURE_HANGS], ids=["holds", "fixture"])
 def test_without_workers_it_is_named_with_its_stack(
     run: Callable[..., Ended], test: str
@@ -177,7 +177,7 @@ def test_without_workers_it_is_named_with_its_stack(
     assert re.search(r'test_a.py", line \d+ in (test_hangs|endless)', done.said)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_without_workers_what_hears_the_signal_is_a_failure(
     run: Callable[..., Ended],
 ) -> None:
@@ -187,7 +187,7 @@ def test_without_workers_what_hears_the_signal_is_a_failure(
     assert done.counted("passed") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_module_that_hangs_is_named_by_its_stack(run: Callable[..., Ended]) -> None:
     done = run("-q", a=IMPORT_HANGS)
     assert done.code == -6
@@ -195,7 +195,7 @@ def test_a_module_that_hangs_is_named_by_its_stack(run: Callable[..., Ended]) ->
     assert 'test_a.py", line 3 in <module>' in done.said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thread_that_is_left_does_not_keep_the_process(
     run: Callable[..., Ended],
 ) -> None:
@@ -204,7 +204,7 @@ def test_a_thread_that_is_left_does_not_keep_the_process(
     assert f"a thread goes on has not ended within {GRACE} s" in done.said
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_children_of_what_hangs_are_killed(
     run: Callable[..., Ended], tmp_path: Path
 ) -> None:

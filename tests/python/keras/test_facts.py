@@ -66,7 +66,11 @@ class Ran:
         return list(tdbg.rules.check(run, rules, record=False).findings)
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "jax"])
+# What fit is given does not depend on the backend: JAX is asked at night.
+@pytest.fixture(
+    scope="module",
+    params=["tensorflow", pytest.param("jax", marks=pytest.mark.nightly)],
+)
 def ran(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Ran:
     return Ran(tmp_path_factory.mktemp("facts"), request.param)
 
