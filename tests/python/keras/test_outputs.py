@@ -72,7 +72,11 @@ class Ran:
         return tdbg.create_trial(self._out / training).observations()
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "jax"])
+# Models and callbacks are the same with each backend: JAX is asked at night.
+@pytest.fixture(
+    scope="module",
+    params=["tensorflow", pytest.param("jax", marks=pytest.mark.nightly)],
+)
 def ran(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Ran:
     return Ran(tmp_path_factory.mktemp("outputs"), request.param)
 
