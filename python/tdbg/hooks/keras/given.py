@@ -155,9 +155,8 @@ class _Fits:
             return
         self._optimizer = weakref.ref(optimizer)
         trained = [id(each) for each in model.trainable_variables]
-        settings = {**optimizer.get_config(), "name": type(optimizer)}
-        last, self._settings = self._settings, (str(settings), trained)
-        is_new = not optimizer.built or not int(np.asarray(optimizer.iterations))
+        last, self._settings = self._settings, (self._settings_of(optimizer), trained)
+        is_new = not optimizer.built or not self._number(optimizer.iterations)
         self._n_renewed = (
             self._n_renewed + 1 if is_new and last == self._settings else 1
         )
@@ -170,6 +169,22 @@ class _Fits:
             name = str(getattr(model, "name", "model"))
             fault = Fault.OPTIMIZER_MADE_ANEW
             _observe(self._session, fault, numbers, words, name)
+
+    def _settings_of(self, optimizer: Any) -> str:
+        """Return the class and the settings; ``get_config`` warns under JAX."""
+        rate = optimizer._learning_rate
+        of_rate = self._number(rate) if hasattr(rate, "assign") else vars(rate)
+        own = {
+            key: value
+            for key, value in vars(optimizer).items()
+            if not key.startswith("_")
+            and key not in {"built", "name"}
+            and isinstance(value, bool | int | float | None)
+        }
+        return f"{type(optimizer)} {of_rate} {own}"
+
+    def _number(self, variable: Any) -> float:
+        return float(np.asarray(self._backend.array(variable.value)))
 
     def _variables(self, model: Any) -> list[NDArray[Any]]:
         small = [
