@@ -350,9 +350,13 @@ def _of_loaders(
 def _of_cycles(frame: FrameType | None, n_steps: int) -> Iterator[Found]:
     """Yield that the batches of a loader's first epoch come again and again."""
     while frame is not None:
-        file = frame.f_code.co_filename
-        tree = None if is_of_library(file) else source_of_file(file)
-        names = {} if tree is None else {**frame.f_globals, **locals_of(frame)}
+        code = frame.f_code
+        names = {**frame.f_globals, **locals_of(frame)}
+        used = code.co_names + code.co_varnames
+        # The source of a function that does not name it is not read.
+        may = "cycle" in used or any(names.get(e) is itertools.cycle for e in used)
+        is_own = may and not is_of_library(code.co_filename)
+        tree = source_of_file(code.co_filename) if is_own else None
         scope = None if tree is None else scope_at(tree, frame.f_lineno)
         for node in () if scope is None else live(scope, names):
             if not isinstance(node, ast.Call) or len(node.args) != 1:
