@@ -171,7 +171,7 @@ class _Fits:
             _observe(self._session, fault, numbers, words, name)
 
     def _settings_of(self, optimizer: Any) -> str:
-        """Return the class and the settings; ``get_config`` warns under JAX."""
+        """Return the class and settings; ``get_config`` warns under JAX."""
         rate = optimizer._learning_rate
         of_rate = self._number(rate) if hasattr(rate, "assign") else vars(rate)
         own = {
