@@ -2,23 +2,28 @@
 
     python -m benchmarks.hooks.first_steps [--quick]
 
-Each training is profiled by ``cProfile`` with the clock of its thread.  The cost is the
-time inside calls that enter ``tdbg.hooks.pytorch.checks`` or fingerprints from
-elsewhere, and that of passes over all objects of the process, whoever makes them.  What
-Python calls back, such as a generator, is in the time of its caller.  The profiler
-makes small functions look slower, so these are upper bounds.  A training with a fault
-comes with each model: the check must find it, or nothing was measured.
+A clock of the thread runs while a function of ``tdbg.hooks.pytorch.checks``, a pass
+over all objects of the process or a fingerprint runs, and whatever that calls.  Each of
+these functions is replaced by one that starts the clock, unless it runs already; the
+time that this takes itself is part of the result, so these are upper bounds.  A
+training with a fault comes with each model: the check must find it, or nothing was
+measured.
 """
 
 from __future__ import annotations
 
-import cProfile
+import contextlib
+import functools
 import gc
-import pstats
+import importlib
+import pkgutil
+import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -30,8 +35,11 @@ from tdbg.rules import check as check_run
 
 STEPS = 1_000
 STEP_SECONDS = 0.010
-# The files of what calls back for others; "~" is that of built-in functions.
-_CALL_BACK = ("~", "/contextlib.py", "/functools.py")
+REPEATS = 5
+# What is measured, by the names of modules.
+_CHECKS = "tdbg.hooks.pytorch.checks"
+_PASSES = "tdbg.hooks.pytorch.model.process_objects"
+_PRINTS = "tdbg.profiler.fingerprints"
 COLUMNS = (
     "model",
     "parameters",
@@ -73,7 +81,7 @@ def _train(model: nn.Module, run: Path, steps: int, *, is_sick: bool = False) ->
     inputs, labels = torch.randn(32, 64), torch.randint(0, 10, (32,))
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    # Probes wait for the end of a profile, and would look for it at each step.
+    # Probes run once, and are left out.
     with td.Hook(run, min_free_bytes=0, probes=False) as hook:
         hook.register_module(model)
         hook.register_loss(criterion)
@@ -86,38 +94,87 @@ def _train(model: nn.Module, run: Path, steps: int, *, is_sick: bool = False) ->
     check_equal(hook.counters()["internal_errors"], 0, "errors inside")
 
 
-def _profiled(make: Callable[[], nn.Module], run: Path, steps: int) -> pstats.Stats:
+class _Clock:
+    """The seconds of this thread that some functions take, with all that they call."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._is_running = False
+
+    def timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that runs the clock while it runs."""
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if self._is_running:
+                return function(*args, **kwargs)
+            self._is_running, start = True, time.thread_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.seconds += time.thread_time() - start
+                self._is_running = False
+
+        return wrapper
+
+
+@contextlib.contextmanager
+def _timing(*prefixes: str) -> Iterator[_Clock]:
+    """Replace the functions of modules, wherever they were imported, by timed ones."""
+    clock, put_back = _Clock(), list[tuple[Any, str, Any]]()
+    ours = [m for name, m in sys.modules.items() if name.startswith(prefixes)]
+    made: dict[int, Any] = {}
+
+    def replace(owner: Any, name: str, value: Any) -> None:
+        made.setdefault(id(value), clock.timed(value))
+        put_back.append((owner, name, value))
+        setattr(owner, name, made[id(value)])
+
+    for module in ours:
+        for value in [*vars(module).values()]:
+            if isinstance(value, type) and value.__module__ == module.__name__:
+                for name, method in [*vars(value).items()]:
+                    if isinstance(method, FunctionType):
+                        replace(value, name, method)
+    functions = {
+        id(value)
+        for module in ours
+        for value in vars(module).values()
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__
+    }
+    for module in _modules("tdbg"):
+        for name, value in [*vars(module).items()]:
+            if id(value) in functions:
+                replace(module, name, value)
+    try:
+        yield clock
+    finally:
+        for owner, name, value in put_back:
+            setattr(owner, name, value)
+
+
+def _modules(top: str) -> list[ModuleType]:
+    return [m for name, m in sys.modules.items() if name.partition(".")[0] == top]
+
+
+def _import_all(package: str) -> None:
+    """Import what a training would import later, outside of the clock."""
+    for each in pkgutil.walk_packages(
+        importlib.import_module(package).__path__, f"{package}."
+    ):
+        importlib.import_module(each.name)
+
+
+def _seconds(
+    make: Callable[[], nn.Module], run: Path, steps: int, *prefixes: str
+) -> float:
+    """Return the seconds that modules take in a training."""
     model = make()
     gc.collect()
-    profile = cProfile.Profile(time.thread_time)
-    profile.enable()
-    _train(model, run, steps)
-    profile.disable()
-    return pstats.Stats(profile)
-
-
-def _is_check(file: str) -> bool:
-    return "/hooks/pytorch/checks/" in file or _is_pass(file)
-
-
-def _is_pass(file: str) -> bool:
-    return file.endswith("model/process_objects.py")
-
-
-def _is_print(file: str) -> bool:
-    return file.endswith("profiler/fingerprints.py")
-
-
-def _inside(stats: Any, is_ours: Callable[[str], bool]) -> float:
-    """Return the seconds in calls of our functions from elsewhere."""
-    seconds = (
-        cumulative
-        for (file, *_), (*_, callers) in stats.stats.items()
-        if is_ours(file)
-        for (caller, *_), (*_, cumulative) in callers.items()
-        if not is_ours(caller) and not caller.endswith(_CALL_BACK)
-    )
-    return float(sum(seconds))
+    with _timing(*prefixes) as clock:
+        _train(model, run, steps)
+    check(clock.seconds > 0.0, "the clock has run")
+    return clock.seconds
 
 
 def _finds_the_fault(make: Callable[[], nn.Module], folder: Path) -> None:
@@ -130,25 +187,30 @@ def main() -> None:
     """Measure each model."""
     given = options(__doc__).parse_args()
     torch.set_num_threads(1)
+    _import_all("tdbg.hooks.pytorch")
     steps = 200 if given.quick else STEPS
     table = Table("the checks of the first steps", COLUMNS)
     for name, make in MODELS.items():
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             _finds_the_fault(make, folder)
-            short = _profiled(make, folder / "short", 100)
-            stats = _profiled(make, folder / "long", steps)
-        checks = _inside(stats, _is_check)
-        later = (checks - _inside(short, _is_check)) / (steps - 100)
-        prints = _inside(stats, _is_print) / steps
+            early = _seconds(make, folder / "early", 100, _CHECKS, _PASSES)
+            checks = [
+                _seconds(make, folder / f"checks{each}", steps, _CHECKS, _PASSES)
+                for each in range(REPEATS)
+            ]
+            passes = _seconds(make, folder / "passes", steps, _PASSES)
+            prints = _seconds(make, folder / "prints", steps, _PRINTS) / steps
+        middle = statistics.median(checks)
+        later = (middle - early) / (steps - 100)
         table.add(
             name,
             sum(1 for _ in make().parameters()),
-            f"{checks * 1e3:.1f}",
-            f"{_inside(stats, _is_pass) * 1e3:.1f}",
+            f"{middle * 1e3:.1f} ({min(checks) * 1e3:.1f} to {max(checks) * 1e3:.1f})",
+            f"{passes * 1e3:.1f}",
             f"{prints * 1e6:.1f}",
             f"{max(0.0, later) * 1e6:.1f}",
-            f"{checks / (STEP_SECONDS * steps):.2%}",
+            f"{middle / (STEP_SECONDS * steps):.2%}",
         )
     Report("hooks/first_steps", given, tables=[table]).save()
 

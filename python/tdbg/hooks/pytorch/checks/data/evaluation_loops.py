@@ -34,8 +34,8 @@ from tdbg.hooks.pytorch.checks.data.program_loops import (
     name_of_node,
     resolve,
     scope_at,
-    source_of_file,
 )
+from tdbg.hooks.pytorch.model.program_sources import source_of_file
 from tdbg.hooks.pytorch.model.variables import locals_of, namespaces
 from tdbg.run.observations import Fault
 from tdbg.run.program_lines import is_of_library

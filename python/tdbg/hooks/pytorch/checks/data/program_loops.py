@@ -9,7 +9,6 @@ Errors: none where sources are missing; those of names that are odd.
 from __future__ import annotations
 
 import ast
-import linecache
 import re
 from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType, ModuleType
@@ -18,6 +17,11 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.utils.data import DataLoader
 
+from tdbg.hooks.pytorch.model.program_sources import (
+    Function,
+    source_of_file,
+    statements,
+)
 from tdbg.hooks.pytorch.model.variables import locals_of
 from tdbg.run.program_lines import is_of_library
 
@@ -33,16 +37,15 @@ __all__ = [
     "name_of_node",
     "resolve",
     "scope_at",
-    "source_of_file",
 ]
 
-# Sources that are kept, frames that are searched for a loop, characters of a source.
-_MOST_SOURCES, _MOST_FRAMES, _MOST_SOURCE = 8, 6, 400_000
+# Frames that are searched for a loop.
+_MOST_FRAMES = 6
 KEPT = re.compile(r"(?i)(^|_)(best|lowest|highest)(_|$)(?!.*(epoch|step|ind|idx))")
 """Names that programs give to what they keep as the best."""
 
 _SAVES = re.compile(r"save|state_dict|deepcopy|checkpoint", re.IGNORECASE)
-_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module
+_Scope = Function | ast.Module
 
 
 class BatchLoop(NamedTuple):
@@ -56,30 +59,12 @@ class BatchLoop(NamedTuple):
     """
 
     node: ast.For
-    scope: _Function
+    scope: _Scope
     names: Mapping[str, Any]
     loader: DataLoader[Any]
 
 
 # ---- sources -------------------------------------------------------------------------
-
-_sources: dict[str, ast.Module | None] = {}
-
-
-def source_of_file(name: str) -> ast.Module | None:
-    """Return the syntax tree of a file; None: it cannot be read."""
-    if name not in _sources:
-        if len(_sources) >= _MOST_SOURCES:
-            _sources.clear()
-        text = "".join(linecache.getlines(name))
-        tree = None
-        if 0 < len(text) <= _MOST_SOURCE:
-            try:
-                tree = ast.parse(text)
-            except (SyntaxError, ValueError):
-                tree = None
-        _sources[name] = tree
-    return _sources[name]
 
 
 def inside(node: ast.AST) -> Iterator[ast.AST]:
@@ -122,15 +107,10 @@ def _has(node: Any, line: int) -> bool:
     return bool(node.lineno <= line <= (node.end_lineno or 0))
 
 
-def scope_at(tree: ast.Module, line: int) -> _Function:
+def scope_at(tree: ast.Module, line: int) -> _Scope:
     """Return the innermost function at a line, or the module."""
-    found: _Function = tree
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _has(
-            node, line
-        ):
-            found = node  # Outer ones come first.
-    return found
+    functions = [x for x in statements(tree, line) if isinstance(x, Function)]
+    return functions[-1] if functions else tree
 
 
 def loops_around(
@@ -147,8 +127,8 @@ def loops_around(
             read.add((code, line))
             tree = source_of_file(code.co_filename)
             scope = None if tree is None else scope_at(tree, line)
-            nodes = () if scope is None else inside(scope)
-            loops = [x for x in nodes if isinstance(x, ast.For) and _has(x, line)]
+            nodes = () if scope is None else statements(scope, line)
+            loops = [x for x in nodes if isinstance(x, ast.For)]
             if scope is not None and loops:
                 names = {**frame.f_globals, **locals_of(frame)}
                 for node in reversed(loops):
@@ -220,7 +200,7 @@ def is_never_set(name: str, frame: FrameType | None) -> bool:
 def _keeps_without(tree: ast.Module, name: str, names: Mapping[str, Any]) -> bool:
     if any(_may_set(node, name) for node in ast.walk(tree)):
         return False
-    scopes: list[_Function] = [tree]
+    scopes: list[_Scope] = [tree]
     scopes += [x for x in ast.walk(tree) if isinstance(x, ast.FunctionDef)]
     tests = [
         (scope, node)
@@ -289,7 +269,7 @@ def dead_branches(tree: ast.Module, names: Mapping[str, Any]) -> set[int]:
 
 
 def _is_unset_near(
-    scope: _Function, test: ast.If, stores: list[ast.Name | ast.Attribute]
+    scope: _Scope, test: ast.If, stores: list[ast.Name | ast.Attribute]
 ) -> bool:
     """Return whether nobody sets a name in the loop where it is compared."""
     loops = [

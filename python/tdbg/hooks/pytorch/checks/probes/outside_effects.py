@@ -28,7 +28,6 @@ import torch
 from torch import nn
 
 from tdbg.hooks.pytorch.checks.probes.function_reader import FunctionReader
-from tdbg.hooks.pytorch.checks.probes.function_sources import FunctionSources
 from tdbg.hooks.pytorch.checks.probes.outside_names import (
     ARRAYS,
     FUNCTIONS,
@@ -47,6 +46,7 @@ from tdbg.hooks.pytorch.checks.probes.pure_libraries import (
     is_pure,
 )
 from tdbg.hooks.pytorch.model.module_tree import class_name
+from tdbg.hooks.pytorch.model.program_sources import functions_of
 
 __all__ = ["ModelSurvey"]
 
@@ -245,7 +245,6 @@ class _Effects:
         self.tensors: set[int] = set()
         self.names: set[str] = set(_CALLED)
         self.of_classes: dict[str, Any] = {}
-        self._sources = FunctionSources()
         self._classes: dict[type, bool] = {}
         self._functions: list[types.FunctionType] = []
         self._seen: set[int] = set()
@@ -330,7 +329,7 @@ class _Effects:
         return name in self.names or (is_special and name not in _NEVER)
 
     def _read_function(self, function: types.FunctionType) -> None:
-        nodes = self._sources.nodes(function.__code__)
+        nodes = functions_of(function.__code__)
         for node in nodes:
             FunctionReader(self, function, node).read()
         if not nodes:

@@ -22,7 +22,6 @@ import torch
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import Found, StepCheck
 from tdbg.hooks.pytorch.checks.probes.function_reader import FunctionReader
-from tdbg.hooks.pytorch.checks.probes.function_sources import FunctionSources
 from tdbg.hooks.pytorch.checks.probes.outside_names import (
     FUNCTIONS,
     PLAIN,
@@ -31,6 +30,7 @@ from tdbg.hooks.pytorch.checks.probes.outside_names import (
 from tdbg.hooks.pytorch.checks.probes.probe_batch import Unsuitable
 from tdbg.hooks.pytorch.checks.probes.pure_libraries import is_allowed, is_pure
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
+from tdbg.hooks.pytorch.model.program_sources import functions_of
 from tdbg.run.observations import Fault, Observation
 
 __all__ = ["OwnGradients"]
@@ -336,7 +336,6 @@ class _Reader:
     def __init__(self) -> None:
         self.names: set[str] = set()
         self.of_classes: dict[str, Any] = {}
-        self._sources = FunctionSources()
         self._met: set[int] = set()
 
     def read(self, function: Any) -> None:
@@ -348,7 +347,7 @@ class _Reader:
         if id(function) in self._met:
             return
         self._met.add(id(function))
-        nodes = self._sources.nodes(function.__code__)
+        nodes = functions_of(function.__code__)
         if not nodes:
             self.refuse(function, "its source")
         for node in nodes:

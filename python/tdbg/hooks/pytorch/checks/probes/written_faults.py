@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import StepCheck
-from tdbg.hooks.pytorch.checks.probes.function_sources import FunctionSources
+from tdbg.hooks.pytorch.model.program_sources import functions_of, program_of
 from tdbg.hooks.pytorch.model.variables import locals_of
 from tdbg.run.observations import Fault, Observation
 
@@ -104,19 +104,16 @@ class WrittenFaults(StepCheck):
         if self._n_losses < _READ_AT:
             return
         self.remove()
-        sources = FunctionSources()
-        self._read_frames(sources, sys._getframe(1))
+        self._read_frames(sys._getframe(1))
         seen = set[Any]()
         for table in self._tables:
             for module in () if table.module is None else table.module.modules():
                 if type(module) not in seen and len(seen) < _MOST_CLASSES:
                     seen.add(type(module))
                     if not type(module).__module__.startswith("torch."):
-                        self._read_module(sources, module)
+                        self._read_module(module)
 
-    def _read_frames(
-        self, sources: FunctionSources, frame: types.FrameType | None
-    ) -> None:
+    def _read_frames(self, frame: types.FrameType | None) -> None:
         called, met = list[types.FunctionType](), set[Any]()
         for _ in range(_MOST_FRAMES):
             if frame is None:
@@ -125,22 +122,22 @@ class WrittenFaults(StepCheck):
             if not _is_foreign(names, code):
                 met.add(code)
                 names = {**names, **locals_of(frame)}
-                called += self._read(sources, code, names)
+                called += self._read(code, names)
             frame = frame.f_back
         for function in called:
             code = function.__code__
             if code not in met and len(met) < _MOST_CALLED:
                 met.add(code)
                 if not _is_foreign(function.__globals__, code):
-                    called += self._read(sources, code, function.__globals__)
+                    called += self._read(code, function.__globals__)
 
     def _read(
-        self, sources: FunctionSources, code: types.CodeType, names: dict[str, Any]
+        self, code: types.CodeType, names: dict[str, Any]
     ) -> list[types.FunctionType]:
         """Read a function or a program, and return the functions that it names."""
         called = list[types.FunctionType]()
         known = _Names(names)
-        for node in sources.program(code) or sources.nodes(code)[:1]:
+        for node in program_of(code) or functions_of(code)[:1]:
             body = _executed(node, known)
             self._tell(code.co_name, code, [*_dropped(body, known), *_ended(body)])
             for each in _parts(body):
@@ -149,7 +146,7 @@ class WrittenFaults(StepCheck):
                     called.append(function)
         return called
 
-    def _read_module(self, sources: FunctionSources, module: nn.Module) -> None:
+    def _read_module(self, module: nn.Module) -> None:
         """Read the forward of a module, and the methods that it names."""
         waiting, met = ["forward"], {"forward"}
         while waiting:
@@ -159,7 +156,7 @@ class WrittenFaults(StepCheck):
             code = method.__code__
             if _is_foreign(method.__globals__, code):
                 continue
-            for node in sources.nodes(code)[:1]:
+            for node in functions_of(code)[:1]:
                 arguments = node.args.posonlyargs + node.args.args
                 own = arguments[0].arg if arguments else ""
                 known = _Names(method.__globals__, own, module)

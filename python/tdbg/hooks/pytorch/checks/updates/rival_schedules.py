@@ -180,7 +180,7 @@ _NAME = re.compile(r"(^|_)(lr|learning_?rate|rate)$", re.IGNORECASE)
 # What programs call the rate that they are at.
 _VARIABLE = re.compile(r"_?(cur_|current_|new_)?(lr|learning_rate)$")
 # Looks at variables, each so many times as far from the first as the one before.
-_MOST_VARIABLES, _RARER = 40, 1.15
+_MOST_VARIABLES, _RARER = 40, 1.3
 # What schedules and PyTorch keep in groups, and never change.
 _KEPT = {"lr", "initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "target_lr"}
 
