@@ -111,7 +111,8 @@ def statements(node: ast.AST, line: int = 0) -> Iterator[Any]:
 
 def _first_line(node: Any) -> int:
     decorators = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(each.lineno for each in decorators)])
+    lines: list[int] = [node.lineno, *(each.lineno for each in decorators)]
+    return min(lines)
 
 
 def _arguments(node: ast.arguments) -> list[str]:
