@@ -14,8 +14,8 @@ Cases stand by the kind of problem and are reported by collection, ``first`` to
 next five was written by somebody who knew no rule, and judged before any was changed.
 The sixth has faults for which there was no rule: ``silent`` registers those, by the
 words that name the cause (``causes``) instead of a rule's name.  The seventh has
-healthy trainings only, and their author knew the rules.  The ninth has silent faults
-again, by people who knew no rule.
+healthy trainings only, and their author knew the rules.  The ninth and the tenth have
+silent faults again, by people who knew no rule.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ __all__ = [
     "fourth",
     "load",
     "ninth",
+    "tenth",
     "own",
     "second",
     "seventh",
     "sixth",
+    "tenth",
     "third",
 ]
 
@@ -145,16 +147,19 @@ class Collection:
 
         return register
 
-    def silent(self, cause: str, diagnosis: str) -> Callable[[Program], Program]:
+    def silent(
+        self, cause: str | Cause, diagnosis: str
+    ) -> Callable[[Program], Program]:
         """Register a fault that no rule's name stands for, and its healthy twin.
 
         Args:
-            cause: Of ``CAUSES``: what a finding must say.
+            cause: What a finding must say, or its name in ``CAUSES``.
             diagnosis: What is wrong, in a few words.
         """
 
         def register(program: Program) -> Program:
-            self._add(program, is_sick=True, cause=CAUSES[cause], diagnosis=diagnosis)
+            words = CAUSES[cause] if isinstance(cause, str) else cause
+            self._add(program, is_sick=True, cause=words, diagnosis=diagnosis)
             self._add(program, TWIN)
             return program
 
@@ -205,6 +210,7 @@ sixth = Collection("sixth")
 seventh = Collection("seventh")
 eighth = Collection("eighth")
 ninth = Collection("ninth")
+tenth = Collection("tenth")
 #: For cases in a file of a user's.
 own = Collection("own")
 ORIGINS = (
@@ -217,6 +223,7 @@ ORIGINS = (
     "seventh",
     "eighth",
     "ninth",
+    "tenth",
     "own",
 )
 
