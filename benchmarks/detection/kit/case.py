@@ -45,7 +45,6 @@ __all__ = [
     "fourth",
     "load",
     "ninth",
-    "tenth",
     "own",
     "second",
     "seventh",

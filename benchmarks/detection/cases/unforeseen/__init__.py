@@ -1,1 +1,3 @@
-"""Silent faults that were reported, by people who knew no rule: a second time."""
+"""Reported mistakes that no loss shows, by people who knew no rule: a second time."""
+
+from __future__ import annotations
