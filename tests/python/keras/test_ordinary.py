@@ -14,7 +14,14 @@ MENDED = {"softmax", "sigmoid"}
 READ = {"a class", "a name"}
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "tensorflow",
+        pytest.param("torch", marks=pytest.mark.nightly),
+        pytest.param("jax", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_loss_is_accused_only_of_what_it_computes(
     tmp_path: Path, backend: str
 ) -> None:

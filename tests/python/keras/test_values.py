@@ -35,7 +35,10 @@ class Ran:
         return create_trial(self._out / name)
 
 
-@pytest.fixture(scope="module", params=["tensorflow", "torch", "jax"])
+@pytest.fixture(
+    scope="module",
+    params=["tensorflow", "torch", pytest.param("jax", marks=pytest.mark.nightly)],
+)
 def ran(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Ran:
     return Ran(tmp_path_factory.mktemp("values"), request.param)
 

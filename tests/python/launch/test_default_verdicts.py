@@ -129,7 +129,9 @@ OF_JAX = {
 }
 
 
-@pytest.mark.parametrize("n_steps", [50, 300, 1000])
+@pytest.mark.parametrize(
+    "n_steps", [50, pytest.param(300, marks=pytest.mark.nightly), 1000]
+)
 @pytest.mark.parametrize("framework", PROGRAMS)
 def test_in_a_default_run_each_rule_judges_or_says_why_it_does_not(
     framework: str, n_steps: int, tmp_path: Path

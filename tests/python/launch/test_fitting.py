@@ -75,7 +75,9 @@ def run_script(
     )
 
 
-@pytest.fixture(scope="module", params=["jax", "torch"])
+@pytest.fixture(
+    scope="module", params=["jax", pytest.param("torch", marks=pytest.mark.nightly)]
+)
 def backend(request: pytest.FixtureRequest) -> str:
     """The backend of Keras."""
     return str(request.param)

@@ -61,6 +61,7 @@ def test_a_tensor_of_a_gigabyte_takes_six_requests_and_its_bytes(
     np.testing.assert_array_equal(value, np.full(VALUES, -77.0))
 
 
+@pytest.mark.nightly
 def test_a_thousand_shards_are_opened_with_four_requests(
     proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
