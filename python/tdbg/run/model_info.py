@@ -124,7 +124,7 @@ class ModelInfo:
         logit_scale: The largest number that logits are multiplied by before a softmax,
             as those of cosines are.
         makes_targets: Whether the model makes its targets, with copies of itself that
-            are moved after it.
+            are moved after it, or as the rewards and values of later states.
         untrained: Parameters outside of the model that a loss depends on, and that
             nobody trains.
         made_inputs: Names of what models are given that other ones have made, and no

@@ -76,6 +76,25 @@ def test_a_copy_beside_the_network_in_one_model_makes_targets(run_dir: Path):
     )
 
 
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_values_of_later_states_make_targets(run_dir: Path, goes_on: bool):
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    with td.watch(model, out=run_dir, budget="off"):
+        for _ in range(40):
+            state, next_state = torch.randn(N, 4), torch.randn(N, 4)
+            reward, done = torch.randn(N), (torch.arange(N) % 8 == 0).float()
+            q_value = model(state)[:, 0]
+            next_q_value = model(next_state).max(1)[0]
+            expected = reward + goes_on * 0.9 * next_q_value * (1 - done)
+            loss = (q_value - expected.detach()).pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert create_trial(run_dir).model_info()[-1].makes_targets is goes_on
+
+
 def test_a_teacher_and_an_average_make_none(run_dir: Path, tmp_path: Path):
     model, teacher = network(), network()
     assert not learn(run_dir, model, model, teacher)

@@ -326,6 +326,7 @@ class Hook(FrameworkHook):
             reader,
             Copies(session, self._loaded, kept),
             Teachers(session),
+            self._variables,
             setup.loss_begins,
         )
         self._shared = SharedWeights(step, observe)

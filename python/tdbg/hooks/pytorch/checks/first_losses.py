@@ -25,6 +25,7 @@ from tdbg.hooks.pytorch.checks.copies.target_networks import TargetNetworks
 from tdbg.hooks.pytorch.checks.copies.teachers import Teachers
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import GraphReader
+from tdbg.hooks.pytorch.checks.losses.bootstraps import LossVariables
 from tdbg.hooks.pytorch.checks.losses.loss_graph import LossGraph, read_loss_graph
 from tdbg.hooks.pytorch.device.tensors import is_recording, sample_of
 from tdbg.hooks.pytorch.model.module_tree import class_name, named_modules
@@ -82,6 +83,7 @@ class FirstLosses:
         reader: Reads the graphs of losses.
         copies: Watches copies of the modules.
         teachers: Watches models whose answers the modules learn.
+        variables: Those of the program where it computes losses.
         begins: Told of the losses of this training.
 
     Attributes:
@@ -100,12 +102,14 @@ class FirstLosses:
         reader: GraphReader,
         copies: Copies,
         teachers: Teachers,
+        variables: LossVariables,
         begins: Callable[[Graph], None],
     ) -> None:
         self._tables = tables
         self._step = step
         self._copies = copies
         self._teachers = teachers
+        self._variables = variables
         self._spend_once = spend_once
         self._reader = reader
         self._of_optimizers = begins
@@ -156,11 +160,17 @@ class FirstLosses:
                 self.untrained = tuple(self._find_untrained())
             self._watched.clear()
         with contextlib.suppress(Exception):
-            self._copies.look(make_targets=self.makes_targets)
+            self._copies.look(make_targets=self._has_target_networks)
 
     @property
     def makes_targets(self) -> bool:
-        """Whether copies of the model make its targets."""
+        """Whether copies of the model make its targets, or what it expects itself."""
+        if self._variables.make_targets:
+            return True
+        return self._targets is not None and self._targets.exist
+
+    @property
+    def _has_target_networks(self) -> bool:
         return self._targets is not None and self._targets.exist
 
     def cut(self) -> dict[int, str]:
@@ -186,7 +196,7 @@ class FirstLosses:
         if self._targets is not None:
             self._targets.remove()
         with contextlib.suppress(Exception):
-            self._copies.conclude(make_targets=self.makes_targets)
+            self._copies.conclude(make_targets=self._has_target_networks)
         self._copies.remove()
         self._teachers.remove()
 

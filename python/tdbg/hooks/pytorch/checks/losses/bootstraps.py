@@ -107,10 +107,12 @@ class LossVariables:
 
     Attributes:
         is_open: Whether it must still hear of losses and steps.
+        make_targets: Whether targets are rewards and what is expected to follow.
     """
 
     def __init__(self) -> None:
         self.is_open = True
+        self.make_targets = False
         self._n_in_vain = 0
         self._latest: ProgramNumbers | None = None
 
@@ -283,6 +285,7 @@ class Bootstraps(StepCheck):
     ) -> None:
         if any(step.stops_at(each) for _, each in (*ends, *masks)):
             self._n_sound += 1
+            self._variables.make_targets |= self._n_sound >= _ENOUGH_SOUND
             return
         for name, each in ends or masks:
             if step.stops_before(each):
