@@ -295,6 +295,32 @@ def test_gradients_of_an_objective_of_ones_own_are_what_it_has_returned(
     assert "update" not in vars(booster)
 
 
+def test_an_objective_that_is_an_object_is_called_as_without_the_hook(
+    run_dir: Path,
+) -> None:
+    kinds = pytest.importorskip("xgboost.objective")
+    rounds: list[int] = []
+
+    class OfTwoGradients(kinds.TreeObjective):  # type: ignore[misc]
+        def __call__(self, iteration: int, margin: Any, data: Any) -> tuple[Any, Any]:
+            rounds.append(iteration)
+            return logistic(margin, data)
+
+        def split_grad(self, _: int, grad: Any, hess: Any) -> tuple[Any, Any]:
+            return 2.0 * grad, hess
+
+    def dump(*callbacks: Any) -> list[str]:
+        data, own = cancer().train(), OfTwoGradients()
+        return xgboost.train({}, data, 3, obj=own, callbacks=callbacks).get_dump()
+
+    without = dump()
+    hook = tx.Hook(run_dir, include_collections=["gradients"], save_config=EVERY_ROUND)
+    assert dump(hook) == without
+    hook.close()
+    assert rounds == [0, 1, 2] * 2
+    assert Run(run_dir).value("gradient/margin", 2) is not None
+
+
 def test_gradients_are_those_that_the_trees_of_the_round_were_fit_to(
     run_dir: Path,
 ) -> None:

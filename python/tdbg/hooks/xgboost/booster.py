@@ -73,16 +73,39 @@ class OwnDerivatives:
             if fobj is None:
                 return update(dtrain, iteration)
 
-            def objective(*args: Any) -> Any:
-                computed = fobj(*args)
-                with contextlib.suppress(Exception):  # XGBoost says what is wrong.
-                    gradient, hessian = computed
-                    self.latest = np.array(gradient), np.array(hessian)
-                return computed
-
-            return update(dtrain, iteration, objective)
+            return update(dtrain, iteration, _WatchedObjective(fobj, self))
 
         given.update = watched
+
+    def note(self, computed: Any) -> None:
+        """Keep what an objective has computed."""
+        with contextlib.suppress(Exception):  # XGBoost says what is wrong.
+            gradient, hessian = computed
+            self.latest = np.array(gradient), np.array(hessian)
+
+
+class _WatchedObjective:
+    """An objective that says what it computes, and is otherwise the given one.
+
+    XGBoost asks for its class: objects of ``xgboost.objective`` are given more than
+    functions are, and have other methods.
+    """
+
+    def __init__(self, objective: Any, derivatives: OwnDerivatives) -> None:
+        self._objective = objective
+        self._derivatives = derivatives
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[misc]
+        return self._objective.__class__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objective, name)
+
+    def __call__(self, *args: Any) -> Any:
+        computed = self._objective(*args)
+        self._derivatives.note(computed)
+        return computed
 
 
 class XGBoostModel:
