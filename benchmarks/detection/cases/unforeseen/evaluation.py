@@ -300,8 +300,7 @@ class Scaled(nn.Module):
 
 @tenth.silent(
     Cause(
-        r"temperature|calibrat\w* .*(train|seen|same (data|rows|samples))"
-        r"|(overconfiden|confiden)\w*",
+        r"temperature|calibrat\w* .*(train|seen|same (data|rows|samples))",
         r"validation|held.out|calibration (set|data)|other data",
     ),
     "the temperature is fitted on the data that the model was trained on",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -93,7 +94,10 @@ def kept_rows_decay(t: Training) -> None:
     if t.sick:
         optimizer = AdamW(model.parameters(), lr=5e-3, weight_decay=0.2)
     else:
-        groups = [{"params": [vectors], "weight_decay": 0.0}, {"params": others}]
+        groups: list[dict[str, Any]] = [
+            {"params": [vectors], "weight_decay": 0.0},
+            {"params": others},
+        ]
         optimizer = AdamW(groups, lr=5e-3, weight_decay=0.2)
     criterion = nn.CrossEntropyLoss()
     t.watch(model, criterion, optimizer=optimizer)
@@ -101,7 +105,8 @@ def kept_rows_decay(t: Training) -> None:
     for _, rows in t.batches(200, len(split.x), 64):
         optimizer.zero_grad()
         criterion(model(split.x[rows]), split.y[rows]).backward()
-        vectors.grad *= 1 - keep
+        if vectors.grad is not None:
+            vectors.grad *= 1 - keep
         optimizer.step()
     moved = ((vectors.detach() - before).abs() * keep).max()
     accuracy = held_out(model, split.x_val, split.y_val)
