@@ -22,7 +22,7 @@ import torch
 
 from tdbg.hooks.pytorch.checks.copies.training_mode import kinds_in
 from tdbg.hooks.pytorch.model.mode import evaluating
-from tdbg.integrations.owner import HookOwner
+from tdbg.integrations.owner import HookOwner, TrainerNotes
 from tdbg.integrations.watched_metrics import (
     MetricStates,
     MetricWatch,
@@ -32,7 +32,7 @@ from tdbg.integrations.watched_metrics import (
 from tdbg.modes import EVAL, PREDICT, TRAIN, ModeKeys
 from tdbg.run.observations import Fault
 
-__all__ = ["TdbgCallback"]
+__all__ = ["TdbgCallback", "observe_trainer"]
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 # Evaluations with layers in training mode that are no accident.
@@ -58,7 +58,180 @@ def _callbacks() -> tuple[type[Any], ...]:
     return tuple(dict.fromkeys(classes))
 
 
-class TdbgCallback(*_callbacks()):  # type: ignore[misc]
+class _TrainerChecks(*_callbacks()):  # type: ignore[misc]
+    """Looks for mistakes in how a ``Trainer`` and its module were set up.
+
+    Args:
+        notes: Takes what is found.
+    """
+
+    def __init__(self, notes: TrainerNotes) -> None:
+        super().__init__()
+        self._notes = notes
+        # Layers in training mode in the evaluation under way; evaluations with such.
+        self._left_in_training = ""
+        self._evaluations_in_training = 0
+        self._watch: MetricWatch | None = None
+        self._states = MetricStates(notes.observe)
+        self._is_validated = False
+        # Batches so far, and parts in evaluation mode after the first.
+        self._n_batches = 0
+        self._asleep: dict[str, list[str]] = {}
+        # The weights that a training has left, by the model.
+        self._left = (0, 0.0)
+        self._last: dict[str, float] = {}
+        # Names of validation that a training step has logged.
+        self._misnamed: set[str] = set()
+
+    def observe(self, trainer: Any) -> None:
+        """Look at the callbacks of a trainer that begins."""
+        for each in getattr(trainer, "checkpoint_callbacks", ()):
+            monitor = getattr(each, "monitor", None)
+            if not getattr(each, "save_top_k", False):
+                continue
+            if isinstance(monitor, str) and not monitor.startswith("train"):
+                self._notes.keeps_best(type(each).__name__, monitor)
+        self._watch = MetricWatch(_watchers_in(trainer), self._notes.observe)
+
+    # ---- called by Lightning -------------------------------------------------
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning."""
+        with contextlib.suppress(Exception):
+            self._look_at_tested(trainer, pl_module)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning."""
+        with contextlib.suppress(Exception):
+            metrics = trainer.callback_metrics.items()
+            self._last = {name: float(value) for name, value in metrics}
+            self._left = id(pl_module), _digest(pl_module)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Called by Lightning."""
+        del batch
+        self._n_batches += 1
+        if self._n_batches in _LOOKED_AT:
+            with contextlib.suppress(Exception):
+                self._look_at_modes(trainer, pl_module)
+        if batch_idx == 0 and self._notes.hook is not None:
+            with contextlib.suppress(Exception):
+                self._look_at_names(trainer, outputs)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Called by Lightning."""
+        if not self._is_validated:
+            self._look_at_metrics(trainer)
+
+    def on_validation_batch_start(
+        self,
+        trainer: Any,
+        pl_module: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Called by Lightning."""
+        del batch
+        if batch_idx == dataloader_idx == 0 and not trainer.sanity_checking:
+            with contextlib.suppress(Exception):
+                self._states.begins(pl_module)
+
+    def on_validation_batch_end(
+        self, trainer: Any, pl_module: Any, *_: Any, **__: Any
+    ) -> None:
+        """Called by Lightning."""
+        del trainer
+        if not self._left_in_training:
+            with contextlib.suppress(Exception):
+                self._left_in_training = kinds_in(pl_module, is_whole=True)
+
+    on_test_batch_end = on_validation_batch_end
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning."""
+        if not trainer.sanity_checking:
+            with contextlib.suppress(Exception):
+                self._states.counted(pl_module)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Called by Lightning."""
+        if not trainer.sanity_checking:
+            self._is_validated = True
+            self._look_at_metrics(trainer)
+            with contextlib.suppress(Exception):
+                self._states.ends(pl_module, (each.value for each in _logged(trainer)))
+        self._evaluated(trainer)
+
+    def on_test_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Called by Lightning."""
+        self._evaluated(trainer)
+
+    def _evaluated(self, trainer: Any) -> None:
+        if self._left_in_training:
+            self._evaluations_in_training += 1
+            if self._evaluations_in_training == _ENOUGH:
+                name = type(trainer.lightning_module).__name__
+                layers, times = self._left_in_training, self._evaluations_in_training
+                self._notes.is_evaluated_in_training(name, layers, times)
+            self._left_in_training = ""
+
+    def _look_at_metrics(self, trainer: Any) -> None:
+        if self._watch is not None and self._notes.hook is not None:
+            with contextlib.suppress(Exception):
+                metrics, ways = trainer.callback_metrics, _directions(trainer)
+                self._watch.evaluated(metrics, ways)
+
+    def _look_at_tested(self, trainer: Any, pl_module: Any) -> None:
+        """Look whether the last weights are tested, though better ones were kept."""
+        if self._left != (id(pl_module), _digest(pl_module)):
+            return
+        for each in trainer.checkpoint_callbacks:
+            best = getattr(each, "best_model_score", None)
+            monitor = getattr(each, "monitor", None)
+            last = self._last.get(str(monitor))
+            if best is None or last is None:
+                continue
+            is_worse = last < best if each.mode == "max" else last > best
+            if is_worse and getattr(each, "best_model_path", ""):
+                numbers = {"best": float(best), "last": last}
+                words = {"monitor": str(monitor)}
+                name = type(each).__name__
+                self._notes.observe(Fault.LAST_IS_TESTED, name, numbers, words)
+
+    def _look_at_modes(self, trainer: Any, pl_module: Any) -> None:
+        """Look for parts that learn in evaluation mode, as Lightning leaves them."""
+        groups = [g for each in trainer.optimizers for g in each.param_groups]
+        trained = {id(p) for g in groups for p in g["params"] if p.requires_grad}
+        found = dict(_asleep_in(pl_module, trained)) if pl_module.training else {}
+        if self._n_batches == _LOOKED_AT[0]:
+            self._asleep = found
+            return
+        for part in self._asleep.keys() & found.keys():
+            numbers = {"layers": float(len(found[part]))}
+            words = {"layers": "dropout", "how": "part"}
+            self._notes.observe(Fault.TRAINED_IN_EVALUATION, part, numbers, words)
+
+    def _look_at_names(self, trainer: Any, outputs: Any) -> None:
+        """Look for what training logs under a name of validation."""
+        loop = trainer.fit_loop
+        if len(getattr(loop._combined_loader, "flattened", ())) > 1:
+            return  # Batches of validation may be among those of training.
+        watched = {each.monitor for each in _watchers_in(trainer)}
+        for each in loop.epoch_loop._results.values():
+            name = each.meta.name
+            if name in self._misnamed or not speaks_of_validation(name):
+                continue
+            self._misnamed.add(name)
+            is_loss = _is_loss(each, outputs)
+            numbers = {"is_loss": float(is_loss), "watched": float(name in watched)}
+            words = {"step": "training_step"}
+            self._notes.observe(Fault.LOGGED_AS_VALIDATION, name, numbers, words)
+
+
+class TdbgCallback(_TrainerChecks):
     """Captures what a ``Trainer`` does.
 
     Each ``training_step`` is a forward in training, each ``validation_step`` and
@@ -80,22 +253,8 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
     """
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
-        super().__init__()
         self._owner = HookOwner(out_dir, options)
-        # Layers in training mode in the evaluation under way; evaluations with such.
-        self._left_in_training = ""
-        self._evaluations_in_training = 0
-        self._watch: MetricWatch | None = None
-        self._states = MetricStates(self._owner.observe)
-        self._is_validated = False
-        # Batches so far, and parts in evaluation mode after the first.
-        self._n_batches = 0
-        self._asleep: dict[str, list[str]] = {}
-        # The weights that a training has left, by the model.
-        self._left = (0, 0.0)
-        self._last: dict[str, float] = {}
-        # Names of validation that a training step has logged.
-        self._misnamed: set[str] = set()
+        super().__init__(self._owner)
 
     @property
     def hook(self) -> Any:
@@ -115,15 +274,7 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
         """Called by Lightning."""
         self._begin(trainer, pl_module)
-        with contextlib.suppress(Exception):
-            self._look_at_tested(trainer, pl_module)
-
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Called by Lightning."""
-        with contextlib.suppress(Exception):
-            metrics = trainer.callback_metrics.items()
-            self._last = {name: float(value) for name, value in metrics}
-            self._left = id(pl_module), _digest(pl_module)
+        super().on_test_start(trainer, pl_module)
 
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
         """Called by Lightning."""
@@ -148,18 +299,12 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         hook = self._owner.open(pl_module)
         with contextlib.suppress(Exception):
             _look_at_part(hook, pl_module)
-        for each in getattr(trainer, "checkpoint_callbacks", ()):
-            monitor = getattr(each, "monitor", None)
-            if not getattr(each, "save_top_k", False):
-                continue
-            if isinstance(monitor, str) and not monitor.startswith("train"):
-                self._owner.keeps_best(type(each).__name__, monitor)
-        self._watch = MetricWatch(_watchers_in(trainer), self._owner.observe)
+        self.observe(trainer)
         # The strategy calls the steps, whatever wraps the module, and is never copied.
         for name, mode in _STEPS.items():
             original = getattr(trainer.strategy, name, None)
             if original is not None:
-                call = self._wrap(original, mode, pl_module)
+                call = self._wrap(original, mode)
                 setattr(trainer.strategy, name, call)
 
     def _end(self, trainer: Any, error: BaseException | None = None) -> None:
@@ -167,7 +312,7 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         for name in _STEPS:
             vars(trainer.strategy).pop(name, None)
 
-    def _wrap(self, step: Any, mode: ModeKeys, pl_module: Any) -> Any:
+    def _wrap(self, step: Any, mode: ModeKeys) -> Any:
         @functools.wraps(step)
         def call(*args: Any, **kwargs: Any) -> Any:
             hook = self._owner.hook
@@ -179,9 +324,6 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
             loss = result.get("loss") if isinstance(result, Mapping) else result
             if mode is not PREDICT and torch.is_tensor(loss) and loss.numel() == 1:
                 hook.record_tensor_value("loss", loss)
-            if mode is EVAL and not self._left_in_training:
-                with contextlib.suppress(Exception):
-                    self._left_in_training = kinds_in(pl_module, is_whole=True)
             return result
 
         return call
@@ -198,120 +340,21 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Called by Lightning."""
-        del batch
-        self._n_batches += 1
-        if self._n_batches in _LOOKED_AT:
-            with contextlib.suppress(Exception):
-                self._look_at_modes(trainer, pl_module)
-        if batch_idx == 0 and self._owner.hook is not None:
-            with contextlib.suppress(Exception):
-                self._look_at_names(trainer, outputs)
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
         self._owner.record_metrics(trainer.callback_metrics, are_new=False)
         if self._owner.hook is not None and self._owner.hook.should_stop:
             trainer.should_stop = True
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Called by Lightning."""
-        if not self._is_validated:
-            self._look_at_metrics(trainer)
+        super().on_train_epoch_end(trainer, pl_module)
         self._owner.record_metrics(trainer.callback_metrics, are_new=False)
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Called by Lightning."""
-        if not trainer.sanity_checking:
-            self._is_validated = True
-            self._look_at_metrics(trainer)
-            with contextlib.suppress(Exception):
-                self._states.ends(pl_module, (each.value for each in _logged(trainer)))
-        self._evaluated(trainer)
-
-    def on_validation_batch_start(
-        self,
-        trainer: Any,
-        pl_module: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Called by Lightning."""
-        del batch
-        if batch_idx == dataloader_idx == 0 and not trainer.sanity_checking:
-            with contextlib.suppress(Exception):
-                self._states.begins(pl_module)
-
-    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Called by Lightning."""
-        if not trainer.sanity_checking:
-            with contextlib.suppress(Exception):
-                self._states.counted(pl_module)
-
-    def on_test_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Called by Lightning."""
-        self._evaluated(trainer)
-
     def _evaluated(self, trainer: Any) -> None:
-        if self._left_in_training:
-            self._evaluations_in_training += 1
-            if self._evaluations_in_training == _ENOUGH:
-                name = type(trainer.lightning_module).__name__
-                layers, times = self._left_in_training, self._evaluations_in_training
-                self._owner.is_evaluated_in_training(name, layers, times)
-            self._left_in_training = ""
+        super()._evaluated(trainer)
         self._owner.record_metrics(trainer.callback_metrics, are_new=False)
         if self._owner.hook is not None:
             self._owner.hook.set_mode(None)
-
-    def _look_at_metrics(self, trainer: Any) -> None:
-        if self._watch is not None and self._owner.hook is not None:
-            with contextlib.suppress(Exception):
-                metrics, ways = trainer.callback_metrics, _directions(trainer)
-                self._watch.evaluated(metrics, ways)
-
-    def _look_at_tested(self, trainer: Any, pl_module: Any) -> None:
-        """Look whether the last weights are tested, though better ones were kept."""
-        if self._left != (id(pl_module), _digest(pl_module)):
-            return
-        for each in trainer.checkpoint_callbacks:
-            best = getattr(each, "best_model_score", None)
-            monitor = getattr(each, "monitor", None)
-            last = self._last.get(str(monitor))
-            if best is None or last is None:
-                continue
-            is_worse = last < best if each.mode == "max" else last > best
-            if is_worse and getattr(each, "best_model_path", ""):
-                numbers = {"best": float(best), "last": last}
-                words = {"monitor": str(monitor)}
-                name = type(each).__name__
-                self._owner.observe(Fault.LAST_IS_TESTED, name, numbers, words)
-
-    def _look_at_modes(self, trainer: Any, pl_module: Any) -> None:
-        """Look for parts that learn in evaluation mode, as Lightning leaves them."""
-        groups = [g for each in trainer.optimizers for g in each.param_groups]
-        trained = {id(p) for g in groups for p in g["params"] if p.requires_grad}
-        found = dict(_asleep_in(pl_module, trained)) if pl_module.training else {}
-        if self._n_batches == _LOOKED_AT[0]:
-            self._asleep = found
-            return
-        for part in self._asleep.keys() & found.keys():
-            numbers = {"layers": float(len(found[part]))}
-            words = {"layers": "dropout", "how": "part"}
-            self._owner.observe(Fault.TRAINED_IN_EVALUATION, part, numbers, words)
-
-    def _look_at_names(self, trainer: Any, outputs: Any) -> None:
-        """Look for what training logs under a name of validation."""
-        loop = trainer.fit_loop
-        if len(getattr(loop._combined_loader, "flattened", ())) > 1:
-            return  # Batches of validation may be among those of training.
-        watched = {each.monitor for each in _watchers_in(trainer)}
-        for each in loop.epoch_loop._results.values():
-            name = each.meta.name
-            if name in self._misnamed or not speaks_of_validation(name):
-                continue
-            self._misnamed.add(name)
-            is_loss = _is_loss(each, outputs)
-            numbers = {"is_loss": float(is_loss), "watched": float(name in watched)}
-            words = {"step": "training_step"}
-            self._owner.observe(Fault.LOGGED_AS_VALIDATION, name, numbers, words)
 
     # ---- checkpoints ---------------------------------------------------------
 
@@ -324,6 +367,22 @@ class TdbgCallback(*_callbacks()):  # type: ignore[misc]
         """Resume from the counters that Lightning has read from a checkpoint."""
         if "counters" in state_dict:
             self._owner.resume(state_dict["counters"])
+
+
+def observe_trainer(trainer: Any, hook: Any) -> None:
+    """Look for mistakes in how a trainer was set up, which a hook captures.
+
+    Args:
+        trainer: A ``Trainer`` at work, without a callback of tdbg.
+        hook: The hook of ``tdbg run``.
+    """
+    if any(isinstance(each, TdbgCallback) for each in trainer.callbacks):
+        return
+    checks = _TrainerChecks(TrainerNotes(hook))
+    checks.observe(trainer)
+    # One of an earlier training would note in a run that is over.
+    others = [each for each in trainer.callbacks if type(each) is not _TrainerChecks]
+    trainer.callbacks[:] = [*others, checks]
 
 
 def _look_at_part(hook: Any, module: Any) -> None:

@@ -1,4 +1,4 @@
-"""``HookOwner``: makes, feeds and closes the hook of a trainer's callback."""
+"""The hook of a trainer's callback: who makes, feeds and closes it, and notes."""
 
 from __future__ import annotations
 
@@ -18,47 +18,21 @@ from tdbg.modes import TRAIN
 from tdbg.pytorch import Hook
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["HookOwner"]
+__all__ = ["HookOwner", "TrainerNotes"]
 
 
-class HookOwner:
-    """Makes a hook when a training begins, and closes it when it ends.
+class TrainerNotes:
+    """What is noted of a trainer, in the run of its hook.
 
     Args:
-        out_dir: The run directory.
-        options: Keyword arguments of the hook.
+        hook: The hook of the training under way, or None: nothing is noted.
 
     Attributes:
-        hook: The hook of the training under way, or None.
-
-    Raises:
-        ConfigurationError: If an option can never work.
+        hook: The same.
     """
 
-    def __init__(
-        self, out_dir: str | os.PathLike[str], options: Mapping[str, Any]
-    ) -> None:
-        if options.get("on_stop", "flag") != "flag":
-            msg = "on_stop: the trainer stops by its own flag, so use 'flag'"
-            raise ConfigurationError(msg)
-        self._out_dir = os.fspath(out_dir)
-        self._options = {**options, "on_stop": "flag"}
-        self.hook: Hook | None = None
-        self._counters: dict[str, Any] | None = None
-        self._recorded: dict[str, Any] = {}
-        # A bad option raises now, not when the training begins.
-        if not is_disabled():
-            make_policy(resolve({"out_dir": self._out_dir, **self._options}))
-
-    def open(self, model: nn.Module) -> Hook:
-        """Make the hook of a training that begins, and register its model."""
-        if self.hook is None:
-            self.hook = Hook(self._out_dir, **self._options)
-            if self._counters is not None:
-                self.hook.load_state_dict(self._counters)
-            self.hook._follow_arguments_of_losses()
-        self.hook.register_module(model)
-        return self.hook
+    def __init__(self, hook: Hook | None = None) -> None:
+        self.hook = hook
 
     def keeps_best(self, by: str, monitor: str) -> None:
         """Note that the trainer keeps the best model, and by which metric."""
@@ -84,6 +58,50 @@ class HookOwner:
         is_named = "normalization" in layers
         numbers = {"evaluations": float(times), "named": float(is_named)}
         self.observe(Fault.EVALUATED_IN_TRAINING, model, numbers, {"layers": layers})
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process has a training of its own.
+        return {**vars(self), "hook": None}
+
+
+class HookOwner(TrainerNotes):
+    """Makes a hook when a training begins, and closes it when it ends.
+
+    Args:
+        out_dir: The run directory.
+        options: Keyword arguments of the hook.
+
+    Attributes:
+        hook: The hook of the training under way, or None.
+
+    Raises:
+        ConfigurationError: If an option can never work.
+    """
+
+    def __init__(
+        self, out_dir: str | os.PathLike[str], options: Mapping[str, Any]
+    ) -> None:
+        if options.get("on_stop", "flag") != "flag":
+            msg = "on_stop: the trainer stops by its own flag, so use 'flag'"
+            raise ConfigurationError(msg)
+        super().__init__()
+        self._out_dir = os.fspath(out_dir)
+        self._options = {**options, "on_stop": "flag"}
+        self._counters: dict[str, Any] | None = None
+        self._recorded: dict[str, Any] = {}
+        # A bad option raises now, not when the training begins.
+        if not is_disabled():
+            make_policy(resolve({"out_dir": self._out_dir, **self._options}))
+
+    def open(self, model: nn.Module) -> Hook:
+        """Make the hook of a training that begins, and register its model."""
+        if self.hook is None:
+            self.hook = Hook(self._out_dir, **self._options)
+            if self._counters is not None:
+                self.hook.load_state_dict(self._counters)
+            self.hook._follow_arguments_of_losses()
+        self.hook.register_module(model)
+        return self.hook
 
     def close(self, error: BaseException | None = None) -> None:
         """Close the hook at the end of the training, which *error* may have caused."""
@@ -122,5 +140,4 @@ class HookOwner:
                 self.hook.save_scalar(name, value)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Another process has a training of its own.
-        return {**vars(self), "hook": None, "_recorded": {}}
+        return {**super().__getstate__(), "_recorded": {}}

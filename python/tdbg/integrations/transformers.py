@@ -21,17 +21,44 @@ from transformers.trainer_callback import TrainerCallback
 
 from tdbg.hooks.pytorch.functions.backward_calls import BackwardRoots, unscaled
 from tdbg.hooks.pytorch.model.callbacks import Inert
-from tdbg.integrations.owner import HookOwner
+from tdbg.integrations.owner import HookOwner, TrainerNotes
 from tdbg.integrations.watched_metrics import MetricWatch, MetricWatcher
 from tdbg.pytorch import Hook
 from tdbg.run.directory import read_small_file
 
-__all__ = ["TdbgCallback"]
+__all__ = ["TdbgCallback", "observe_trainer"]
 
 COUNTERS_FILE = "tdbg.json"
 
 
-class TdbgCallback(TrainerCallback):
+class _TrainerChecks(TrainerCallback):
+    """Looks for mistakes in what a ``Trainer`` was told to keep.
+
+    Args:
+        notes: Takes what is found.
+    """
+
+    def __init__(self, notes: TrainerNotes) -> None:
+        super().__init__()
+        self._notes = notes
+        self._watch = MetricWatch((), notes.observe)
+
+    def observe(self, args: Any) -> None:
+        """Look at the arguments of a training that begins."""
+        if getattr(args, "load_best_model_at_end", False):
+            monitor = getattr(args, "metric_for_best_model", None)
+            self._notes.keeps_best(type(args).__name__, str(monitor or "loss"))
+        self._watch = MetricWatch(_watchers_in(args), self._notes.observe)
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
+    ) -> None:
+        del args, state, control
+        with contextlib.suppress(Exception):
+            self._watch.evaluated(metrics or {}, {})
+
+
+class TdbgCallback(_TrainerChecks):
     """Captures the training of a ``Trainer``, from its beginning to its end.
 
     The mode follows ``model.training``, as the trainer sets it. The loss in the model's
@@ -52,10 +79,9 @@ class TdbgCallback(TrainerCallback):
     """
 
     def __init__(self, out_dir: str | os.PathLike[str], **options: Any) -> None:
-        super().__init__()
         self._owner = HookOwner(out_dir, options)
+        super().__init__(self._owner)
         self._losses: _Losses | None = None
-        self._watch = MetricWatch((), self._owner.observe)
 
     @property
     def hook(self) -> Any:
@@ -70,10 +96,7 @@ class TdbgCallback(TrainerCallback):
         self._close()  # An exception may have ended the training before.
         self._owner.resume(_counters(args, state.global_step))
         hook = self._owner.open(model)
-        if getattr(args, "load_best_model_at_end", False):
-            monitor = getattr(args, "metric_for_best_model", None)
-            self._owner.keeps_best(type(args).__name__, str(monitor or "loss"))
-        self._watch = MetricWatch(_watchers_in(args), self._owner.observe)
+        self.observe(args)
         self._losses = _Losses(hook, model)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:  # noqa: D102
@@ -83,13 +106,6 @@ class TdbgCallback(TrainerCallback):
         del args, state
         if self._owner.hook is not None and self._owner.hook.should_stop:
             control.should_training_stop = True
-
-    def on_evaluate(  # noqa: D102
-        self, args: Any, state: Any, control: Any, metrics: Any = None, **_: Any
-    ) -> None:
-        del args, state, control
-        with contextlib.suppress(Exception):
-            self._watch.evaluated(metrics or {}, {})
 
     def on_log(  # noqa: D102
         self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any
@@ -110,6 +126,23 @@ class TdbgCallback(TrainerCallback):
             self._losses.remove()
             self._losses = None
         self._owner.close()
+
+
+def observe_trainer(trainer: Any, hook: Any) -> None:
+    """Look for mistakes in what a trainer was told, which a hook captures.
+
+    Args:
+        trainer: A ``Trainer`` at work, without a callback of tdbg.
+        hook: The hook of ``tdbg run``.
+    """
+    callbacks = trainer.callback_handler.callbacks
+    if any(isinstance(each, TdbgCallback) for each in callbacks):
+        return
+    checks = _TrainerChecks(TrainerNotes(hook))
+    checks.observe(trainer.args)
+    # One of an earlier training would note in a run that is over.
+    others = [each for each in callbacks if type(each) is not _TrainerChecks]
+    callbacks[:] = [*others, checks]
 
 
 def _watchers_in(args: Any) -> Iterator[MetricWatcher]:

@@ -5,9 +5,12 @@ Thread safety: the training's thread.  Errors: none.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import weakref
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -33,6 +36,13 @@ __all__ = [
     "parameter_ids",
     "rank_and_size",
 ]
+
+# Modules of trainers, and those with what looks at a trainer's settings.
+_TRAINERS = {
+    "lightning.pytorch.trainer.trainer": "tdbg.integrations.lightning",
+    "pytorch_lightning.trainer.trainer": "tdbg.integrations.lightning",
+    "transformers.trainer": "tdbg.integrations.transformers",
+}
 
 
 class FoundTraining:
@@ -118,7 +128,21 @@ def make_hook(
         **arguments_of(settings),
     )
     include(hook, settings)
+    with contextlib.suppress(Exception):  # Its version may be unknown.
+        _observe_trainer(hook)
     return hook
+
+
+def _observe_trainer(hook: Any) -> None:
+    """Let a trainer that is at work be looked at, if a trainer calls the model."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        integration = _TRAINERS.get(frame.f_globals.get("__name__", ""))
+        trainer = frame.f_locals.get("self") if integration else None
+        if integration and trainer is not None:
+            import_module(integration).observe_trainer(trainer, hook)
+            return
+        frame = frame.f_back
 
 
 class Candidate:

@@ -451,3 +451,38 @@ print("never")
     assert "tdbg: stopped at step" in result.stderr
     assert "seen enough" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+SCHEDULED = f"""{DATA}
+import optax
+
+def train(n_steps):
+    schedule = optax.cosine_decay_schedule(1e-2, n_steps)
+    tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+    params = {{"w": jnp.zeros((64, 10)), "b": jnp.zeros(10)}}
+    state = tx.init(params)
+
+    @jax.jit
+    def step(params, state, x, y):
+        def loss_of(params):
+            return entropy(x @ params["w"] + params["b"], y)
+        loss, grads = jax.value_and_grad(loss_of)(params)
+        updates, state = tx.update(grads, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    for x, y in batches(24):
+        params, state, loss = step(params, state, x, y)
+
+train(3)
+train(24)
+"""
+
+
+def test_a_schedule_of_optax_that_has_been_at_zero_for_long(tmp_path: Path) -> None:
+    family = DirectoryFamily(launched(SCHEDULED, tmp_path)[2], {})
+    sick, healthy = (
+        tdbg.rules.check(family.member(i), ["ScheduleMisuse"], record=False).findings
+        for i in (1, 2)
+    )
+    assert ["The learning rate is 0" in each.message for each in sick] == [True]
+    assert not healthy

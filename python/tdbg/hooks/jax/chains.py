@@ -127,6 +127,7 @@ def transformation_in(value: Any) -> Any:
 
 def _parts_of(function: Any, depth: int = 0) -> Iterator[_Part]:
     """Yield the transformations of a chain in order; one without name: unknown."""
+    function = _own_of(function)
     name = getattr(function, "__qualname__", "").partition(".<locals>")[0]
     given = _variables_of(function)
     is_of_optax = getattr(function, "__module__", "").startswith("optax.")
@@ -144,6 +145,13 @@ def _parts_of(function: Any, depth: int = 0) -> Iterator[_Part]:
         yield from _parts_of(inner, depth + 1)
     else:
         yield _Part(name, given)
+
+
+def _own_of(function: Any) -> Any:
+    """Return an update as optax has made it: ``tdbg run`` wraps it."""
+    while getattr(function, "__globals__", {}).get("__name__", "").startswith("tdbg."):
+        function = getattr(function, "__wrapped__", None)
+    return function
 
 
 def _variables_of(function: Any) -> Mapping[str, Any]:
