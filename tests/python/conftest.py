@@ -79,7 +79,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nothing_is_compiled() -> None:
-    """Evaluations are not followed in a process that has compiled anything."""
+    """Functions of torch are not followed in a process that has compiled anything."""
     if dynamo := sys.modules.get("torch._dynamo"):
         dynamo.reset()
 

@@ -353,6 +353,37 @@ def test_operations_are_put_back_if_a_program_evaluates_for_good(
             assert torch.Tensor.__gt__ is before
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # The compiler's own.
+@pytest.mark.parametrize(("threshold", "is_told"), [(0.5, True), (0.0, False)])
+def test_evaluations_are_followed_beside_compiled_functions_that_stay_compiled(
+    tmp_path: Path, threshold: float, is_told: bool
+) -> None:
+    n_compiled: list[int] = []
+
+    def backend(module: Any, _: Any) -> Any:
+        n_compiled.append(1)
+        return module.forward
+
+    @torch.compile(backend=backend)
+    def entropy(given: Tensor) -> Tensor:
+        answers = torch.softmax(given, 1)
+        is_largest = torch.argmax(given, 1) == torch.max(given, 1).indices
+        return torch.cat([answers, answers]).mean() + (given > 0.5).sum() * is_largest
+
+    x = torch.randn(N, 3)
+    with torch.no_grad():
+        entropy(x)
+    assert n_compiled == [1]
+
+    def metric(out: Tensor, y: Tensor) -> Tensor:
+        entropy(x)
+        return ((out > threshold) == y.bool()).float().mean()
+
+    said = found(tmp_path, Net(1), LOGITS, BITS, metric)
+    assert ["with 0.5" in each.message for each in said] == [True] * is_told
+    assert n_compiled == [1]
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
 def test_scripting_in_an_evaluation_is_as_before(tmp_path: Path) -> None:
     class Scripted(nn.Module):

@@ -217,13 +217,13 @@ class EvaluatedOutputs(StepCheck):
         if self._n_passes >= _MOST_PASSES or self._n_noted >= _MOST_NOTED:
             self.is_open = False
             return False
-        if _has_compiled() or not hooks_may_go(self):
+        if not hooks_may_go(self):
             return False
         self._n_passes += 1
         self.thread = threading.get_ident()
         if self._operations is None:
             self._operations = _Operations(self)
-        self._operations.replace()
+        self._operations.replace(with_functions=not _has_compiled())
         self.is_following = True
         return True
 
@@ -535,10 +535,17 @@ class _Operations:
                 _builtins._register_builtin(noted, operation)
                 self._places.append((torch, name, original, noted))
 
-    def replace(self) -> None:
-        """Replace them all."""
+    def replace(self, *, with_functions: bool) -> None:
+        """Replace them all.
+
+        Args:
+            with_functions: Whether to replace functions of ``torch``, too. Compiled
+                code guards those that it calls, and would be compiled again. It guards
+                no method.
+        """
         for owner, name, original, noted in self._places:
-            if getattr(owner, name) is original:
+            is_replaced = with_functions or owner is not torch
+            if is_replaced and getattr(owner, name) is original:
                 setattr(owner, name, noted)
 
     def put_back(self) -> None:
