@@ -58,6 +58,8 @@ class LossFault(enum.StrEnum):
     # Labels that are 0 where -1 is meant, and symbols of a text that are the blank.
     LABELS_NOT_SIGNS = "labels_not_signs"
     SYMBOL_IS_BLANK = "symbol_is_blank"
+    # Labels stand where outputs belong, and outputs where labels do.
+    ARGUMENTS_SWAPPED = "arguments_swapped"
     # No operation has made the loss.
     NO_GRAPH = "no_graph"
 

@@ -134,6 +134,8 @@ class Fault(enum.StrEnum):
     SOFTMAX_OF_BATCH = "softmax_of_batch"
     NORM_OF_BATCH = "norm_of_batch"
     RECURRENT_OVER_BATCH = "recurrent_over_batch"
+    # Where a recurrent layer is read, one of its directions has read one element.
+    DIRECTION_HAS_JUST_BEGUN = "direction_has_just_begun"
     # A loss takes scores of several places for those of one, or labels in another order
     # than the outputs.
     SCORES_MIXED = "scores_mixed"

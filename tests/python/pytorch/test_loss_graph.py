@@ -305,7 +305,37 @@ WRONG: dict[str, tuple[LossFault, Loss]] = {
     ),
 }
 
+WRONG |= {
+    "labels as outputs of two classes": (
+        LossFault.ARGUMENTS_SWAPPED,
+        lambda b: nn.BCEWithLogitsLoss()(b.bits, b.numbers.squeeze(1)),
+    ),
+    "labels as probabilities": (
+        LossFault.ARGUMENTS_SWAPPED,
+        lambda b: F.binary_cross_entropy(b.bits, b.numbers.sigmoid()[:, 0]),
+    ),
+    "labels as outputs of several classes": (
+        LossFault.ARGUMENTS_SWAPPED,
+        lambda b: F.cross_entropy(F.one_hot(b.classes, 3).float(), b.probabilities),
+    ),
+}
+
 RIGHT: dict[str, Loss] = {
+    "labels of two classes": lambda b: F.binary_cross_entropy(
+        b.numbers.sigmoid()[:, 0], b.bits
+    ),
+    "labels of one class each": lambda b: F.cross_entropy(
+        b.scores, F.one_hot(b.classes, 3).float()
+    ),
+    "a teacher's scores, and shares that learn": lambda b: F.cross_entropy(
+        b.scores.detach(), b.probabilities
+    ),
+    "an adversary's target that learns": lambda b: F.binary_cross_entropy_with_logits(
+        b.numbers.detach(), b.numbers.sigmoid()
+    ),
+    "scores that labels choose": lambda b: (
+        -(F.one_hot(b.classes, 3) * b.logarithms).sum(1).mean()
+    ),
     "cross entropy": lambda b: F.cross_entropy(
         b.scores, b.classes, label_smoothing=0.1
     ),

@@ -508,6 +508,14 @@ def _errors_cancel(fact: LossFact) -> Description:
     )
 
 
+def _swapped(fact: LossFact) -> Description:
+    return _plain(
+        f"{fact.operation} gets its arguments the wrong way round: labels where it "
+        f"takes outputs, and outputs{_of(fact)} as labels.",
+        f"Outputs come first: {fact.operation}(outputs, labels).",
+    )
+
+
 def _bits_for_classes(fact: LossFact) -> Description:
     return _plain(
         f"{fact.operation} takes the probabilities of classes, which add up to 1, but "
@@ -567,6 +575,7 @@ _DESCRIBED: Mapping[LossFault, Callable[[LossFact], Description]] = {
     LossFault.SOFTMAX_TWICE: _softmax_twice,
     LossFault.SIGMOID_TWICE: _sigmoid_twice,
     LossFault.ERRORS_CANCEL: _errors_cancel,
+    LossFault.ARGUMENTS_SWAPPED: _swapped,
     LossFault.SYMBOL_IS_BLANK: of_wrong_labels,
     LossFault.LABELS_NOT_SIGNS: of_wrong_labels,
     LossFault.EXPONENTIAL_TWICE: of_wrong_scores,

@@ -23,6 +23,7 @@ class WrongDimension(ObservedRule):
 
     - an attention whose weights do not add up to one for a query;
     - a recurrent layer that takes the samples for the steps of one sequence;
+    - a recurrent layer that is read where one direction has just begun;
     - a softmax or a norm over the samples of a batch;
     - outputs that a view has mixed, or that are flattened in another order than labels;
     - images that a reshape has mixed, and views where a transposition was meant;
@@ -42,6 +43,7 @@ class WrongDimension(ObservedRule):
             Fault.IMAGES_MIXED,
             Fault.AXES_MIXED,
             Fault.ROWS_BEYOND_TABLE,
+            Fault.DIRECTION_HAS_JUST_BEGUN,
         }
     )
     hooks = frozenset({"JAX", "PyTorch"})
@@ -56,7 +58,10 @@ class WrongDimension(ObservedRule):
         where = f"dim={axis} of {shape}"
         return Description(
             message=message.format(
-                where=where, shape=shape, to=observation.words.get("to", "")
+                where=where,
+                shape=shape,
+                to=observation.words.get("to", ""),
+                end=observation.words.get("end", "last"),
             ),
             value=float(axis),
             threshold=0.0,
@@ -129,6 +134,18 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
             "Create the layer with batch_first=True if its input is (batch, sequence, "
             "features). Or transpose input and output: layer(x.transpose(0, 1)), and "
             "out[-1] for the last step."
+        ),
+    ),
+    Fault.DIRECTION_HAS_JUST_BEGUN: (
+        (
+            "Your model reads a recurrent layer with two directions at the {end} place "
+            "only ({where}), where one direction has read a single element. Half the "
+            "features depend on that element alone."
+        ),
+        (
+            "Take the last state of both directions: torch.cat((h_n[-2], h_n[-1]), 1). "
+            "Or take a mean over all places, out.mean(1) for (batch, sequence, "
+            "features)."
         ),
     ),
     Fault.SOFTMAX_OF_BATCH: (

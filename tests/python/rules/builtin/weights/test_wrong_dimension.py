@@ -126,7 +126,8 @@ def last_of_samples_first(m: Any, x: Tensor) -> Tensor:
 
 
 def transposed(m: Any, x: Tensor) -> Tensor:
-    answer: Tensor = m.wide(m.cells(x.transpose(0, 1))[0][-1])
+    states = m.cells(x.transpose(0, 1))[1]
+    answer: Tensor = m.wide(torch.cat((states[-2], states[-1]), 1))
     return answer
 
 
@@ -506,3 +507,87 @@ def test_images_that_a_reshape_has_mixed(run_dir: Path, make: Made) -> None:
 @pytest.mark.parametrize("make", AS_THEY_ARE.values(), ids=AS_THEY_ARE)
 def test_images_as_they_are(run_dir: Path, make: Made) -> None:
     assert seen_of(run_dir, make) == []
+
+
+# ---- two directions ------------------------------------------------------------------
+
+
+class BothWays(nn.Module):
+    """A layer of two directions, and what is read of it."""
+
+    def __init__(self, layer: nn.Module, read: Callable[[Tensor, Any], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.read = layer, read
+        self.last = nn.LazyLinear(VOCABULARY)
+
+    def forward(self, x: Tensor) -> Tensor:
+        told: Tensor = self.last(self.read(*self.layer(x)))
+        return told
+
+
+def both_ways(
+    run_dir: Path, kind: Any, read: Callable[[Tensor, Any], Tensor], **how: Any
+) -> list[str]:
+    model = BothWays(kind(4, WIDTH, bidirectional=True, **how), read)
+    x = torch.randn(64, 7, 4) if "batch_first" in how else torch.randn(7, 64, 4)
+    model(x)
+    return judged_by(run_dir, model, functional.cross_entropy, x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "read", "end"),
+    [
+        (nn.LSTM, {"batch_first": True}, lambda out, _: out[:, -1], "last"),
+        (nn.LSTM, {"num_layers": 2}, lambda out, _: out[-1].relu(), "last"),
+        (nn.GRU, {"batch_first": True}, lambda out, _: out[:, 6, :], "last"),
+        (nn.RNN, {}, lambda out, _: out[0], "first"),
+    ],
+    ids=["LSTM", "two layers", "GRU", "the first"],
+)
+def test_a_way_back_that_has_just_begun(
+    run_dir: Path, kind: Any, how: Any, read: Any, end: str
+) -> None:
+    (message,) = both_ways(run_dir, kind, read, **how)
+    assert f"at the {end} place" in message
+    assert "has read a single element" in message
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda _, state: torch.cat((last_of(state)[-2], last_of(state)[-1]), 1),
+        lambda out, _: out.mean(1),
+        lambda out, _: out[:, 3],
+        lambda out, _: torch.cat((out[:, -1, :WIDTH], out[:, 0, WIDTH:]), 1),
+        lambda out, _: out[:, -1, :WIDTH],
+        lambda out, _: out[:, -1] + out[:, 0],
+        lambda out, state: torch.cat((out[:, -1], last_of(state)[-1]), 1),
+        lambda out, _: (
+            (out @ out[:, -1, :, None]).softmax(1).transpose(1, 2) @ out
+        ).squeeze(1),
+    ],
+    ids=[
+        "states", "mean", "the middle", "both ends", "one direction", "sum of ends",
+        "end and state", "attention",
+    ],
+)  # fmt: skip
+def test_two_directions_that_are_read_whole(
+    run_dir: Path, kind: Any, read: Any
+) -> None:
+    assert both_ways(run_dir, kind, read, batch_first=True) == []
+
+
+def test_two_directions_of_a_single_step(run_dir: Path) -> None:
+    model = BothWays(
+        nn.GRU(4, WIDTH, bidirectional=True, batch_first=True), lambda out, _: out[:, 0]
+    )
+    x = torch.randn(64, 1, 4)
+    model(x)
+    assert judged_by(run_dir, model, functional.cross_entropy, x) == []
+
+
+def last_of(state: Any) -> Tensor:
+    """Return the last states of an LSTM, or of a layer with no cell."""
+    h: Tensor = state[0] if isinstance(state, tuple) else state
+    return h

@@ -10,6 +10,8 @@ planar image (channels, height, width) has none of that.
 A view splits dimensions or merges neighbours.  One that gives a dimension another place
 takes elements of several places for those of one, where a transposition was meant.
 
+A recurrent layer of two directions has, at its last place, read one element backwards.
+
 Thread safety: pure functions.
 """
 
@@ -35,7 +37,13 @@ from tdbg.run.observations import Fault
 if TYPE_CHECKING:
     from tdbg.hooks.pytorch.checks.graphs.graph_reader import Found
 
-__all__ = ["ImageLayout", "faults_of_views", "image_layout_of", "mixed_layout"]
+__all__ = [
+    "ImageLayout",
+    "faults_of_ends",
+    "faults_of_views",
+    "image_layout_of",
+    "mixed_layout",
+]
 
 # Channels of images, and pixels in a line or a column, at least.
 _CHANNELS, _LEAST_SIDE = {3, 4}, 6
@@ -310,3 +318,92 @@ def _is_flattened(its: Sequence[int], shape: Sequence[int], users: list[Any]) ->
         and bool(users)
         and all(name_of(each) in _VIEWS and shape_of(each) == flat for each in users)
     )
+
+
+# ---- ends of recurrent layers --------------------------------------------------------
+
+_TWO, _OF_SEQUENCES = 2, 3
+# Operations between two results of a recurrent layer, at most.
+_MOST_OF_CELL = 40
+
+
+def faults_of_ends(graph: Graph) -> Iterator[Found]:
+    """Yield that of two directions, one has read a single element where it is used.
+
+    All that follows takes the layer's output at one end, and nothing its last state.
+    """
+    for node in graph.named({"Select"}):
+        output = operands_of(node)[0]
+        shape = shape_of(output)
+        end = _end_of(int(node._saved_index), shape, int(node._saved_dim))
+        if not end or not _is_all(node, output, graph):
+            continue
+        joined = output
+        steps = int(node._saved_dim) % len(shape)
+        if name_of(output) == "Transpose":
+            joined, steps = operands_of(output)[0], 1 - steps
+        if steps == _first_axis(joined) and _goes_both_ways(joined, graph):
+            words = {"shape": str(shape), "end": end}
+            axis = int(node._saved_dim) % len(shape)
+            yield Fault.DIRECTION_HAS_JUST_BEGUN, {"axis": float(axis)}, words
+            return
+
+
+def _end_of(index: int, shape: Sequence[int], dim: int) -> str:
+    """Return which end of the steps an index is; "": none, or there is one step."""
+    size = shape[dim % len(shape)] if len(shape) == _OF_SEQUENCES else 1
+    if size < _TWO:
+        return ""
+    # Negative ones are stored without a sign.
+    return {0: "first", size - 1: "last", (1 << 64) - 1: "last"}.get(index, "")
+
+
+def _is_all(node: Any, output: Any, graph: Graph) -> bool:
+    """Return whether one choice is all that uses an output, with both directions."""
+    if graph.users_of(output) != [node]:
+        return False
+    if any(name_of(each) == "Slice" for each in graph.users_of(node)):
+        return False
+    joined = operands_of(output)
+    return name_of(output) != "Transpose" or graph.users_of(joined[0]) == [output]
+
+
+def _first_axis(joined: Any) -> int:
+    """Return the dimension of the steps in the result of a recurrent layer."""
+    return int(name_of(joined) == "CudnnRnn" and bool(joined._saved_batch_first))
+
+
+def _goes_both_ways(joined: Any, graph: Graph) -> bool:
+    """Return whether an operation joins the two directions of a recurrent layer."""
+    if name_of(joined) == "CudnnRnn":
+        return bool(joined._saved_bidirectional)
+    ways = operands_of(joined)
+    if name_of(joined) != "Cat" or len(ways) != _TWO:
+        return False
+    names = {name_of(each) for each in ways}
+    # Who takes the last state has what both directions have read.
+    lasts = [each for way in ways for each in (way, *_last_state(way))]
+    if any(len(graph.users_of(each)) != 1 for each in lasts):
+        return False
+    if names == {"MkldnnRnnLayer"}:
+        return {bool(each._saved_reverse) for each in ways} == {False, True}
+    return names == {"Stack"} and {_is_backward(each) for each in ways} == {False, True}
+
+
+def _last_state(way: Any) -> list[Any]:
+    """Return the operation of the last state of results that are stacked."""
+    parts = operands_of(way) if name_of(way) == "Stack" else []
+    return sorted(parts, key=lambda each: int(each._sequence_nr()))[-1:]
+
+
+def _is_backward(stack: Any) -> bool | None:
+    """Return whether the last of the stacked results was computed first."""
+    parts = operands_of(stack)
+    order = [each._sequence_nr() for each in parts]
+    if len(order) < _TWO or sorted(order) not in (order, order[::-1]):
+        return None
+    # Each is made of the one beside it.
+    goal = parts[0] if order[0] < order[1] else parts[1]
+    above = parts[1] if goal is parts[0] else parts[0]
+    is_made = any(each is goal for each in walk(above, _MOST_OF_CELL))
+    return order[0] > order[1] if is_made else None

@@ -65,6 +65,9 @@ _DISTANCES = {
 # What compares numbers.
 _OF_NUMBERS = frozenset({"MseLoss", "SmoothL1Loss", "HuberLoss", "Abs", "Pow"})
 _SOFTMAXES = frozenset({"Softmax", "LogSoftmax"})
+# What takes outputs first: cross_entropy multiplies their logarithms by the labels.
+_OF_OUTPUTS = frozenset({"BinaryCrossEntropy", "BinaryCrossEntropyWithLogits", "Mul"})
+_LEAST_LABELS = 8
 # Layers with weights, which give scores.
 _LAYERS = frozenset({"Addmm", "Mm", "Convolution"})
 # What takes an output and a target, or a logarithm of a probability and its weight.
@@ -222,12 +225,18 @@ def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
     elif name == "LogSoftmax" and name_of(given) == "Softmax":
         what = "cross_entropy"
         yield LossFact(LossFault.SOFTMAX_TWICE, what, (shape_of(given),))
-    if name == "BinaryCrossEntropyWithLogits" and name_of(given) == "Sigmoid":
+    is_logistic = name == "BinaryCrossEntropyWithLogits"
+    # A target may be a sigmoid.
+    if is_logistic and name_of(given) == "Sigmoid" and node.next_functions[0][0]:
         yield LossFact(LossFault.SIGMOID_TWICE, _DISTANCES[name], (shape_of(given),))
     if name in _LIKELIHOODS:
         yield from _faults_of_likelihood(node, name, given)
     if "CtcLoss" in name:
         yield from _left_out(node)
+    swapped = _takes_labels(node, name) if name in _OF_OUTPUTS else ""
+    if swapped:
+        shapes = (shape_of(operands_of(node)[0]),)
+        yield LossFact(LossFault.ARGUMENTS_SWAPPED, swapped, shapes)
     if is_whole and _is_sum(node, name):
         what = _DISTANCES.get(name, "sum")
         yield LossFact(LossFault.SUMMED, what, (shape_of(operands_of(node)[0]),))
@@ -273,6 +282,30 @@ def _faults_of_likelihood(node: Any, name: str, given: Any) -> Iterator[LossFact
         fault = _fault_of_numbers(node, classes)
     if fault is not None:
         yield LossFact(fault, operation, (shape,))
+
+
+def _takes_labels(node: Any, name: str) -> str:
+    """Return the loss that an operation computes for labels as outputs; "": none.
+
+    Its first argument has no gradient, and its second one has.
+    """
+    ways = [each for each, _ in node.next_functions]
+    given = saved_of(node, "self") if len(ways) == 2 and ways[0] is None else None
+    if not isinstance(given, torch.Tensor) or given.numel() < _LEAST_LABELS:
+        return ""
+    some = given.detach()
+    if name != "Mul":
+        is_binary = bool(((some == 0) | (some == 1)).all())
+        is_varied = is_binary and bool((some != some.flatten()[0]).any())
+        return _DISTANCES[name] if is_varied else ""
+    # A log_softmax of labels that are 1 for one class and 0 for all others.
+    if some.dim() < 2 or some.shape[1] < 2 or some.shape != shape_of(node):
+        return ""
+    peak = 1.0 - math.log(math.e + some.shape[1] - 1)
+    is_peak = (some - peak).abs() < _ROUNDING
+    is_other = (some - peak + 1.0).abs() < _ROUNDING
+    is_one_hot = bool((is_peak | is_other).all() and (is_peak.sum(1) == 1).all())
+    return "cross_entropy" if is_one_hot else ""
 
 
 def _left_out(node: Any) -> Iterator[LossFact]:

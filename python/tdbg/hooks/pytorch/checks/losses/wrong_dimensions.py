@@ -18,7 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tdbg.hooks.pytorch.checks.data.scrambled_layouts import faults_of_views
+from tdbg.hooks.pytorch.checks.data.scrambled_layouts import (
+    faults_of_ends,
+    faults_of_views,
+)
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
     SHAPING,
     Graph,
@@ -141,6 +144,8 @@ def faults_of_dimensions(graph: Graph) -> Iterator[Found]:
     for seen in _seen_in(graph):
         yield seen.fault, {"axis": float(seen.axis)}, {"shape": str(seen.shape)}
     yield from faults_of_views(graph)
+    if "Select" in graph.names:
+        yield from faults_of_ends(graph)
 
 
 def key_of_dimensions(graph: Graph) -> Hashable:
