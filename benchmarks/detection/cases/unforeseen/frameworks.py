@@ -8,11 +8,15 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.detection.kit.case import tenth
 from benchmarks.detection.kit.causes import Cause
 from benchmarks.detection.kit.data import breast_cancer, digits
-from benchmarks.detection.kit.harm import conclude
+from benchmarks.detection.kit.harm import conclude, held_out
+from benchmarks.detection.kit.models import mlp
 from benchmarks.detection.kit.training import Training
 
 
@@ -198,6 +202,61 @@ def _logits(params: Any, x: Any) -> Any:
 
 @tenth.silent(
     Cause(
+        r"masked|set_to_zero|multi_transform|partition|(froze|frozen|freez|base|meant "
+        r"to "
+        r"stay|not meant)\w*.*(mov|chang|updat|grow|train)|raw gradient|gradients? "
+        r".*(added|unscaled|uphill|ascen|as (the )?updates?)|updates? .*(the gradients?"
+        r"|uphill|raw|wrong sign)",
+        r"set_to_zero|multi_transform|partition|stop_gradient|zero",
+    ),
+    "what optax.masked leaves out is not frozen: its gradients are added",
+)
+def masked_is_not_frozen(t: Training) -> None:
+    """``optax.masked(adam, mask)`` passes the gradients of the others as updates.
+
+    Source: github.com/google-deepmind/optax/issues/159 ("the masked updates are ... the
+    identity where the mask is False"), /issues/296.
+    Visible: the weights of the base change, though they must not, and uphill; since
+    gradients are clipped, slowly.
+    """
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    x, y, x_val, y_val = _arrays()
+    params = _network(t.seed)
+    if t.sick:
+        tx = optax.masked(optax.adam(5e-3), {"base": False, "head": True})
+    else:
+        tx = optax.multi_transform(
+            {"train": optax.adam(5e-3), "freeze": optax.set_to_zero()},
+            {"base": "freeze", "head": "train"},
+        )
+    tx = optax.chain(optax.clip_by_global_norm(0.003), tx)
+    opt_state = tx.init(params)
+
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        logits = _logits(params, x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+    def train_step(params: Any, opt_state: Any, x: Any, y: Any) -> Any:
+        loss, grads = jax.value_and_grad(loss_fn)(params, x, y)
+        updates, opt_state = tx.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state, loss
+
+    step_fn = t.jit(train_step)
+    before = params["base"]["w"]
+    for _, rows in t.batches(250, len(x), 64, drop_last=True):
+        at = rows.numpy()
+        params, opt_state, _ = step_fn(params, opt_state, x[at], y[at])
+    moved = float(jnp.abs(params["base"]["w"] - before).max())
+    accuracy = float((_logits(params, x_val).argmax(1) == y_val).mean())
+    t.note(moved=moved, accuracy=accuracy)
+    conclude(t, fault=moved > 0, reached=accuracy > 0.8, harms=False)
+
+
+@tenth.silent(
+    Cause(
         r"(opt(imizer)?[ _.]?state|moment|count|step count)\w*.*(never|not|same|discard"
         r"|thrown|stand|stay|unchanged|initial|zero|lost|first|0\b|1\b)|(discard|thrown"
         r"|lost|forgot)\w* .*state|state .*(discard|thrown|not (kept|returned|carried)"
@@ -240,6 +299,107 @@ def optimizer_state_thrown_away(t: Training) -> None:
     accuracy = float((_logits(params, x_val).argmax(1) == y_val).mean())
     t.note(counted=counted, accuracy=accuracy)
     conclude(t, fault=counted < 250, reached=accuracy > 0.85, harms=False)
+
+
+@tenth.silent(
+    Cause(
+        r"trac(e|ing)|jit|baked|captur|closure|global|constant|compile|schedul"
+        r"|(learning )?rate .*(never|not|same|constant|stays)",
+        r"argument|pass|schedule|static|inject|jit",
+    ),
+    "the rate is read when the step is traced, and never again",
+)
+def rate_fixed_by_tracing(t: Training) -> None:
+    """The step reads ``lr`` from around it; under ``jit`` it keeps the first value.
+
+    The rate is to rise from 0.002 to 0.3 in fifty steps, and fall.
+    Source: github.com/jax-ml/jax/issues/1426 ("it fails with jit compilation").
+    Visible: the updates are the first rate times the gradient, to the end.
+    """
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    x, y, x_val, y_val = _arrays()
+    params = _network(t.seed)
+    lr = 0.002
+
+    def loss_fn(params: Any, x: Any, y: Any) -> Any:
+        logits = _logits(params, x)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, y).mean()
+
+    def train_step(params: Any, rate: Any, x: Any, y: Any) -> Any:
+        loss, grads = jax.value_and_grad(loss_fn)(params, x, y)
+        size = lr if t.sick else rate
+        params = jax.tree.map(lambda p, g: p - size * g, params, grads)
+        return params, loss
+
+    step_fn = t.jit(train_step)
+    used = meant = 0.0
+    for step, rows in t.batches(250, len(x), 64, drop_last=True):
+        lr = 0.002 + 0.006 * min(step, 50) - 0.001 * max(step - 50, 0)
+        at = rows.numpy()
+        if step == 60:
+            slope = jax.grad(loss_fn)(params, x[at], y[at])["head"]["w"]
+            after = step_fn(params, lr, x[at], y[at])[0]["head"]["w"]
+            used = float(
+                jnp.abs(params["head"]["w"] - after).sum() / jnp.abs(slope).sum()
+            )
+            meant = lr
+        params, _ = step_fn(params, lr, x[at], y[at])
+    accuracy = float((_logits(params, x_val).argmax(1) == y_val).mean())
+    t.note(used=used, meant=meant, accuracy=accuracy)
+    conclude(t, fault=used < meant / 2, reached=accuracy > 0.85)
+
+
+@tenth.silent(
+    Cause(
+        r"n_estimators|num_boost_round|(not|un)used param|parameters? .*(not used"
+        r"|ignored"
+        r"|no effect|unknown)|(number of|only|few|ten|10) (round|tree|iteration)s?"
+        r"|(round|tree)s? .*(only|10|few)",
+        r"num_boost_round|n_estimators|rounds|more trees",
+    ),
+    "the number of trees is given where xgb.train does not read it",
+)
+def trees_in_the_parameters(t: Training) -> None:
+    """``n_estimators`` among the parameters of ``xgb.train``: ten trees are grown.
+
+    Source: github.com/dmlc/xgboost/issues/6710 ("training only 10 rounds the default
+    number"), /issues/5502, /issues/2854.
+    Visible: there are ten trees instead of 80, and the loss still falls fast.
+    """
+    import xgboost as xgb
+
+    split = digits()
+    train = xgb.DMatrix(split.x.numpy(), split.y.numpy())
+    val = xgb.DMatrix(split.x_val.numpy(), split.y_val.numpy())
+    params = {
+        "objective": "multi:softprob",
+        "num_class": 10,
+        "max_depth": 3,
+        "learning_rate": 0.1,
+        "nthread": 1,
+        "seed": t.seed,
+        "verbosity": 0,
+    }
+    rounds = 10 if t.sick else 80
+    more = {} if t.sick else {"num_boost_round": 80}
+    if t.sick:
+        params["n_estimators"] = 80
+    t.counted(rounds)
+    booster = xgb.train(
+        params,
+        train,
+        evals=[(train, "train"), (val, "val")],
+        verbose_eval=False,
+        callbacks=t.callbacks("xgboost"),
+        **more,
+    )
+    accuracy = float((booster.predict(val).argmax(1) == split.y_val.numpy()).mean())
+    t.note(trees=booster.num_boosted_rounds(), accuracy=accuracy)
+    few = booster.num_boosted_rounds() < 80
+    conclude(t, fault=few, reached=accuracy > 0.93)
 
 
 @tenth.silent(
@@ -289,3 +449,70 @@ def booster_begins_anew(t: Training) -> None:
     accuracy = float((said == split.y_val.numpy()).mean())
     t.note(trees=booster.num_trees(), accuracy=accuracy)
     conclude(t, fault=booster.num_trees() < 100, reached=accuracy > 0.9, harms=False)
+
+
+@tenth.silent(
+    Cause(
+        r"interval|schedul|warm.?up|once (per|an|each) epoch|(per|each|every|by the) "
+        r"epoch"
+        r"|rate .*(changes? only|stays|never|end|low|constant|tiny|small|rises too)",
+        r"interval|step|schedul",
+    ),
+    "a schedule of steps is stepped once an epoch",
+)
+def schedule_by_the_epoch(t: Training) -> None:
+    """Lightning steps a scheduler once an epoch, unless ``interval`` is ``step``.
+
+    Source: lightning.ai/docs, ``configure_optimizers`` (``"interval": "epoch"`` is the
+    default).
+    Visible: after all steps the rate is still in the first part of its warm-up.
+    """
+    import lightning
+
+    split = digits()
+    net = mlp([64, 64, 10])
+    criterion = nn.CrossEntropyLoss()
+    n_epochs, per_epoch = 10, 22
+    steps = iter(t.steps(n_epochs * per_epoch))
+    rates: list[float] = []
+
+    class LitDigits(lightning.LightningModule):  # type: ignore[misc]
+        """As in the tutorial."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+            next(steps)
+            x, y = batch
+            rates.append(float(self.trainer.optimizers[0].param_groups[0]["lr"]))
+            loss: Tensor = criterion(self.net(x), y)
+            return loss
+
+        def configure_optimizers(self) -> dict[str, Any]:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.2, momentum=0.5)
+            scheduler = torch.optim.lr_scheduler.OneCycleLR(
+                optimizer, max_lr=0.2, total_steps=n_epochs * per_epoch + 1
+            )
+            config: dict[str, Any] = {"scheduler": scheduler}
+            if not t.sick:
+                config["interval"] = "step"
+            return {"optimizer": optimizer, "lr_scheduler": config}
+
+    t.watch(net, criterion)
+    loader = DataLoader(
+        TensorDataset(split.x, split.y), 64, shuffle=True, generator=t.order
+    )
+    trainer = lightning.Trainer(
+        max_epochs=n_epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(LitDigits(), loader)
+    accuracy = held_out(net, split.x_val, split.y_val)
+    t.note(first=rates[0], largest=max(rates), accuracy=accuracy)
+    conclude(t, fault=max(rates) < 0.1, reached=accuracy > 0.85, harms=False)
