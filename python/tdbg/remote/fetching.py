@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from typing import TypeVar
 
 from tdbg.errors import CorruptionError, StorageError
@@ -72,7 +72,7 @@ class Fetcher:
         """Call a function with each item, many at once."""
         if len(items) < 2:
             return [function(item) for item in items]
-        with ThreadPoolExecutor(min(AT_ONCE, len(items)), "tdbg-fetch") as pool:
+        with futures.ThreadPoolExecutor(min(AT_ONCE, len(items)), "tdbg-fetch") as pool:
             return list(pool.map(function, items))
 
     def _range(self, name: str, offset: int, length: int) -> bytes:

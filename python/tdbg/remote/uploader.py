@@ -14,7 +14,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -181,7 +181,7 @@ class Uploader:
                 place.mkdir(mode=0o700)
                 os.utime(place, (0, 0))
 
-    def step(self, pool: ThreadPoolExecutor) -> bool:
+    def step(self, pool: futures.ThreadPoolExecutor) -> bool:
         """Send what is new; True when all writers have ended and are there.
 
         Raises:
@@ -234,7 +234,7 @@ class Uploader:
         Returns:
             Whether everything is there.
         """
-        pool = ThreadPoolExecutor(THREADS, "tdbg-upload")
+        pool = futures.ThreadPoolExecutor(THREADS, "tdbg-upload")
         try:
             while True:
                 needed = is_needed()

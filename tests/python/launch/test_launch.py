@@ -226,6 +226,33 @@ class Selfish:
 
 sys.meta_path.insert(0, Selfish)
 """
+# As of libraries that trace a program: its loader stands in for another one.
+PROXIED = """
+import importlib.machinery, sys
+
+class Proxy:
+    def __init__(self, loader):
+        self.__dict__["__wrapped__"] = loader
+
+    def __getattr__(self, name):
+        return getattr(self.__wrapped__, name)
+
+    def __setattr__(self, name, value):
+        setattr(self.__wrapped__, name, value)
+
+    @property
+    def exec_module(self):
+        return lambda module: self.__wrapped__.exec_module(module)
+
+class Proxied:
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            spec = importlib.machinery.PathFinder.find_spec(name, path)
+            spec.loader = Proxy(spec.loader)
+            return spec
+
+sys.meta_path.insert(0, Proxied)
+"""
 FIVE_STEPS = """
 import torch
 {later}
@@ -241,6 +268,7 @@ for _ in range(5):
     ("site", "job", "last"),
     [
         (SELFISH, FIVE_STEPS.format(later=""), "5 steps"),
+        (PROXIED, FIVE_STEPS.format(later=""), "5 steps"),
         ("", SELFISH + FIVE_STEPS.format(later="import colorsys"), "5 steps"),
         ("", SELFISH + "import torch", "nothing was captured: torch was imported by"),
     ],
@@ -418,6 +446,11 @@ def test_which_processes_search(folder: Path, case: str) -> None:
     ("text", "expected"),
     [
         ("print('done')", "the program imported no framework that tdbg run searches"),
+        # The interpreter ends threads first; no pool of threads can begin after it.
+        (
+            "import logging",
+            "the program imported no framework that tdbg run searches",
+        ),
         (
             "import sys; sys.modules['tensorflow'] = sys",
             (

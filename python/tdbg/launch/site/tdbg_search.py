@@ -100,6 +100,8 @@ class _Finder:
         finally:
             self._asking.discard(get_ident())
         loader: Any = getattr(spec, "loader", None)
+        while hasattr(loader, "__wrapped__"):  # A proxy would have us call ourselves.
+            loader = loader.__wrapped__
         execute = getattr(loader, "exec_module", None)
         if execute is None:
             return spec
