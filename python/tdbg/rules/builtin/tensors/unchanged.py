@@ -14,7 +14,7 @@ from tdbg.config.quantities import affected, number, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.tensors.tensor_rule import TensorRule
 from tdbg.rules.builtin.weights.zero_learning_rate import RATE
-from tdbg.rules.columns import GRADIENT, model_info_of_steps, parameter_of
+from tdbg.rules.columns import GRADIENT, UPDATE, model_info_of_steps, parameter_of
 from tdbg.rules.registry import register
 from tdbg.rules.rule import built_in, check_number
 from tdbg.rules.table import streak_spans
@@ -61,8 +61,10 @@ class UnchangedTensor(TensorRule):
     The rule judges a weight or bias only at steps with a gradient, so that it does not
     report frozen parameters, and only while that gradient is not next to nothing, as at
     the end of a training by LBFGS.  It also judges weights whose optimizer steps while
-    no parameter gets a gradient.  What explains why a weight stands still makes the
-    finding an info: a gradient that is exactly zero or has become small, or a clamp.
+    no parameter gets a gradient.  A weight that an update moved may have come back by
+    the next recorded step, unless that is the next step.  What explains why a weight
+    stands still makes the finding an info: a gradient that is exactly zero or has
+    become small, or a clamp.
 
     Args:
         num_steps: Number of recorded steps that must be equal.
@@ -90,10 +92,10 @@ class UnchangedTensor(TensorRule):
 
     @property
     def needs(self) -> tuple[Needs, ...]:
-        """Rows of the collections, and of parameters' gradients and learning rates."""
+        """Rows of the collections, and of gradients, updates and learning rates."""
         requested = built_in(self.collections)
         if requested & {"weights", "biases"}:
-            requested |= {"gradients", "scalars"}
+            requested |= {"gradients", "updates", "scalars"}
         return with_beginning(Needs(collections=requested))
 
     @property
@@ -107,8 +109,9 @@ class UnchangedTensor(TensorRule):
         return 1
 
     def selects(self, tensor: TensorInfo) -> bool:
-        """Select the tensors to judge, gradients, and learning rates."""
-        is_witness = tensor.role == "gradient" or RATE.match(tensor.name) is not None
+        """Select the tensors to judge, gradients, updates, and learning rates."""
+        is_witness = tensor.role in {"gradient", "update"}
+        is_witness = is_witness or RATE.match(tensor.name) is not None
         return is_witness or self.is_named(tensor)
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
@@ -127,9 +130,12 @@ class UnchangedTensor(TensorRule):
         """Return the tensors to judge; the others only serve to judge parameters."""
         if self.tensor_regex is None:
             # The answer is the same for all gradients, and there are many.
-            every = self.is_named(TensorInfo(name="", role="gradient"))
+            every = {
+                role: self.is_named(TensorInfo(name="", role=role))
+                for role in ("gradient", "update")
+            }
             judged = [
-                every if role == "gradient" else self._is_judged(name, role)
+                every[role] if role in every else self._is_judged(name, role)
                 for name, role in zip(table.names, table.roles, strict=True)
             ]
         else:
@@ -185,6 +191,9 @@ class UnchangedTensor(TensorRule):
         known &= (table.not_finite < table["count"]) | (table["count"] == 0)
         before = _row_before(table)
         same, compared = self._same_as_before(table, known, before)
+        # A weight that goes to and fro is the same at every second step.
+        is_next = table.steps - table.steps[before] == 1
+        same &= is_next | ~_at_row_before(gradients.moves, before)
         streak = table.streak(same, known)
         fires = streak >= self.num_steps - 1
         fires &= streak_spans(table.steps, streak, table.steps[before]) >= LASTING
@@ -309,11 +318,13 @@ class _Gradients:
         norms: Tensors x steps; NaN: no gradient, or no parameter.
         first: Of each tensor in the training; NaN: it is too far back.
         is_parameter: Whether a tensor should have a gradient.
+        moves: Where an update is there, and has moved the tensor.
     """
 
     norms: Floats
     first: Floats
     is_parameter: Bools
+    moves: Bools
 
     @property
     def is_zero(self) -> Bools:
@@ -342,6 +353,7 @@ def _gradients_of(table: Table, chosen: NDArray[np.intp]) -> _Gradients:
     index = {name: i for i, name in enumerate(table.names)}
     norms = np.full((len(chosen), len(table.steps)), np.nan)
     first = np.full(len(chosen), np.nan)
+    moves = np.zeros(norms.shape, dtype=bool)
     parameters = [table.roles[i] in {"weight", "bias"} for i in chosen.tolist()]
     for row, i in enumerate(chosen.tolist()):
         gradient = index.get(GRADIENT + table.names[i]) if parameters[row] else None
@@ -350,7 +362,10 @@ def _gradients_of(table: Table, chosen: NDArray[np.intp]) -> _Gradients:
             norms[row, present] = table["l2"][gradient, present]
             began = norms[row, present & (table.ordinal[gradient] == 1)]
             first[row] = began[0] if len(began) else np.nan
-    return _Gradients(norms, first, np.array(parameters, dtype=bool))
+        update = index.get(UPDATE + table.names[i]) if parameters[row] else None
+        if update is not None:
+            moves[row] = table.present[update] & (table["l2"][update] > 0)
+    return _Gradients(norms, first, np.array(parameters, dtype=bool), moves)
 
 
 def _is_of_one_size(table: Table) -> Bools:

@@ -229,6 +229,20 @@ def test_the_smallest_change_is_a_change():
     assert len(judge(run, UnchangedTensor(rtol=1e-5))) == 1
 
 
+@pytest.mark.parametrize(
+    ("every", "update", "n_found"), [(10, 0.1, 0), (10, 0.0, 1), (1, 0.1, 1)]
+)
+def test_a_weight_that_goes_to_and_fro_is_not_held(
+    every: int, update: float, n_found: int
+) -> None:
+    """As under an absolute loss at its minimum.  At the next step it has to differ."""
+    run = FakeRun()
+    for step in range(0, 15 * every, every):
+        weights(run, step, 0.5)
+        run.step(step, {"update/0.weight": [update]})
+    assert len(judge(run, UnchangedTensor())) == n_found
+
+
 def test_frozen_parameters_are_not_judged():
     run = FakeRun(every=10)
     for step in range(9):
