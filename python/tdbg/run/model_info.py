@@ -98,7 +98,8 @@ class ModelInfo:
         step: Global step from which it holds.
         models: Names of the classes of the registered modules, in their order.
         losses: The same of the losses.
-        optimizers: The same of the optimizers, as they were found or registered.
+        optimizers: The same of the optimizers, as they were found or registered,
+            and then of those that step for models that are not captured.
         modules: The class of each module, by its path; that of a registered one
             by the name that its own inputs and outputs have.
         kinds: The kind (``tdbg.config.Kind``) of each of these classes that has one,
@@ -168,12 +169,19 @@ class ModelInfo:
 
     @property
     def has_several_optimizers(self) -> bool:
-        """Whether parameters are shared out among several optimizers.
+        """Whether several optimizers step, each for parameters of its own.
 
-        They may be adversaries, as generator and critic.
+        They may be adversaries, as generator and critic.  The last ones may have a
+        model that is not captured.
         """
-        owners = {each.optimizer for each in self.parameters.values()} - {None}
-        return len(owners) > 1
+        owners = {
+            each.optimizer
+            for each in self.parameters.values()
+            if each.optimizer is not None
+        }
+        return (
+            len(owners) > 1 or 0 <= max(owners, default=-1) < len(self.optimizers) - 1
+        )
 
     def module_of(self, tensor_name: str) -> str | None:
         """The class of the module, or the function, that a tensor is of, or None.

@@ -17,6 +17,7 @@ from tdbg.errors import TrainingStopped
 from tdbg.launch.discovery import Discovery
 from tdbg.modes import TRAIN
 from tdbg.pytorch import create_trial, watch
+from tdbg.rules.builtin.loss.not_decreasing import LossNotDecreasing
 from tdbg.rules.builtin.tensors.exploding import ExplodingTensor
 from tdbg.rules.testing import judge
 from tdbg.run.requests import request_stop
@@ -292,3 +293,35 @@ def test_a_training_in_a_compiled_function_is_captured(
     trial = create_trial(run_dir)
     for name in ("fc1.weight", "gradient/fc1.weight", "cross_entropy_output_0"):
         assert trial.tensor(name).steps(mode=TRAIN) == [0, 1, 2], name
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_an_optimizer_of_a_model_that_is_not_captured_may_be_an_adversary(
+    run_dir: Path, discovery: Discovery, is_trained: bool
+) -> None:
+    """Made in the loop, when the search for trainings is over."""
+    torch.manual_seed(0)
+    maker = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+    critic = nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 1))
+    fooled, real, forged = (nn.BCEWithLogitsLoss() for _ in range(3))
+    ones, zeros = torch.ones(64, 1), torch.zeros(64, 1)
+    judging = torch.optim.Adam(critic.parameters(), 2e-3)
+    making: Optimizer | None = None
+    for _ in range(60):
+        made = maker(torch.randn(64, 8))
+        found = critic(torch.randn(64, 2) * 0.1 + 2)
+        loss = real(found, ones) + forged(critic(made.detach()), zeros)
+        judging.zero_grad()
+        loss.backward()
+        judging.step()
+        loss = fooled(critic(made), ones)
+        if is_trained:
+            making = making or torch.optim.Adam(maker.parameters(), 2e-4)
+            making.zero_grad()
+            loss.backward()
+            making.step()
+    assert discovery.hooks[0].close()
+    trial = create_trial(run_dir)
+    assert trial.model_info()[-1].has_several_optimizers is is_trained
+    found_rising = judge(trial, LossNotDecreasing())
+    assert bool(found_rising) is not is_trained

@@ -89,6 +89,10 @@ class TorchModel:
     def _optimizers(self) -> list[Optimizer]:
         return [] if self.watch is None else self.watch.optimizers()
 
+    @property
+    def _others(self) -> list[Optimizer]:
+        return [] if self.watch is None else self.watch.others()
+
     def stands_still(self) -> bool:
         """Return whether parameters are as they were at the first call."""
         if is_recording():
@@ -113,6 +117,7 @@ class TorchModel:
         """Count what there is, and which parameters are trained."""
         all_tracked = self._tracked()
         found = [len(self._module_captures), len(self._losses), len(all_tracked)]
+        found.append(len(self._others))
         found += [
             len(group["params"])
             for optimizer in self._optimizers
@@ -158,7 +163,9 @@ class TorchModel:
             step=step,
             models=tuple(class_name(root) for _, root in roots),
             losses=tuple(loss.class_name for loss in self._losses),
-            optimizers=tuple(type(each).__name__ for each in optimizers),
+            optimizers=tuple(
+                type(each).__name__ for each in (*optimizers, *self._others)
+            ),
             modules=modules,
             kinds=kinds,
             parameters=self._parameters(roots, held),

@@ -214,6 +214,10 @@ class OptimizerWatch:
         every = sorted(self._keys, key=self._keys.__getitem__)
         return [found for each in every if (found := each()) is not None]
 
+    def others(self) -> list[Optimizer]:
+        """Return optimizers that have stepped for a model that is not captured."""
+        return [each for each in self._foreign if weakref.ref(each) not in self._keys]
+
     def events(self, optimizer: Optimizer) -> OptimizerEvents | None:
         """Return the events of an optimizer; None if it is not watched."""
         key = self._keys.get(weakref.ref(optimizer))
@@ -274,7 +278,10 @@ class OptimizerWatch:
         if self._holds_ours(optimizer):
             self.add(optimizer)
         else:
+            is_new = optimizer not in self._foreign
             self._foreign[optimizer] = sizes
+            if is_new and self._has_stepped:
+                self._model_info.changed()
 
     def _holds_ours(self, optimizer: Optimizer) -> bool:
         if "_optimizer_step_pre_hooks" not in vars(optimizer):
