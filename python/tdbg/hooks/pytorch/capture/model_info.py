@@ -89,10 +89,6 @@ class TorchModel:
     def _optimizers(self) -> list[Optimizer]:
         return [] if self.watch is None else self.watch.optimizers()
 
-    @property
-    def _others(self) -> list[Optimizer]:
-        return [] if self.watch is None else self.watch.others()
-
     def stands_still(self) -> bool:
         """Return whether parameters are as they were at the first call."""
         if is_recording():
@@ -117,7 +113,7 @@ class TorchModel:
         """Count what there is, and which parameters are trained."""
         all_tracked = self._tracked()
         found = [len(self._module_captures), len(self._losses), len(all_tracked)]
-        found.append(len(self._others))
+        found += [0 if self.watch is None else self.watch.n_foreign]
         found += [
             len(group["params"])
             for optimizer in self._optimizers
@@ -145,7 +141,9 @@ class TorchModel:
         self, step: int, trained_in_evaluation: Collection[Hashable]
     ) -> ModelInfo:
         """Describe the model as it is now."""
-        optimizers = self._optimizers
+        optimizers, others = self._optimizers, list[Optimizer]()
+        if self.watch is not None and self.watch.n_foreign:
+            others = self.watch.others()
         held = {
             id(parameter): i
             for i, optimizer in enumerate(optimizers)
@@ -163,9 +161,7 @@ class TorchModel:
             step=step,
             models=tuple(class_name(root) for _, root in roots),
             losses=tuple(loss.class_name for loss in self._losses),
-            optimizers=tuple(
-                type(each).__name__ for each in (*optimizers, *self._others)
-            ),
+            optimizers=tuple(type(each).__name__ for each in (*optimizers, *others)),
             modules=modules,
             kinds=kinds,
             parameters=self._parameters(roots, held),

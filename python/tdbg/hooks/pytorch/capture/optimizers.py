@@ -108,6 +108,7 @@ class OptimizerWatch:
         self._foreign: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
+        self.n_foreign = 0
         self._custom: list[tuple[int, weakref.ref[Any]]] = []  # Not PyTorch's.
         self._custom_step = -1  # At which their numbers were recorded last.
         self._numbers = itertools.count()
@@ -278,10 +279,10 @@ class OptimizerWatch:
         if self._holds_ours(optimizer):
             self.add(optimizer)
         else:
-            is_new = optimizer not in self._foreign
-            self._foreign[optimizer] = sizes
-            if is_new and self._has_stepped:
+            if optimizer not in self._foreign:
+                self.n_foreign += 1
                 self._model_info.changed()
+            self._foreign[optimizer] = sizes
 
     def _holds_ours(self, optimizer: Optimizer) -> bool:
         if "_optimizer_step_pre_hooks" not in vars(optimizer):
