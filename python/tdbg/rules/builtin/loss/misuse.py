@@ -511,7 +511,7 @@ def _errors_cancel(fact: LossFact) -> Description:
 def _swapped(fact: LossFact) -> Description:
     return _plain(
         f"{fact.operation} gets its arguments the wrong way round: labels where it "
-        f"takes outputs, and outputs{_of(fact)} as labels.",
+        f"takes outputs, and outputs as labels{_of(fact)}.",
         f"Outputs come first: {fact.operation}(outputs, labels).",
     )
 
