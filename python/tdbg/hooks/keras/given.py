@@ -33,7 +33,6 @@ from tdbg.hooks.keras.rows import (
     Rows,
     classes_of,
     factor_between,
-    hashes_of,
     is_same,
     label_column,
     overlap_of,
@@ -44,6 +43,7 @@ from tdbg.hooks.keras.rows import (
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 from tdbg.stats.scaled_columns import Scales
+from tdbg.stats.windows import hashes_of
 
 __all__ = ["GivenData", "arguments_of_fit"]
 

@@ -10,16 +10,17 @@ Thread safety: pure functions.  Errors: none; doubtful cases stay open.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tdbg.stats.windows import Overlap, are_in, hashes_of, overlap_between
 
 __all__ = [
     "Rows",
     "classes_of",
     "factor_between",
-    "hashes_of",
     "is_same",
     "label_column",
     "overlap_of",
@@ -43,29 +44,13 @@ _UNLIKELY = math.log(1e-9)
 _SCALED, _ALIKE = 3.0, 0.3
 # The share of rows that differ from the first, in a column that is judged.
 _COMMON = 0.2
-# Windows: steps and elements of one, windows, different values of a part, elements of
-# all parts that are compared, and the share that lies between others.
-_LEAST_STEPS, _MOST_STEPS, _LEAST_WINDOWS, _LEAST_VALUES = 8, 512, 32, 6
-_MOST_OF_PARTS, _BETWEEN, _OWN = 1 << 22, 0.5, 0.02
+# Windows: steps of one, windows, elements of all parts that are compared, and the
+# share that was trained on.
+_LEAST_STEPS, _MOST_STEPS, _LEAST_WINDOWS = 8, 512, 32
+_MOST_OF_PARTS, _OWN = 1 << 22, 0.02
 # Values of a label that make it a number, and labels of each class that it needs.
 _LEAST_LABELS, _LEAST_NUMBERS, _LEAST_OF_CLASS = 32, 8, 8
 _ROUNDED = 1e-7
-
-
-class _Overlap(NamedTuple):
-    """Windows of evaluation that lie between windows of training.
-
-    Attributes:
-        n: Windows of evaluation.
-        n_between: Those that share values with windows on both sides.
-        n_steps: Time steps of a window.
-        n_shared: Time steps that most of these share with the nearest one.
-    """
-
-    n: int
-    n_between: int
-    n_steps: int
-    n_shared: int
 
 
 def rows_of(given: Any) -> NDArray[Any] | None:
@@ -209,7 +194,7 @@ def label_column(rows: Rows, labels: Rows) -> tuple[int, bool] | None:
     return int(found[0]), is_equal
 
 
-def overlap_of(trained: Rows, evaluated: Rows) -> _Overlap | None:
+def overlap_of(trained: Rows, evaluated: Rows) -> Overlap | None:
     """Return how many windows of evaluation lie between windows of training.
 
     Args:
@@ -221,62 +206,10 @@ def overlap_of(trained: Rows, evaluated: Rows) -> _Overlap | None:
         return None
     if not _LEAST_STEPS <= n_steps <= _MOST_STEPS or trained.dtype != evaluated.dtype:
         return None
-    size = max(_LEAST_VALUES, n_steps // 2)
-    most = n_steps - size
+    # Parts of windows, at all shifts.
+    most = n_steps - n_steps // 2
     width = max(1, math.prod(evaluated.shape[1:]))
     evaluated = evaluated[: max(_LEAST_WINDOWS, _MOST_OF_PARTS // (width * most))]
-    n = len(evaluated)
-    own = np.sort(hashes_of(trained))
-    if _are_in(hashes_of(evaluated), own).mean() > _OWN:
+    if are_in(hashes_of(evaluated), np.sort(hashes_of(trained))).mean() > _OWN:
         return None
-    first = np.sort(hashes_of(trained[:, :size]))
-    last = np.sort(hashes_of(trained[:, most:]))
-    parts = [evaluated[:, i : i + size] for i in range(most + 1)]
-    hashes, varied = map(hashes_of, parts), map(_is_varied, parts)
-    known = [(each, is_varied) for each, is_varied in zip(hashes, varied, strict=True)]
-    later = np.stack([_are_in(h, first) & is_varied for h, is_varied in known[1:]])
-    earlier = np.stack([_are_in(h, last) & is_varied for h, is_varied in known[-2::-1]])
-    between = later.any(0) & earlier.any(0)
-    drawn = np.minimum(later.mean(1), earlier.mean(1))
-    share = float(drawn.max())
-    is_chance = n * math.log1p(-min(share, 0.99)) > _UNLIKELY
-    if is_chance or between.mean() < _BETWEEN:
-        return None
-    nearest = 1 + int((drawn > share / 2).argmax())
-    return _Overlap(n, int(between.sum()), n_steps, n_steps - nearest)
-
-
-def hashes_of(rows: Rows) -> NDArray[np.int64]:
-    """Return a number for each row that tells it from others.
-
-    Example:
-        >>> one, other, third = hashes_of(np.float32([[1, 2], [1, 3], [1, 2]]))
-        >>> bool(one == third), bool(one == other)
-        (True, False)
-    """
-    flat = np.ascontiguousarray(rows.reshape(len(rows), -1))
-    if flat.dtype.kind == "f":
-        wide = flat.astype(np.float32 if flat.dtype.itemsize < 4 else flat.dtype)
-        # Zero has a sign.
-        bits = (wide + 0.0).view(np.int64 if wide.dtype.itemsize == 8 else np.int32)
-    else:
-        bits = flat
-    luck = np.random.default_rng(flat.shape[1])
-    factors = luck.integers(-(1 << 62), 1 << 62, flat.shape[1]) | 1
-    found: NDArray[np.int64] = (bits.astype(np.int64) * factors).sum(1)
-    return found
-
-
-def _are_in(hashes: NDArray[np.int64], ordered: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which hashes are among others in order, at least one."""
-    places = np.searchsorted(ordered, hashes)
-    found: NDArray[np.bool_] = ordered[places % len(ordered)] == hashes
-    return found
-
-
-def _is_varied(parts: Rows) -> NDArray[np.bool_]:
-    """Return which parts of windows have many values in one of their features."""
-    ordered = np.sort(parts, axis=1)
-    n_values = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(1)
-    found: NDArray[np.bool_] = n_values.reshape(len(parts), -1).max(1) >= _LEAST_VALUES
-    return found
+    return overlap_between(trained, evaluated, _UNLIKELY)

@@ -11,13 +11,20 @@ Thread safety: the training's thread.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-__all__ = ["Overlap", "WindowOverlap"]
+from tdbg.stats.windows import (
+    LEAST_VALUES,
+    Overlap,
+    are_in,
+    hashes_of,
+    is_varied,
+    overlap_between,
+)
+
+__all__ = ["WindowOverlap"]
 
 # Time steps of a window, and windows of evaluation, at least.
 _LEAST_STEPS, _LEAST_WINDOWS = 8, 32
@@ -25,35 +32,14 @@ _LEAST_STEPS, _LEAST_WINDOWS = 8, 32
 _MOST_STEPS, _MOST_WIDTH = 512, 64
 # What is kept of training and of evaluation: elements and batches.
 _MOST_KEPT, _MOST_BATCHES, _MOST_COMPARED = 1 << 20, 1024, 1 << 17
-# Values that a part has, so that no two are equal by chance.
-_LEAST_VALUES = 6
-# The share of windows that are overlapped on both sides, and of those that were
-# trained on themselves.
-_BETWEEN, _OWN = 0.5, 0.02
+# The share of windows that were trained on themselves.
+_OWN = 0.02
 # By how much chance is excluded: that a window would never be drawn in training, while
 # its neighbours are.
 _CERTAIN = math.log(1e-6)
 
 # Batches of training that must overlap somewhere, elements of these, and shifts.
 _FIRST_BATCHES, _MOST_FIRST, _SHIFTS = 32, 1 << 17, 8
-
-_Hashes = NDArray[np.int64]
-
-
-class Overlap(NamedTuple):
-    """Evaluation windows that lie between training windows.
-
-    Attributes:
-        n: Windows of evaluation.
-        n_between: Those that share values with windows on both sides.
-        n_steps: Time steps of a window.
-        n_shared: Time steps that most of these share with the nearest one.
-    """
-
-    n: int
-    n_between: int
-    n_steps: int
-    n_shared: int
 
 
 class WindowOverlap:
@@ -137,16 +123,20 @@ def _overlap_along(
     has none.
     """
     before = trained.movedim(dim, 1)
-    own = np.sort(_hashes(before))
+    own = np.sort(hashes_of(before.numpy()))
     others = [
         each.movedim(dim, 1)
         for each in evaluated
-        if _are_in(_hashes(each.movedim(dim, 1)), own).mean() <= _OWN
+        if are_in(hashes_of(each.movedim(dim, 1).numpy()), own).mean() <= _OWN
     ]
     if not others:
         return None
+    now = torch.unique(torch.cat(others), dim=0)
+    n, n_steps = now.shape[:2]
+    if not _LEAST_STEPS <= n_steps <= _MOST_STEPS or n < _LEAST_WINDOWS:
+        return None
     is_mixed = len(others) < len(evaluated)
-    return _overlap(before, torch.unique(torch.cat(others), dim=0), 0.5 * is_mixed)
+    return overlap_between(before.numpy(), now.numpy(), _CERTAIN, 0.5 * is_mixed)
 
 
 def _has_windows(given: torch.Tensor) -> bool:
@@ -164,81 +154,11 @@ def _overlaps_itself(windows: torch.Tensor) -> bool:
     n_steps = windows.shape[1]
     if n_steps < _LEAST_STEPS:
         return False
-    size = max(_LEAST_VALUES, n_steps // 2)
-    first = np.sort(_hashes(windows[:, :size]))
+    size, rows = max(LEAST_VALUES, n_steps // 2), windows.numpy()
+    first = np.sort(hashes_of(rows[:, :size]))
     for i in range(1, min(_SHIFTS, n_steps - size) + 1):
-        part = windows[:, i : i + size]
-        equal = _are_in(_hashes(part), first)
-        if equal.any() and bool(_is_varied(part[equal]).any()):
+        part = rows[:, i : i + size]
+        equal = are_in(hashes_of(part), first)
+        if equal.any() and bool(is_varied(part[equal]).any()):
             return True
     return False
-
-
-def _overlap(
-    trained: torch.Tensor, evaluated: torch.Tensor, least: float
-) -> Overlap | None:
-    """Return what overlaps, of windows with time in their second dimension.
-
-    Args:
-        trained: Windows of training.
-        evaluated: Windows of evaluation that were not trained on themselves.
-        least: How many of their neighbours must have been drawn, as a share.
-    """
-    n, n_steps = evaluated.shape[:2]
-    if not _LEAST_STEPS <= n_steps <= _MOST_STEPS or n < _LEAST_WINDOWS:
-        return None
-    size = max(_LEAST_VALUES, n_steps // 2)
-    most = n_steps - size
-    first, last = (
-        np.sort(_hashes(part)) for part in (trained[:, :size], trained[:, most:])
-    )
-    parts = [evaluated[:, i : i + size] for i in range(most + 1)]
-    hashes = [_hashes(each) for each in parts]
-    varied = [_is_varied(each) for each in parts]
-    later = np.stack(
-        [_are_in(hashes[i], first) & varied[i] for i in range(1, most + 1)]
-    )
-    earlier = np.stack(
-        [_are_in(hashes[most - i], last) & varied[most - i] for i in range(1, most + 1)]
-    )
-    between = later.any(0) & earlier.any(0)
-    # How often a neighbour at the most frequent distance was drawn.
-    drawn = np.minimum(later.mean(1), earlier.mean(1))
-    share = min(float(drawn.max()), 0.99)
-    is_chance = n * math.log1p(-share) > _CERTAIN
-    if is_chance or share < least or between.mean() < _BETWEEN:
-        return None
-    nearest = 1 + int((drawn > share / 2).argmax())
-    return Overlap(n, int(between.sum()), n_steps, n_steps - nearest)
-
-
-def _hashes(parts: torch.Tensor) -> _Hashes:
-    """Return a number for each part of a window that tells it from others."""
-    flat = parts.reshape(len(parts), -1).contiguous()
-    # Zero has a sign.
-    bits = (flat + 0.0).view(
-        torch.int64 if flat.dtype == torch.float64 else torch.int32
-    )
-    luck = np.random.default_rng(flat.shape[1])
-    factors = luck.integers(-(1 << 62), 1 << 62, flat.shape[1]) | 1
-    hashes: _Hashes = (bits.numpy().astype(np.int64) * factors).sum(1)
-    return hashes
-
-
-def _are_in(hashes: _Hashes, ordered: _Hashes) -> NDArray[np.bool_]:
-    """Return which hashes are among others in order, at least one.
-
-    Without ``numpy.isin``, whose first call imports masked arrays.
-    """
-    places = np.searchsorted(ordered, hashes)
-    found: NDArray[np.bool_] = ordered[places % len(ordered)] == hashes
-    return found
-
-
-def _is_varied(parts: torch.Tensor) -> NDArray[np.bool_]:
-    """Return which parts of windows have many values in one of their features."""
-    ordered = parts.sort(1).values
-    n_values = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(1)
-    enough = (n_values >= _LEAST_VALUES).reshape(len(parts), -1).any(1)
-    result: NDArray[np.bool_] = enough.numpy()
-    return result
