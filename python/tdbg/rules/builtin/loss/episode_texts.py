@@ -129,7 +129,7 @@ def _of_largest(words: Mapping[str, str]) -> tuple[str, str]:
         ),
         (
             f"Choose the values by the actions: values.gather(1, {name}.unsqueeze(1))"
-            ".squeeze(1), not values.max(1).values. The maximum belongs into the "
+            ".squeeze(1), not values.max(1).values. The maximum belongs in the "
             "target."
         ),
     )

@@ -110,16 +110,31 @@ class Overtraining(PassesRule):
         best = int(np.argmin(passes.validation))
         low, now = float(passes.validation[best]), float(passes.validation[-1])
         ago = self._since_best(passes.validation)
+        of_best = _changed(
+            low, now, "its best was {} and it is {} now", "it is at its best, {}"
+        )
+        of_training = _changed(
+            float(passes.training[best]),
+            float(passes.training[-1]),
+            "went from {} to {}",
+            "stays at {}",
+        )
         return Description(
             message=(
-                f"The validation loss has not improved for {plural(ago, 'pass')}: its "
-                f"best was {number(low, 4)} and it is {number(now, 4)} now. Meanwhile, "
-                "the training loss went from "
-                f"{number(passes.training[best], 4)} to "
-                f"{number(passes.training[-1], 4)}."
+                f"The validation loss has not improved for {plural(ago, 'pass')}: "
+                f"{of_best}. Meanwhile, the training loss {of_training}."
                 f"{passes.consequence()}"
             ),
             value=float(ago),
             threshold=float(self.passes_validation),
             advice=lambda words: words.stopping_early,
         )
+
+
+def _changed(before: float, now: float, changed: str, same: str) -> str:
+    """Return what is said of two numbers, with the digits that tell them apart."""
+    for digits in range(4, 8):
+        one, two = number(before, digits), number(now, digits)
+        if one != two:
+            return changed.format(one, two)
+    return same.format(one)
