@@ -122,6 +122,8 @@ class ModelInfo:
             that `loss_facts` has all that is wrong there.
         is_surrogate: Whether a loss weighs logarithms of probabilities by how good it
             was what they are of, as policy gradients do: it need not fall.
+        idle_losses: What the names of tensors of those losses begin with that the
+            program computes in training, and that no backward pass begins at.
         logit_scale: The largest number that logits are multiplied by before a softmax,
             as those of cosines are.
         makes_targets: Whether the model makes its targets, with copies of itself that
@@ -157,6 +159,7 @@ class ModelInfo:
     loss_facts: tuple[LossFact, ...] = ()
     is_loss_open: bool = False
     is_surrogate: bool = False
+    idle_losses: tuple[str, ...] = ()
     logit_scale: float = 1.0
     makes_targets: bool = False
     untrained: tuple[UntrainedParameter, ...] = ()
@@ -291,6 +294,7 @@ class ModelInfo:
             loss_facts=_values(LossFact.from_json, document.get("loss_facts")),
             is_loss_open=document.get("is_loss_open") is True,
             is_surrogate=document.get("is_surrogate") is True,
+            idle_losses=tuple(texts_of(document.get("idle_losses"))),
             logit_scale=_number(document.get("logit_scale"), 1.0),
             makes_targets=document.get("makes_targets") is True,
             untrained=_values(UntrainedParameter.from_json, document.get("untrained")),

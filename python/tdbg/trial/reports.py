@@ -390,6 +390,7 @@ def _merge(held: Sequence[ModelInfo], step: int) -> ModelInfo:
         loss_facts=_union(each.loss_facts for each in held),
         is_loss_open=all(each.is_loss_open for each in held),
         is_surrogate=any(each.is_surrogate for each in held),
+        idle_losses=_union(each.idle_losses for each in held),
         logit_scale=max(each.logit_scale for each in held),
         makes_targets=any(each.makes_targets for each in held),
         untrained=_union(each.untrained for each in held),

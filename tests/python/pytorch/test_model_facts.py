@@ -528,3 +528,30 @@ def test_a_model_that_the_step_has_not_called_is_not_what_is_trained(run_dir: Pa
         optimizer.step()
     hook.close()
     assert {each.evaluating for each in create_trial(run_dir).model_info()} == {()}
+
+
+@pytest.mark.parametrize("way", ["one loss", "two losses", "their sum", "a share"])
+def test_losses_that_no_backward_begins_at_are_said(way: str, run_dir: Path):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Hook(run_dir, min_free_bytes=0) as hook:
+        hook.register_module(model)
+        first, second = nn.CrossEntropyLoss(), nn.CrossEntropyLoss()
+        hook.register_loss(first)
+        hook.register_loss(second)
+        for inputs, labels in itertools.islice(digits(16), 12):
+            optimizer.zero_grad()
+            one = first(model(inputs), labels)
+            two = second(model(inputs), labels)
+            if way == "two losses":
+                one.backward()
+                two.backward()
+            elif way == "their sum":
+                (one + 0.1 * two).backward()
+            else:
+                (one / 4 if way == "a share" else one).backward()
+            optimizer.step()
+    info = create_trial(run_dir).model_info(11)
+    assert info is not None
+    is_idle = way in {"one loss", "a share"}
+    assert info.idle_losses == (("CrossEntropyLoss_2",) if is_idle else ())

@@ -18,7 +18,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -111,8 +111,10 @@ class FunctionCalls:
         self._are_recorded = False  # Whether somebody else records the losses.
         self._backward: BackwardRoots | None = None
         self._backward_sites = CallSites(mode.now, TRAINERS)
-        # Numbers of the autograd nodes of the losses since the last backward.
-        self._nodes: set[int] = set()
+        # The losses since the last backward, and those that it did not begin at, by the
+        # numbers of their autograd nodes.
+        self._nodes: dict[int, CapturedLoss] = {}
+        self._waiting: dict[int, CapturedLoss] = {}
         self._may_be_followed = False
         self.dropping: tuple[str, ...] = ()
         self.not_dropping: frozenset[str] = frozenset()
@@ -159,6 +161,7 @@ class FunctionCalls:
         self.thread = threading.get_ident()
         if mode in TRAINING:
             self._may_be_followed = True
+            self._waiting.clear()
         followed.follow_dropout(mode not in TRAINING)
         self.is_in_forward = self.session.takes_activations
         if followed.is_on or self.is_in_forward or followed.latest is not self.me:
@@ -208,7 +211,7 @@ class FunctionCalls:
         capture.outputs.take(result, mode=mode)
         node = result.grad_fn  # As ``saw``, without a call.
         if node is not None:
-            self._nodes.add(node._sequence_nr())
+            self._nodes[node._sequence_nr()] = capture
 
     def note_loss(self, call: FunctionCall) -> bool:
         """Note a loss of a step that is only counted; False: the step must be seen.
@@ -240,7 +243,7 @@ class FunctionCalls:
             entry, flags = choice.entries[0], choice.requested[0]
             if not session.note_loss(outputs.key, entry, flags, result.item()):
                 return False
-        self._nodes.add(node._sequence_nr())
+        self._nodes[node._sequence_nr()] = capture
         session.spend(time.perf_counter_ns() - start_ns)
         return True
 
@@ -300,11 +303,11 @@ class FunctionCalls:
                 return path
         return self._root
 
-    def saw(self, result: Any) -> None:
+    def saw(self, capture: CapturedLoss, result: Any) -> None:
         """Note the result of a loss, to know a backward that begins there."""
         node = getattr(result, "grad_fn", None)
         if node is not None:
-            self._nodes.add(node._sequence_nr())
+            self._nodes[node._sequence_nr()] = capture
 
     def _capture_of(self, key: tuple[str, int]) -> CapturedLoss:
         """Return the capture of an unregistered loss, perhaps of one that is gone."""
@@ -342,7 +345,7 @@ class FunctionCalls:
         """
         if self._are_recorded:
             return
-        nodes, self._nodes = self._nodes, set()
+        nodes, self._nodes = self._nodes, {}
         may_be_followed, self._may_be_followed = self._may_be_followed, False
         if not may_be_followed and not self.session.is_noted:
             return
@@ -351,14 +354,35 @@ class FunctionCalls:
         # A loss that was registered may have been called by a compiled graph.
         is_unseen = not nodes and len(self._losses) > len(self._functions)
         node = root.grad_fn  # Nearly always the node of the only loss.
-        is_loss = node is not None and node._sequence_nr() in nodes
-        if not is_unseen and (is_loss or _begins_at(node, nodes)):
+        begun = None if node is None else nodes.get(node._sequence_nr())
+        begun = begun or _begun_at(node, nodes)
+        if begun is not None:
+            begun.is_begun = True
+        if begun is None or self._waiting or len(nodes) > 1:
+            self._note_idle(node, nodes)
+        if not is_unseen and begun is not None:
             return
         session, name = self.session, "loss_output_0"
         if len(session.optimizers) > 1:
             n_others = self._backward_sites.number(sys._getframe(1))
             name = f"loss_{n_others + 1}_output_0" if n_others else name
         session.run(session.record, self._mode.now(), name, Role.LOSS, unscaled(root))
+
+    def _note_idle(self, node: Any, nodes: Mapping[int, CapturedLoss]) -> None:
+        """Note which losses a backward does not begin at, and may never begin at."""
+        if not self._waiting and all(each.is_begun for each in nodes.values()):
+            return
+        found = _begun_at(node, self._waiting | nodes)
+        if found is None:
+            # Any of them may be a part of what it begins at.
+            for each in self._losses:
+                each.is_begun = True
+            return
+        found.is_begun = True
+        for number, each in nodes.items():
+            if not each.is_begun:
+                self._waiting[number] = each
+                each.n_idle += 1
 
 
 def _is_of_a_module(caller: types.FrameType) -> bool:
@@ -386,13 +410,13 @@ def _reduction(call: FunctionCall) -> Any:
     return given
 
 
-def _begins_at(node: Any, nodes: set[int]) -> bool:
-    """Return whether a node only scales or averages one of these."""
+def _begun_at(node: Any, losses: Mapping[int, CapturedLoss]) -> CapturedLoss | None:
+    """Return the loss that a node is, or only scales or averages; None: no such one."""
     for _ in range(_MOST_OPERATIONS):
-        if node is None:
-            return False
-        if node._sequence_nr() in nodes:
-            return True
+        if node is None or not losses:
+            return None
+        if (found := losses.get(node._sequence_nr())) is not None:
+            return found
         before = [each for each, _ in node.next_functions if each is not None]
         node = before[0] if len(before) == 1 else None
-    return False
+    return None

@@ -73,9 +73,10 @@ class _After(_Before):
             self.session.run(self._take_at, sys._getframe(1), output)
 
     def _take_at(self, caller: types.FrameType, output: Any) -> None:
-        self._capture.at(caller).outputs.take(output)
+        capture = self._capture.at(caller)
+        capture.outputs.take(output)
         if self._capture.saw is not None:
-            self._capture.saw(output)
+            self._capture.saw(capture, output)
 
     def called(self, given: Any, answered: Any) -> None:  # noqa: ARG002
         """Capture the call of a loss in a compiled graph."""
@@ -202,7 +203,9 @@ class CapturedLoss:
             program; None: all places share this one.
 
     Attributes:
-        saw: Called with each result; None: nobody asks.
+        saw: Called with the capture of the place and each result; None: nobody asks.
+        is_begun: Whether a backward pass has begun at it, or may have.
+        n_idle: How often one has begun elsewhere since it was computed.
     """
 
     def __init__(
@@ -216,7 +219,8 @@ class CapturedLoss:
     ) -> None:
         self.session = session
         self._another = another
-        self.saw: Callable[[Any], None] | None = None
+        self.saw: Callable[[CapturedLoss, Any], None] | None = None
+        self.is_begun, self.n_idle = False, 0
         self._others: list[CapturedLoss] = []
         self._sites = CallSites(mode)
         self._handles: list[Any] = []

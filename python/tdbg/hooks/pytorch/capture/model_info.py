@@ -46,6 +46,8 @@ from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 __all__ = ["TorchModel"]
 
 
+# Backward passes that begin elsewhere before it is clear that none begins at a loss.
+_OFTEN_IDLE = 5
 # A registered module that lives.
 _Root = tuple[ModuleCapture, nn.Module]
 
@@ -125,7 +127,7 @@ class TorchModel:
             if parameter is not None and gradient_of(parameter) is not None:
                 self._with_gradient.add(tracked.weight.name)
         found.append(len(self._with_gradient))
-        found.append(len(self._made_inputs()))
+        found += [len(self._made_inputs()), len(self._idle_losses())]
         if self.first_losses is not None:
             found += self.first_losses.look()
         if self.setup is not None:
@@ -161,6 +163,7 @@ class TorchModel:
             step=step,
             models=tuple(class_name(root) for _, root in roots),
             losses=tuple(loss.class_name for loss in self._losses),
+            idle_losses=self._idle_losses(),
             optimizers=tuple(type(each).__name__ for each in (*optimizers, *others)),
             modules=modules,
             kinds=kinds,
@@ -217,6 +220,13 @@ class TorchModel:
                         package_model=package_models.get(owner_of(name)),
                     )
         return parameters
+
+    def _idle_losses(self) -> tuple[str, ...]:
+        return tuple(
+            each.name
+            for each in self._losses
+            if each.n_idle >= _OFTEN_IDLE and not each.is_begun
+        )
 
     def _made_inputs(self) -> tuple[str, ...]:
         found = (each.made_inputs for each in self._module_captures)

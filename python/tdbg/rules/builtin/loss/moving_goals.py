@@ -19,6 +19,8 @@ from tdbg.rules.window import Bools, Floats, Table, Window
 
 __all__ = ["has_moved_to", "need_not_fall", "starts_over"]
 
+# What the name of a loss ends with.
+OUTPUT = "_output_0"
 # A loss has both signs if at least this share of its values has the rarer sign.
 OTHER_SIGN = 0.1
 # Targets have moved if their mean has, by this many standard errors and by this share
@@ -42,6 +44,7 @@ def need_not_fall(
     - The loss of a policy gradient yields a gradient and does not measure success.
     - A loss that changes its sign again and again is no distance.
     - If the program adds several losses, only their sum must fall.
+    - A loss that no backward pass begins at is looked at and does not train.
     - Moving targets move the loss: a copy of the model produces them, or their
       statistics have changed.
 
@@ -54,12 +57,12 @@ def need_not_fall(
 
     REQUIRES: the table looks back as many rows, and has the first ones.
     """
-    result = _by_model(window, table)
+    result = _by_model(window, table, i)
     if TOTAL in table.names and table.names[i] != TOTAL:
         result |= table.known[table.names.index(TOTAL)]
     rows = np.flatnonzero(table.known[i])
     loss = losses_of(table, i)
-    label = table.names[i].removesuffix("_output_0") + "_input_1"
+    label = table.names[i].removesuffix(OUTPUT) + "_input_1"
     at = table.names.index(label) if label in table.names else None
     first = rows[table.ordinal[i, rows] <= FIRST]
     for k, j in zip(np.searchsorted(rows, among).tolist(), among.tolist(), strict=True):
@@ -79,7 +82,7 @@ def need_not_fall(
     return result[among]
 
 
-def _by_model(window: Window, table: Table) -> Bools:
+def _by_model(window: Window, table: Table, i: int) -> Bools:
     result = np.zeros(len(table.steps), dtype=bool)
     has_several = np.full(len(table.steps), table.roles.count("loss") > 1)
     if TOTAL in table.names:
@@ -88,6 +91,7 @@ def _by_model(window: Window, table: Table) -> Bools:
     for model_info, steps in model_info_of_steps(window, table):
         if model_info is not None:
             is_free = model_info.is_surrogate or model_info.makes_targets
+            is_free |= table.names[i].partition(OUTPUT)[0] in model_info.idle_losses
             are_adversaries = has_several[steps] & model_info.has_several_optimizers
             result[steps] = are_adversaries | is_free
     return result
