@@ -337,12 +337,13 @@ class Fault(enum.StrEnum):
     LOWEST_IS_BEST = "lowest_is_best"
     # What it makes of its batches: it divides by another count than that of the samples
     # it evaluates, or adds up from one evaluation to the next; only the last batch
-    # counts; a metric that is no mean over samples is averaged over batches.  And what
-    # is compared as the best is never set.
+    # counts; a metric that is no mean over samples is averaged over batches; a
+    # ranking is given classes.  And what is compared as the best is never set.
     DIVIDED_BY_OTHER_COUNT = "divided_by_other_count"
     COUNTS_GO_ON = "counts_go_on"
     LAST_BATCH_COUNTS = "last_batch_counts"
     SCORE_OF_BATCHES = "score_of_batches"
+    CLASSES_FOR_SCORES = "classes_for_scores"
     BEST_NEVER_MOVES = "best_never_moves"
 
     # Lines of a program that do not do what they are written for: a result that nobody

@@ -29,6 +29,7 @@ class MetricMisuse(ObservedRule):
     - keep the lowest accuracy as the best, or never set the best;
     - divide by another count than that of the samples, or add up all evaluations;
     - take the last batch alone, or average what is no mean over samples;
+    - rank samples by classes, where scores are meant;
     - log what training computes under a name of validation, or test the last weights.
     """
 
@@ -46,6 +47,7 @@ class MetricMisuse(ObservedRule):
             Fault.COUNTS_GO_ON,
             Fault.LAST_BATCH_COUNTS,
             Fault.SCORE_OF_BATCHES,
+            Fault.CLASSES_FOR_SCORES,
             Fault.BEST_NEVER_MOVES,
             Fault.LOGGED_AS_VALIDATION,
             Fault.LAST_IS_TESTED,
@@ -296,14 +298,30 @@ def _of_batches(seen: Observation) -> tuple[str, str]:
             f"Average over all samples first, and take the {outer} once, after your "
             "loop."
         )
+    does = f"averages {what} over {n:,} batches"
+    if seen.words.get("how") == "calls":
+        does = f"calls {what} for each of {n:,} batches, and never for all samples"
     message = (
-        f"Your evaluation averages {what} over {n:,} batches. It is no mean over "
+        f"Your evaluation {does}. It is no mean over "
         "samples, so the result depends on the size of your batches and on which "
         "samples share one."
     )
     return message, (
         f"Collect labels and answers of all batches, and call {what} once, after the "
         "loop."
+    )
+
+
+def _of_classes(seen: Observation) -> tuple[str, str]:
+    n, name = round(seen.numbers.get("samples", 2)), seen.names[0]
+    message = (
+        f"Your evaluation gives {name} classes where it expects scores: each of {n:,} "
+        "values is 0 or 1. It ranks samples by their scores, and classes leave two "
+        "ranks, so the result is that of a single threshold."
+    )
+    return message, (
+        f"Call {name} with what the model says before any threshold: probabilities, "
+        "logits, or predict_proba(x)[:, 1]."
     )
 
 
@@ -348,6 +366,12 @@ def _of_state(seen: Observation) -> tuple[str, str]:
             f"The metric {name} counts training and validation together: {held}. So "
             "what you log of it for validation is computed of training batches, too."
         ), "Make two metrics: self.train_acc for training, self.val_acc for validation."
+    if seen.words.get("how") == "loop":
+        return (
+            f"The metric {name} is never reset: it holds the {after:,} batches of "
+            "three evaluations. So what you compute of it is an average over all "
+            "evaluations so far."
+        ), "Call reset() after compute(), in each evaluation."
     return (
         f"The metric {name} is never reset: {held}. So what you compute of it is an "
         "average over all validations so far."
@@ -375,6 +399,7 @@ _TEXTS = {
     Fault.COUNTS_GO_ON: _of_sums,
     Fault.LAST_BATCH_COUNTS: _of_last,
     Fault.SCORE_OF_BATCHES: _of_batches,
+    Fault.CLASSES_FOR_SCORES: _of_classes,
     Fault.BEST_NEVER_MOVES: _of_unset,
     Fault.METRIC_MISFITS: _of_misfit,
     Fault.SCORES_ABOVE_HALF: _of_half,

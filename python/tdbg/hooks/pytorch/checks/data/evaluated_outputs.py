@@ -193,6 +193,7 @@ class EvaluatedOutputs(StepCheck):
             return
         with contextlib.suppress(Exception):  # Sources may be odd.
             self._loops.note_call()
+            self._sums.note_rows(found[0][1])
         for i, tensor in found:
             kinds = self._kinds.get((name, i), set())
             kind = next(iter(kinds)) if len(kinds) == 1 else _UNKNOWN

@@ -40,7 +40,7 @@ from tdbg.hooks.pytorch.model.variables import locals_of, namespaces
 from tdbg.run.observations import Fault
 from tdbg.run.program_lines import is_of_library
 
-__all__ = ["Found", "LoopReader"]
+__all__ = ["WHOLE", "Found", "LoopReader"]
 
 Found = tuple[Fault, str, dict[str, float], dict[str, str]]
 """A fault, the name that it is about, its numbers and words."""
@@ -49,8 +49,7 @@ Found = tuple[Fault, str, dict[str, float], dict[str, str]]
 _MOST_LOOPS = 8
 # What a program calls a metric.
 _METRIC = re.compile(r"(?i)loss|acc|score|err|f1|auc|mse|mae|metric|iou|dice")
-# Metrics that are no mean over samples.
-_WHOLE = frozenset(
+WHOLE = frozenset(
     {
         "average_precision_score", "balanced_accuracy_score", "cohen_kappa_score",
         "explained_variance_score", "f1_score", "fbeta_score", "jaccard_score",
@@ -58,6 +57,8 @@ _WHOLE = frozenset(
         "roc_auc_score",
     }
 )  # fmt: skip
+"""Functions of scikit-learn that are no mean over samples."""
+
 # Functions of a mean whose own mean is another number, and what it is called.
 _BENT = {"exp": re.compile(r"(?i)ppl|perplex"), "sqrt": re.compile(r"(?i)rmse")}
 _METHODS = frozenset(
@@ -173,7 +174,7 @@ def _score_of_batch(
             made = resolve(call.func, names) if isinstance(call, ast.Call) else None
             name = getattr(made, "__name__", "")
             module = str(getattr(made, "__module__", ""))
-            if name in _WHOLE and module.startswith("sklearn.metrics"):
+            if name in WHOLE and module.startswith("sklearn.metrics"):
                 return name
     return ""
 

@@ -1,25 +1,31 @@
-"""What a program counts in its evaluations, and what it keeps as the best of them.
+"""What a program counts in its evaluations, which metrics it calls, and its best one.
 
 Right answers are counted as the program counts them, so it is known what its accuracy
-must be.
+must be.  Public functions of scikit-learn have their parameters validated, so whoever
+stands in for that validation hears what they are given, however they were imported.
 
 Thread safety: the training's thread.  Errors: those of names that are odd.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import re
 import sys
-from collections.abc import Iterator
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from tdbg.hooks.pytorch.checks.data.evaluation_loops import Found
+from tdbg.hooks.pytorch.checks.data.evaluation_loops import WHOLE, Found
 from tdbg.hooks.pytorch.checks.data.program_loops import KEPT, is_never_set
-from tdbg.hooks.pytorch.model.variables import best_values, named_numbers
+from tdbg.hooks.pytorch.model.variables import best_values, named_numbers, namespaces
 from tdbg.run.observations import Fault
 
 __all__ = ["MetricSums"]
@@ -33,6 +39,16 @@ _ACCURACY = re.compile(
     re.IGNORECASE,
 )
 _BEGINS, _FAR = frozenset({0.0, -1.0}), 1e4
+# Functions that rank samples by a score, and samples of both classes, at least.
+_OF_SCORES = frozenset(
+    {
+        "average_precision_score", "precision_recall_curve", "roc_auc_score",
+        "roc_curve",
+    }
+)  # fmt: skip
+_LEAST_RANKED, _LEAST_BATCHES = 20, 3
+# Metrics that are meant to remember.
+_REMEMBERS = ("torchmetrics.aggregation", "torchmetrics.wrappers")
 
 
 class _Pass(NamedTuple):
@@ -53,6 +69,56 @@ class MetricSums:
         # What programs call an accuracy, and the best, after each evaluation.
         self._called: dict[str, list[float]] = {}
         self._kept: dict[str, list[float]] = {}
+        # Of this evaluation: rows that the model has answered, and calls of metrics.
+        self._n_rows = self._thread = 0
+        self._calls: dict[str, list[int]] = {}
+        self._validate: Any = None
+        # The updates of metrics with a state after each evaluation.
+        self._updates: dict[int, tuple[weakref.ref[Any], list[int]]] = {}
+        self.found: list[Found] = []
+
+    def note_rows(self, output: torch.Tensor) -> None:
+        """Note that the program evaluates samples, and hear what metrics are given."""
+        self._n_rows += len(output) if output.dim() else 0
+        self._thread = threading.get_ident()
+        validation = sys.modules.get("sklearn.utils._param_validation")
+        if self._validate is not None or validation is None:
+            return
+        original = validation.validate_parameter_constraints
+
+        @functools.wraps(original)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            with contextlib.suppress(Exception):
+                name = kwargs.get("caller_name", args[-1])
+                self._note_call(name, args[1] if len(args) > 1 else kwargs["params"])
+            return original(*args, **kwargs)
+
+        self._validate = (validation, original)
+        validation.validate_parameter_constraints = noted
+
+    def put_back(self) -> None:
+        """Hear of metrics no longer."""
+        if self._validate is not None:
+            validation, original = self._validate
+            validation.validate_parameter_constraints = original
+            self._validate = None
+
+    def _note_call(self, name: str, params: Mapping[str, Any]) -> None:
+        """Note a call of a metric."""
+        if threading.get_ident() != self._thread:
+            return
+        given = params.get("y_score" if name in _OF_SCORES else "y_pred")
+        if given is None or "y_true" not in params:
+            return
+        values = np.asarray(given)
+        if name in WHOLE and values.ndim:
+            self._calls.setdefault(name, []).append(len(values))
+        if name not in _OF_SCORES or values.size < _LEAST_RANKED:
+            return
+        is_flat = values.size == len(values)
+        if is_flat and np.array_equal(np.unique(values), [0, 1]):
+            numbers = {"samples": float(values.size)}
+            self.found.append((Fault.CLASSES_FOR_SCORES, name, numbers, {}))
 
     def count(self, equal: torch.Tensor, labels: torch.Tensor) -> None:
         """Count right answers."""
@@ -67,11 +133,54 @@ class MetricSums:
         self._right = self._n = 0
         self._labels = 0.0
         frame = sys._getframe(1)
-        found = [*self._of_best(frame)]
+        found = [*self._of_calls(), *self._of_states(frame), *self._of_best(frame)]
         if self._n_counted:
             found += _lowest_of(self._passes, frame)
             found += self._of_accuracy(frame)
         return found
+
+    def _of_calls(self) -> list[Found]:
+        """Return what is wrong with the calls of metrics in this evaluation."""
+        self.put_back()
+        found, self.found = self.found, []
+        for name, sizes in self._calls.items():
+            is_by_batch = len({*sizes[:-1]}) == 1 and sizes[-1] <= sizes[0]
+            is_whole = is_by_batch and sum(sizes) == self._n_rows
+            if len(sizes) >= _LEAST_BATCHES and is_whole:
+                words = {"what": name, "how": "calls"}
+                numbers = {"batches": float(len(sizes))}
+                found.append((Fault.SCORE_OF_BATCHES, name, numbers, words))
+        self._calls.clear()
+        self._n_rows = 0
+        return found
+
+    def _of_states(self, frame: FrameType) -> Iterator[Found]:
+        """Yield that a metric of torchmetrics holds all evaluations so far."""
+        library = sys.modules.get("torchmetrics")
+        # A trainer of Lightning resets what it logs, and is asked about the others.
+        if library is None or {"lightning.pytorch", "pytorch_lightning"} & {
+            *sys.modules
+        }:
+            return
+        metrics = {
+            id(value): (name, value)
+            for names in namespaces(frame)
+            for name, value in names.items()
+            if isinstance(value, library.Metric)
+            and not type(value).__module__.startswith(_REMEMBERS)
+        }
+        for key, (name, metric) in metrics.items():
+            known, counts = self._updates.get(key, (None, []))
+            if known is None or known() is not metric:
+                known, counts = weakref.ref(metric), []
+            n = int(metric._update_count) if metric._computed is not None else 0
+            counts = [*counts, n]
+            self._updates[key] = known, counts
+            first = counts[0]
+            if first and counts == [first, 2 * first, 3 * first]:
+                numbers = {"before": 2.0 * first, "after": float(n)}
+                words = {"class": type(metric).__name__, "how": "loop"}
+                yield Fault.METRIC_STATE_KEPT, name, numbers, words
 
     @property
     def _n_counted(self) -> int:
