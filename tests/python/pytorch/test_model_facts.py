@@ -551,7 +551,7 @@ def test_losses_that_no_backward_begins_at_are_said(way: str, run_dir: Path):
             else:
                 (one / 4 if way == "a share" else one).backward()
             optimizer.step()
-    info = create_trial(run_dir).model_info(11)
+    info = create_trial(run_dir).model_info
     assert info is not None
     is_idle = way in {"one loss", "a share"}
     assert info.idle_losses == (("CrossEntropyLoss_2",) if is_idle else ())

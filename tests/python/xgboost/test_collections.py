@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost
+from xgboost.objective import TreeObjective
 
 import tdbg.xgboost as tx
 from tdbg.compare import differences, settings_of
@@ -298,10 +299,9 @@ def test_gradients_of_an_objective_of_ones_own_are_what_it_has_returned(
 def test_an_objective_that_is_an_object_is_called_as_without_the_hook(
     run_dir: Path,
 ) -> None:
-    kinds = pytest.importorskip("xgboost.objective")
     rounds: list[int] = []
 
-    class OfTwoGradients(kinds.TreeObjective):  # type: ignore[misc]
+    class OfTwoGradients(TreeObjective):  # type: ignore[misc]
         def __call__(self, iteration: int, margin: Any, data: Any) -> tuple[Any, Any]:
             rounds.append(iteration)
             return logistic(margin, data)

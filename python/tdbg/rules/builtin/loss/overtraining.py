@@ -110,19 +110,14 @@ class Overtraining(PassesRule):
         best = int(np.argmin(passes.validation))
         low, now = float(passes.validation[best]), float(passes.validation[-1])
         ago = self._since_best(passes.validation)
-        of_best = _changed(
-            low, now, "its best was {} and it is {} now", "it is at its best, {}"
-        )
-        of_training = _changed(
-            float(passes.training[best]),
-            float(passes.training[-1]),
-            "went from {} to {}",
-            "stays at {}",
-        )
+        first, last = float(passes.training[best]), float(passes.training[-1])
+        digits, of_training = _digits(low, now), _digits(first, last)
         return Description(
             message=(
-                f"The validation loss has not improved for {plural(ago, 'pass')}: "
-                f"{of_best}. Meanwhile, the training loss {of_training}."
+                f"The validation loss has not improved for {plural(ago, 'pass')}: its "
+                f"best was {number(low, digits)} and it is {number(now, digits)} now. "
+                "Meanwhile, the training loss went from "
+                f"{number(first, of_training)} to {number(last, of_training)}."
                 f"{passes.consequence()}"
             ),
             value=float(ago),
@@ -131,10 +126,6 @@ class Overtraining(PassesRule):
         )
 
 
-def _changed(before: float, now: float, changed: str, same: str) -> str:
-    """Return what is said of two numbers, with the digits that tell them apart."""
-    for digits in range(4, 8):
-        one, two = number(before, digits), number(now, digits)
-        if one != two:
-            return changed.format(one, two)
-    return same.format(one)
+def _digits(before: float, now: float) -> int:
+    """Return how many digits tell two numbers apart: 4 to 7."""
+    return next((n for n in (4, 5, 6) if number(before, n) != number(now, n)), 7)

@@ -143,9 +143,8 @@ _TEXTS: Mapping[Fault, tuple[str, str]] = {
             "features depend on that element alone."
         ),
         (
-            "Take the last state of both directions: torch.cat((h_n[-2], h_n[-1]), 1). "
-            "Or take a mean over all places, out.mean(1) for (batch, sequence, "
-            "features)."
+            "Concatenate the last states of both directions, h_n[-2] and h_n[-1]. Or "
+            "take a mean over all places, out.mean(1) for (batch, sequence, features)."
         ),
     ),
     Fault.SOFTMAX_OF_BATCH: (

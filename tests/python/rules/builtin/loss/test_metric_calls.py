@@ -11,8 +11,6 @@ import torch
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from sklearn.utils import _param_validation
 from torch import Tensor, nn
-from torchmetrics.aggregation import MeanMetric
-from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
 
 import tdbg
 import tdbg.pytorch as td
@@ -139,8 +137,12 @@ def test_a_score_of_each_batch_is_named(
     assert f"f1_score for each of {n} batches, and never for all" in finding.message
 
 
+@pytest.mark.needs("torchmetrics")
 @pytest.mark.parametrize("way", ["never", "reset", "of training", "anew", "mean"])
 def test_a_metric_that_is_never_reset_is_named(way: str, run_dir: Path) -> None:
+    from torchmetrics.aggregation import MeanMetric
+    from torchmetrics.classification import BinaryAccuracy, BinaryF1Score
+
     metric = MeanMetric() if way == "mean" else BinaryAccuracy()
     score = BinaryF1Score()
 
