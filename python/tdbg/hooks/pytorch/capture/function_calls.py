@@ -346,6 +346,9 @@ class FunctionCalls:
         if self._are_recorded:
             return
         nodes, self._nodes = self._nodes, {}
+        node = root.grad_fn  # Nearly always the node of the only loss.
+        if self._waiting:
+            self._note_begun(_begun_at(node, self._waiting | nodes))
         may_be_followed, self._may_be_followed = self._may_be_followed, False
         if not may_be_followed and not self.session.is_noted:
             return
@@ -353,13 +356,12 @@ class FunctionCalls:
             return
         # A loss that was registered may have been called by a compiled graph.
         is_unseen = not nodes and len(self._losses) > len(self._functions)
-        node = root.grad_fn  # Nearly always the node of the only loss.
         begun = None if node is None else nodes.get(node._sequence_nr())
         begun = begun or _begun_at(node, nodes)
-        if begun is not None:
-            begun.is_begun = True
-        if begun is None or self._waiting or len(nodes) > 1:
-            self._note_idle(node, nodes)
+        if begun is None or not begun.is_begun:
+            self._note_begun(begun)
+        if len(nodes) > 1:
+            self._note_idle(nodes)
         if not is_unseen and begun is not None:
             return
         session, name = self.session, "loss_output_0"
@@ -368,17 +370,13 @@ class FunctionCalls:
             name = f"loss_{n_others + 1}_output_0" if n_others else name
         session.run(session.record, self._mode.now(), name, Role.LOSS, unscaled(root))
 
-    def _note_idle(self, node: Any, nodes: Mapping[int, CapturedLoss]) -> None:
-        """Note which losses a backward does not begin at, and may never begin at."""
-        if not self._waiting and all(each.is_begun for each in nodes.values()):
-            return
-        found = _begun_at(node, self._waiting | nodes)
-        if found is None:
-            # Any of them may be a part of what it begins at.
-            for each in self._losses:
-                each.is_begun = True
-            return
-        found.is_begun = True
+    def _note_begun(self, loss: CapturedLoss | None) -> None:
+        """Note that a backward begins at a loss; None: at what any may be a part of."""
+        for each in self._losses if loss is None else [loss]:
+            each.is_begun = True
+
+    def _note_idle(self, nodes: Mapping[int, CapturedLoss]) -> None:
+        """Note which losses a backward has not begun at."""
         for number, each in nodes.items():
             if not each.is_begun:
                 self._waiting[number] = each

@@ -100,7 +100,7 @@ class LossTermMisuse(ObservedRule):
         elif observation.fault is Fault.RATIO_CLIPPED_ASIDE:
             message, advice = _of_bounds(observation.numbers)
         elif observation.fault is Fault.ERROR_CUT_OFF:
-            message, advice = _of_cut(observation.numbers)
+            message, advice = _of_cut(observation.numbers, observation.words)
         elif observation.fault is Fault.REDUCTIONS_DIFFER:
             message, advice = _of_reductions(observation)
         elif observation.fault is Fault.ONE_MATCHES_ALL:
@@ -270,8 +270,24 @@ def _of_bounds(numbers: Mapping[str, float]) -> tuple[str, str]:
     )
 
 
-def _of_cut(numbers: Mapping[str, float]) -> tuple[str, str]:
+def _of_cut(numbers: Mapping[str, float], words: Mapping[str, str]) -> tuple[str, str]:
     limit, share = (numbers.get(each, 0.0) for each in ("limit", "share"))
+    if words.get("of") == "outputs":
+        bounds = [
+            number(numbers[each]) for each in ("least", "most") if each in numbers
+        ]
+        return (
+            (
+                f"Your model's outputs are clamped ({' to '.join(bounds)}) before the "
+                f"loss. In one batch, {share:.0%} of them lie beyond and are wrong by "
+                "more than a tenth of the range of the targets. They have no gradient, "
+                "so they teach the model nothing."
+            ),
+            (
+                "Clamp in evaluation only. In training, let the loss see the outputs "
+                "as they are, or end the model in a sigmoid or tanh."
+            ),
+        )
     return (
         (
             "The loss cuts errors off before it squares them: beyond "

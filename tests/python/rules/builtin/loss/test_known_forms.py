@@ -194,6 +194,34 @@ def test_an_error_that_is_cut_off_is_named(
         assert "beyond 0.5, they have no gradient" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("form", "is_named"),
+    [
+        (lambda y, t: F.mse_loss(y.clamp(0, 1), t), True),
+        (lambda y, t: F.mse_loss(y.clamp(0, 1).squeeze(1), t.squeeze(1)), True),
+        (lambda y, t: F.smooth_l1_loss(y.clamp(0, 1), t, beta=0.1), True),
+        (F.mse_loss, False),
+        (lambda y, t: F.mse_loss(y.sigmoid().clamp(1e-6, 1 - 1e-6), t), False),
+        (lambda y, t: F.mse_loss(y.clamp(-90, 90), t), False),
+        (lambda y, t: F.mse_loss(y, t) + 0 * y.clamp(0, 1).mean(), False),
+    ],
+)
+def test_outputs_that_are_clamped_before_the_loss_are_named(
+    tmp_path: Path, form: Callable[[Tensor, Tensor], Tensor], is_named: bool
+) -> None:
+    torch.manual_seed(0)
+    model = mlp(6, 1)
+
+    def loss_of(_: int) -> Tensor:
+        x = torch.randn(32, 6)
+        return form(model(x), x[:, :1].sigmoid())
+
+    finding = fit(tmp_path / "run", model, loss_of)
+    assert (finding is not None) == is_named
+    if finding:
+        assert "outputs are clamped (0" in finding.message
+
+
 def density(kind: str, told: Normal, number: Tensor, action: Tensor) -> Tensor:
     if kind == "missing":
         return told.log_prob(number).sum(1)

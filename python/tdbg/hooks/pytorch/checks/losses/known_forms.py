@@ -51,8 +51,10 @@ _LAYERS = frozenset({"Addmm", "Mm", "Convolution"})
 # samples of the same network are to each other than to real ones.
 _ONE_WAY, _NEARER = 0.95, 0.5
 _ERRORS = frozenset({"Abs", "Mul", "Pow"})
-# The share of errors without a gradient, at least.
-_LEAST_CUT = 0.05
+# The share of errors without a gradient, at least, and how large an error must be, as a
+# share of the range of targets.
+_LEAST_CUT, _FAR_OF_RANGE = 0.05, 0.1
+_DISTANCES = frozenset({"HuberLoss", "MseLoss", "SmoothL1Loss"})
 # Noise of 16 numbers or more is told from that of another distribution.
 _LEAST_NOISE, _MOST_NOISE = 64, 4096
 _OF_DEVIATION = SHAPING | {"Add", "Clamp", "Div", "Exp", "Expand", "Mul"}
@@ -79,6 +81,7 @@ def faults_of_forms(graph: Graph) -> Iterator[Found]:
         yield from _of_noise(graph)
     if "Clamp" in names:
         yield from _of_cut_errors(graph)
+        yield from _of_cut_outputs(graph)
     if "Tanh" in names and "Pow" in names:
         yield from _of_squashed(graph)
 
@@ -151,6 +154,27 @@ def _of_cut_errors(graph: Graph) -> Iterator[Found]:
         cut = float((given.detach().abs() > most).float().mean())
         if given.numel() >= _LEAST_SAMPLES and cut >= _LEAST_CUT:
             yield Fault.ERROR_CUT_OFF, {"share": cut, "limit": float(most)}, {}
+            return
+
+
+def _of_cut_outputs(graph: Graph) -> Iterator[Found]:
+    """Yield that outputs are limited, and many wrong ones lie beyond the limits."""
+    for loss in graph.named(_DISTANCES):
+        node, target = past_shapes(operands_of(loss)[0]), saved_of(loss, "target")
+        given = saved_of(node, "self") if name_of(node) == "Clamp" else None
+        if given is None or target is None or given.numel() != target.numel():
+            continue
+        bounds = [getattr(node, f"_saved_{each}", None) for each in ("min", "max")]
+        least, most = (None if each is None else float(each) for each in bounds)
+        given, target = given.detach().flatten(), target.detach().flatten()
+        answers = given.clamp(least, most)
+        far = _FAR_OF_RANGE * float(target.max() - target.min())
+        is_cut = (answers != given) & ((answers - target).abs() > far)
+        cut = float(is_cut.float().mean())
+        if far and given.numel() >= _LEAST_SAMPLES and cut >= _LEAST_CUT:
+            numbers = {"least": least, "most": most}
+            found = {key: each for key, each in numbers.items() if each is not None}
+            yield Fault.ERROR_CUT_OFF, {"share": cut, **found}, {"of": "outputs"}
             return
 
 
