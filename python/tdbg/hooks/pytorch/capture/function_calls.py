@@ -356,14 +356,16 @@ class FunctionCalls:
             return
         # A loss that was registered may have been called by a compiled graph.
         is_unseen = not nodes and len(self._losses) > len(self._functions)
-        begun = None if node is None else nodes.get(node._sequence_nr())
-        begun = begun or _begun_at(node, nodes)
+        begun = _begun_at(node, nodes)
         if begun is None or not begun.is_begun:
             self._note_begun(begun)
         if len(nodes) > 1:
             self._note_idle(nodes)
         if not is_unseen and begun is not None:
             return
+        self._record_root(root)
+
+    def _record_root(self, root: torch.Tensor) -> None:
         session, name = self.session, "loss_output_0"
         if len(session.optimizers) > 1:
             n_others = self._backward_sites.number(sys._getframe(1))

@@ -299,7 +299,7 @@ def _of_batches(seen: Observation) -> tuple[str, str]:
             "loop."
         )
     does = f"averages {what} over {n:,} batches"
-    if seen.words.get("how") == "calls":
+    if seen.words.get("way") == "calls":
         does = f"calls {what} for each of {n:,} batches, and never for all samples"
     message = (
         f"Your evaluation {does}. It is no mean over "

@@ -144,10 +144,10 @@ class MetricSums:
         self.put_back()
         found, self.found = self.found, []
         for name, sizes in self._calls.items():
-            is_by_batch = len({*sizes[:-1]}) == 1 and sizes[-1] <= sizes[0]
+            is_by_batch = len({*sizes[:-1]}) == 1 and sizes[-1] <= sizes[0] > 1
             is_whole = is_by_batch and sum(sizes) == self._n_rows
             if len(sizes) >= _LEAST_BATCHES and is_whole:
-                words = {"what": name, "how": "calls"}
+                words = {"what": name, "way": "calls"}
                 numbers = {"batches": float(len(sizes))}
                 found.append((Fault.SCORE_OF_BATCHES, name, numbers, words))
         self._calls.clear()
