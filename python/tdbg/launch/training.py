@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Iterable, Mapping
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import torch
@@ -135,7 +136,7 @@ def make_hook(
 
 def _observe_trainer(hook: Any) -> None:
     """Let a trainer that is at work be looked at, if a trainer calls the model."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         integration = _TRAINERS.get(frame.f_globals.get("__name__", ""))
         trainer = frame.f_locals.get("self") if integration else None

@@ -95,8 +95,8 @@ class _WatchedObjective:
         self._objective = objective
         self._derivatives = derivatives
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         return self._objective.__class__
 
     def __getattr__(self, name: str) -> Any:

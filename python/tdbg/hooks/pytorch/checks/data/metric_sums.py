@@ -81,7 +81,7 @@ class MetricSums:
         """Note that the program evaluates samples, and hear what metrics are given."""
         self._n_rows += len(output) if output.dim() else 0
         self._thread = threading.get_ident()
-        validation = sys.modules.get("sklearn.utils._param_validation")
+        validation: Any = sys.modules.get("sklearn.utils._param_validation")
         if self._validate is not None or validation is None:
             return
         original = validation.validate_parameter_constraints
