@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from tdbg.hooks.pytorch.checks.data.metric_sums import REMEMBERS
 from tdbg.run.observations import Fault
 
 __all__ = [
@@ -23,8 +24,6 @@ __all__ = [
 
 # Evaluations that show where a metric goes, and that begin with an old state.
 _ENOUGH, _ENOUGH_STATES = 3, 2
-# Metrics that collect what others say, over several evaluations on purpose.
-_OF_STATES = "torchmetrics.aggregation", "torchmetrics.wrappers"
 _VALIDATION = {"val", "valid", "validation", "eval", "dev"}
 # Words that say where a metric comes from, not what it is.
 _STAGES = re.compile(
@@ -168,7 +167,7 @@ def _metrics_of(module: Any) -> Iterator[tuple[str, Any]]:
     for name, each in module.named_modules():
         if not isinstance(each, library.Metric) or name.startswith(tuple(wrappers)):
             continue
-        if type(each).__module__.startswith(_OF_STATES):
+        if type(each).__module__.startswith(REMEMBERS):
             wrappers.append(f"{name}.")
         else:
             yield name, each

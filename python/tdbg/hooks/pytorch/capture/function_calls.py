@@ -373,7 +373,7 @@ class FunctionCalls:
         session.run(session.record, self._mode.now(), name, Role.LOSS, unscaled(root))
 
     def _note_begun(self, loss: CapturedLoss | None) -> None:
-        """Note that a backward begins at a loss; None: at what any may be a part of."""
+        """Note that a backward begins at a loss; None: perhaps at a sum of any."""
         for each in self._losses if loss is None else [loss]:
             each.is_begun = True
 

@@ -229,6 +229,7 @@ class EvaluatedOutputs(StepCheck):
         return True
 
     def _put_back(self) -> None:
+        self._sums.put_back()
         if self._operations is not None:
             self._operations.put_back()
 

@@ -28,7 +28,7 @@ from tdbg.hooks.pytorch.checks.data.program_loops import KEPT, is_never_set
 from tdbg.hooks.pytorch.model.variables import best_values, named_numbers, namespaces
 from tdbg.run.observations import Fault
 
-__all__ = ["MetricSums"]
+__all__ = ["REMEMBERS", "MetricSums"]
 
 # Evaluations, how far apart their accuracies must be, how exactly numbers are equal.
 _LEAST_PASSES, _APART, _EQUAL = 4, 0.02, 1e-6
@@ -47,8 +47,9 @@ _OF_SCORES = frozenset(
     }
 )  # fmt: skip
 _LEAST_RANKED, _LEAST_BATCHES = 20, 3
-# Metrics that are meant to remember.
-_REMEMBERS = ("torchmetrics.aggregation", "torchmetrics.wrappers")
+_LIGHTNING = re.compile(r"(pytorch_)?lightning\.")
+REMEMBERS = ("torchmetrics.aggregation", "torchmetrics.wrappers")
+"""Modules of metrics that are meant to hold what came before."""
 
 
 class _Pass(NamedTuple):
@@ -75,7 +76,7 @@ class MetricSums:
         self._validate: Any = None
         # The updates of metrics with a state after each evaluation.
         self._updates: dict[int, tuple[weakref.ref[Any], list[int]]] = {}
-        self.found: list[Found] = []
+        self._found: list[Found] = []
 
     def note_rows(self, output: torch.Tensor) -> None:
         """Note that the program evaluates samples, and hear what metrics are given."""
@@ -85,6 +86,8 @@ class MetricSums:
         if self._validate is not None or validation is None:
             return
         original = validation.validate_parameter_constraints
+        if original.__code__.co_filename == __file__:
+            return  # Another hook hears them.
 
         @functools.wraps(original)
         def noted(*args: Any, **kwargs: Any) -> Any:
@@ -118,7 +121,7 @@ class MetricSums:
         is_flat = values.size == len(values)
         if is_flat and np.array_equal(np.unique(values), [0, 1]):
             numbers = {"samples": float(values.size)}
-            self.found.append((Fault.CLASSES_FOR_SCORES, name, numbers, {}))
+            self._found.append((Fault.CLASSES_FOR_SCORES, name, numbers, {}))
 
     def count(self, equal: torch.Tensor, labels: torch.Tensor) -> None:
         """Count right answers."""
@@ -141,8 +144,7 @@ class MetricSums:
 
     def _of_calls(self) -> list[Found]:
         """Return what is wrong with the calls of metrics in this evaluation."""
-        self.put_back()
-        found, self.found = self.found, []
+        found, self._found = self._found, []
         for name, sizes in self._calls.items():
             is_by_batch = len({*sizes[:-1]}) == 1 and sizes[-1] <= sizes[0] > 1
             is_whole = is_by_batch and sum(sizes) == self._n_rows
@@ -157,17 +159,14 @@ class MetricSums:
     def _of_states(self, frame: FrameType) -> Iterator[Found]:
         """Yield that a metric of torchmetrics holds all evaluations so far."""
         library = sys.modules.get("torchmetrics")
-        # A trainer of Lightning resets what it logs, and is asked about the others.
-        if library is None or {"lightning.pytorch", "pytorch_lightning"} & {
-            *sys.modules
-        }:
+        if library is None or _is_in_lightning(frame):
             return
         metrics = {
             id(value): (name, value)
             for names in namespaces(frame)
             for name, value in names.items()
             if isinstance(value, library.Metric)
-            and not type(value).__module__.startswith(_REMEMBERS)
+            and not type(value).__module__.startswith(REMEMBERS)
         }
         for key, (name, metric) in metrics.items():
             known, counts = self._updates.get(key, (None, []))
@@ -213,6 +212,15 @@ class MetricSums:
                 continue
             if {*values} == {first} and is_never_set(name, frame):
                 yield Fault.BEST_NEVER_MOVES, name, {}, {"value": f"{first:g}"}
+
+
+def _is_in_lightning(frame: FrameType | None) -> bool:
+    """Return whether Lightning trains: it resets what it logs; others have a watch."""
+    while frame is not None:
+        if _LIGHTNING.match(str(frame.f_globals.get("__name__"))):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _lowest_of(passes: list[_Pass], frame: FrameType) -> Iterator[Found]:
