@@ -75,6 +75,7 @@ SECOND = {
     "docs/test_examples.py": "whole programs",
     "launch/test_launch.py": "whole programs",
     "launch/test_loaders.py": "whole programs",
+    "launch/test_trainers.py": "Lightning and transformers",
     "rules/builtin/test_rules_name_the_fault.py": "whole trainings",
     "trial/tables/test_conversions.py": "libraries of tables",
     "query/test_sql.py": "DuckDB and libraries of tables",
