@@ -32,6 +32,9 @@ from tdbg.run.model_info import ModelInfo
 __all__ = ["DeadEmbedding"]
 
 PREFIX = "unit/gradient/"
+# Percentage of unused rows from which a table is at least five times too large.  Below,
+# it may be meant: room for words to come, or the vocabulary of a pretrained model.
+FAR_TOO_LARGE = 80.0
 # Rows used in one step only must be fewer than this share of the used rows; otherwise
 # further steps will use more rows.
 SINGLES = 0.1
@@ -137,7 +140,7 @@ class DeadEmbedding(Rule):
         severities = np.full(n_new, UNKNOWN, dtype=np.int8)
         severities[unused <= self.threshold] = OK
         severities[unused > self.threshold] = Severity.WARNING
-        is_meant = are_places | are_bytes | are_hashed
+        is_meant = are_places | are_bytes | are_hashed | (unused < FAR_TOO_LARGE)
         severities[(unused > self.threshold) & is_meant] = Severity.INFO
 
         def describe(j: int) -> Description:
@@ -158,9 +161,9 @@ class DeadEmbedding(Rule):
                 threshold=self.threshold,
                 advice=(
                     f"About {round(n_rows * (1 - unused[j] / 100)):,} rows are enough "
-                    "for this data. If the data should use more, check how tokens "
-                    "become indices: a vocabulary of other data, a clamp, or a hash or "
-                    "modulus that is too small."
+                    "for this data; spare rows do no harm. If the data should use "
+                    "more, check how tokens become indices: a vocabulary of other "
+                    "data, a clamp, or a hash or modulus that is too small."
                 ),
             )
 
