@@ -358,6 +358,8 @@ class Fault(enum.StrEnum):
     # chances of other actions than those taken; a generator that helps its judge.
     NOISE_IS_UNIFORM = "noise_is_uniform"
     ERROR_CUT_OFF = "error_cut_off"
+    # A softmax compares similarities of unit vectors, without a scale above 1.
+    SIMILARITIES_CLOSE = "similarities_close"
     DENSITY_BEFORE_LIMIT = "density_before_limit"
     OTHER_ACTIONS_WEIGHED = "other_actions_weighed"
     GENERATOR_HELPS = "generator_helps"

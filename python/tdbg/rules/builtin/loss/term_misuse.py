@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -42,11 +43,12 @@ class LossTermMisuse(ObservedRule):
     - a target or an advantage that has a gradient, and a term that has none;
     - pairs of a contrastive loss that are one sample, or that nobody means;
     - chances of other actions than those taken, or of numbers before a tanh;
+    - similarities of unit vectors that a softmax cannot tell apart;
     - errors that are cut off, and noise that is uniform where it should be normal;
     - a generator that makes its samples easy to tell from real ones.
     """
 
-    severities = (Severity.WARNING,)
+    severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
     faults = frozenset(
         {
@@ -84,6 +86,7 @@ class LossTermMisuse(ObservedRule):
             Fault.VIEWS_ARE_ONE,
             Fault.NOISE_IS_UNIFORM,
             Fault.ERROR_CUT_OFF,
+            Fault.SIMILARITIES_CLOSE,
             Fault.DENSITY_BEFORE_LIMIT,
             Fault.OTHER_ACTIONS_WEIGHED,
             Fault.GENERATOR_HELPS,
@@ -91,20 +94,23 @@ class LossTermMisuse(ObservedRule):
     )
     hooks = frozenset({"Keras", "PyTorch"})
 
+    def severity_of(self, observation: Observation) -> Severity:
+        """Return a warning, unless similarities are merely not multiplied."""
+        is_meant = observation.fault is Fault.SIMILARITIES_CLOSE and (
+            observation.numbers.get("scale", 1.0) == 1.0
+        )
+        return Severity.INFO if is_meant else Severity.WARNING
+
     def describe(self, observation: Observation) -> Description:
         """Say what the term does instead, and how it should be."""
         if observation.fault is Fault.WEIGHTS_NAME_NO_CLASS:
             message, advice = _of_keys(observation.words)
-        elif observation.fault is Fault.WEIGHTS_UPSIDE_DOWN:
-            message, advice = _of_weights(observation.numbers)
-        elif observation.fault is Fault.RATIO_CLIPPED_ASIDE:
-            message, advice = _of_bounds(observation.numbers)
         elif observation.fault is Fault.ERROR_CUT_OFF:
             message, advice = _of_cut(observation.numbers, observation.words)
         elif observation.fault is Fault.REDUCTIONS_DIFFER:
             message, advice = _of_reductions(observation)
-        elif observation.fault is Fault.ONE_MATCHES_ALL:
-            message, advice = _of_match(observation.numbers)
+        elif observation.fault in _OF_NUMBERS:
+            message, advice = _OF_NUMBERS[observation.fault](observation.numbers)
         elif observation.fault in _OF_NAMES:
             message, advice = _OF_NAMES[observation.fault](observation.words)
         elif observation.words.get("kind") == "slope":
@@ -267,6 +273,27 @@ def _of_bounds(numbers: Mapping[str, float]) -> tuple[str, str]:
             "is a constant, and the policy learns from some of its choices only."
         ),
         "Clip around 1: clip(ratio, 1 - eps, 1 + eps), not clip(ratio, -eps, eps).",
+    )
+
+
+def _of_similarities(numbers: Mapping[str, float]) -> tuple[str, str]:
+    scale, least = (numbers.get(each, 1.0) for each in ("scale", "least"))
+    n = max(2, round(numbers.get("classes", 2.0)))
+    if scale == 1:
+        made = "nothing multiplies them or divides them by a temperature"
+    else:
+        made = (
+            f"the program multiplies them by {number(scale)}, perhaps by the "
+            "temperature instead of dividing"
+        )
+    return (
+        (
+            f"The softmax is given similarities of unit vectors, and {made}. Logits "
+            f"from {number(-scale)} to {number(scale)} are so close that the loss over "
+            f"{n:,} classes cannot fall below {least:.3g}; chance is "
+            f"{math.log(n):.3g}."
+        ),
+        "Divide by the temperature: logits = similarities / 0.1, or a learned scale.",
     )
 
 
@@ -498,6 +525,12 @@ def _of_slope() -> tuple[str, str]:
     )
 
 
+_OF_NUMBERS: Mapping[Fault, Callable[[Mapping[str, float]], tuple[str, str]]] = {
+    Fault.WEIGHTS_UPSIDE_DOWN: _of_weights,
+    Fault.RATIO_CLIPPED_ASIDE: _of_bounds,
+    Fault.SIMILARITIES_CLOSE: _of_similarities,
+    Fault.ONE_MATCHES_ALL: _of_match,
+}
 _OF_NAMES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     **OF_EPISODES,
     Fault.POLICY_REVERSED: _of_reversed,

@@ -14,7 +14,7 @@ from torch.distributions import Categorical, Normal
 import tdbg
 import tdbg.pytorch as td
 from tdbg.rules import LossTermMisuse
-from tdbg.run.findings import Finding
+from tdbg.run.findings import Finding, Severity
 
 Loss = Callable[[Tensor], Tensor]
 
@@ -220,6 +220,42 @@ def test_outputs_that_are_clamped_before_the_loss_are_named(
     assert (finding is not None) == is_named
     if finding:
         assert "outputs are clamped (0" in finding.message
+
+
+def unit(x: Tensor) -> Tensor:
+    return F.normalize(x, dim=1)
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        (lambda one, two: unit(one) @ unit(two).T * 0.1, Severity.WARNING),
+        (lambda one, two: (unit(one) @ unit(two).T) / 10, Severity.WARNING),
+        (lambda one, two: unit(one) @ unit(two).T, Severity.INFO),
+        (lambda one, two: unit(one) @ unit(two).T / 0.1, None),
+        # A scale may be learned, or part of the vectors.
+        (lambda one, two: unit(one) @ unit(two).T * one.sum().sigmoid(), None),
+        (lambda one, two: (unit(one) / 0.1) @ unit(two).T, None),
+        (lambda one, two: (one @ unit(two).T) * 0.1, None),
+    ],
+)
+def test_similarities_that_a_softmax_cannot_tell_apart_are_named(
+    tmp_path: Path,
+    form: Callable[[Tensor, Tensor], Tensor],
+    told: Severity | None,
+) -> None:
+    torch.manual_seed(0)
+    model = mlp(6, 8)
+
+    def loss_of(_: int) -> Tensor:
+        x = torch.randn(32, 6)
+        one, two = (model(x + 0.1 * torch.randn(32, 6)) for _ in range(2))
+        return F.cross_entropy(form(one, two), torch.arange(32))
+
+    finding = fit(tmp_path / "run", model, loss_of)
+    assert (finding and finding.severity) == told
+    if told is Severity.WARNING:
+        assert "cannot fall below 3.27; chance is 3.47" in finding.message
 
 
 def density(kind: str, told: Normal, number: Tensor, action: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 A generator learns to do what its discriminator learns to notice.  An action that a tanh
 limits has another density than the number before.  Noise of a normal distribution is
-not uniform, and an error that is cut off has no gradient.
+not uniform, and an error that is cut off has no gradient.  Similarities of unit vectors
+lie between -1 and 1, which bounds what a softmax can tell apart.
 
 Thread safety: the training's thread.  Reads only.
 """
@@ -23,6 +24,8 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
     SHAPING,
     Graph,
+    axis_of,
+    factor_of,
     name_of,
     operands_of,
     past_shapes,
@@ -65,6 +68,8 @@ _OF_JACOBIAN = SHAPING | _LOGARITHMS | {
     "Abs", "Add", "Clamp", "Cosh", "Div", "Exp", "Expand", "Mul", "Neg", "Pow", "Rsub",
     "Sub", "Sum", "Tanh",
 }  # fmt: skip
+# Rows of length 1, by rounding; classes or samples that are told apart, at least.
+_UNIT, _LEAST_CLASSES = 1e-3, 3
 _ACTION = re.compile(r"(^|_)(a|act|acts|action|actions)(_|$|\d)", re.IGNORECASE)
 _NO_ACTION = re.compile(
     r"next|best|greedy|target|prob|(^|_)(n|num|new|log|logp|dim|pi)(_|$)|mask|space",
@@ -77,6 +82,8 @@ def faults_of_forms(graph: Graph) -> Iterator[Found]:
     names = graph.names
     if graph.root is None:
         return
+    if "LogSoftmax" in names:
+        yield from _of_similarities(graph)
     if "Exp" in names:
         yield from _of_noise(graph)
     if "Clamp" in names:
@@ -84,6 +91,46 @@ def faults_of_forms(graph: Graph) -> Iterator[Found]:
         yield from _of_cut_outputs(graph)
     if "Tanh" in names and "Pow" in names:
         yield from _of_squashed(graph)
+
+
+# ---- similarities that are close together --------------------------------------------
+
+
+def _of_similarities(graph: Graph) -> Iterator[Found]:
+    """Yield that a softmax is given similarities of unit vectors as they are, or less.
+
+    If all lie between -s and s, the loss over n classes stays above
+    log(1 + (n - 1) exp(-2 s)).
+    """
+    for softmax in graph.named({"LogSoftmax"}):
+        node, scale = past_shapes(operands_of(softmax)[0]), 1.0
+        while (
+            name_of(node) in {"Div", "Mul"}
+            and len(operands_of(node)) == 1
+            and (factor := factor_of(node))
+        ):
+            scale *= abs(factor) if name_of(node) == "Mul" else 1 / abs(factor)
+            node = past_shapes(operands_of(node)[0])
+        n = shape_of(softmax)[axis_of(softmax)] if shape_of(softmax) else 0
+        if scale > 1 or n < _LEAST_CLASSES or name_of(node) not in {"Bmm", "Mm"}:
+            continue
+        rows, columns = saved_of(node, "self"), saved_of(node, "mat2")
+        if (
+            rows is None
+            or columns is None
+            or not (_are_unit(rows, -1) and _are_unit(columns, -2))
+        ):
+            continue
+        least = math.log1p((n - 1) * math.exp(-2 * scale))
+        numbers = {"scale": scale, "classes": float(n), "least": least}
+        yield Fault.SIMILARITIES_CLOSE, numbers, {}
+        return
+
+
+def _are_unit(vectors: torch.Tensor, axis: int) -> bool:
+    """Return whether all vectors along an axis have length 1."""
+    lengths = vectors.detach().float().norm(dim=axis)
+    return vectors.shape[axis] > 1 and bool(((lengths - 1).abs() < _UNIT).all())
 
 
 # ---- noise that is not normal --------------------------------------------------------
