@@ -19,6 +19,7 @@ __all__ = [
     "Bools",
     "Draws",
     "EvaluatedPasses",
+    "Folds",
     "Hashes",
     "Inside",
     "Ints",
@@ -108,6 +109,21 @@ class Inside:
     trained: int
     passes: int
     others: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folds:
+    """Cross-validation: samples that were trained on, and are held out in their turn.
+
+    Attributes:
+        turns: How often a fold was held out after another one.
+        samples: Different samples of the last fold.
+        step: The first step of the evaluation of the second fold.
+    """
+
+    turns: int
+    samples: int
     step: int
 
 
@@ -216,6 +232,7 @@ class SampleFacts:
         shares: Of the ranks, if there are several that average gradients.
         pairing: Of views and labels.
         redrawn: Passes of evaluation with the same labels, if there are some.
+        folds: Of its samples, if these take turns.
         trained: How many samples it was trained on.
         evaluated: How many it was evaluated on.
     """
@@ -227,6 +244,7 @@ class SampleFacts:
     shares: Shares | None = None
     pairing: Pairing = field(default_factory=Pairing)
     redrawn: Redrawn | None = None
+    folds: Folds | None = None
     trained: int = 0
     evaluated: int = 0
 

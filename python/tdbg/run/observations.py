@@ -248,6 +248,9 @@ class Fault(enum.StrEnum):
     # No fault: where the program evaluates, it speaks of validation.
     VALIDATION_NAMED = "validation_named"
     WEIGHTS_READ = "weights_read"
+    # Nor is this one: after an evaluation, the training goes on from the weights that
+    # were evaluated, or begins anew from others, as a word says.
+    TRAINED_ON = "trained_on"
 
     # What a loader draws: the same random numbers in its workers, or in its epochs; its
     # first batches only; by fewer weights than samples.  Samples that it changes, and

@@ -426,6 +426,8 @@ class Hook(FrameworkHook):
     def _training_is_about_to(self) -> None:
         if self._evaluated.is_following:
             self._evaluated.pass_ends()
+        if self._kept is not None and self._kept.weights.waits:
+            self._kept.weights.training_resumes()
         self._before_training_forward()
 
     def _before_training_forward(self) -> None:

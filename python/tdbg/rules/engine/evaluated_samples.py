@@ -1,15 +1,23 @@
-"""What evaluations of a training show: samples that were trained on.
+"""What evaluations of a training show: samples that were trained on, and folds.
 
 Thread safety: none; all belongs to the engine's thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from tdbg.rules.samples import Hashes, Inside, Leak, SampleBatch, SeenSamples
+from tdbg.rules.samples import Folds, Hashes, Inside, Leak, SampleBatch, SeenSamples
 
-__all__ = ["LATE_NS", "NEARLY_ALL", "EvaluatedSamples", "EvaluationPass"]
+__all__ = [
+    "LATE_NS",
+    "NEARLY_ALL",
+    "EvaluatedFolds",
+    "EvaluatedSamples",
+    "EvaluationPass",
+]
 
 # A call whose last rows are this close to the end of a bin may go on in the next one.
 LATE_NS = 10**9
@@ -34,8 +42,11 @@ LEAST_INSIDE, LEAST_PASSES, LEAST_ROUNDS = 64, 3, 1.75
 # Samples that were trained on so many rounds ago, and the share of them in a batch; and
 # that of samples that the training has not drawn so far, though it will.
 LONG_AGO, MOST_OLD, MOST_NEW = 3.0, 0.2, 0.1
+# Samples of a fold, at least.
+LEAST_HELD = 16
 # A training whose batches are all of its data, as those of a graph, evaluates them.
 LEAST_BATCHES = 3
+_NONE = np.zeros(0, np.uint64)
 
 
 class EvaluationPass:
@@ -70,6 +81,11 @@ class EvaluationPass:
         """Whether no other batch will follow, as far as that can be told."""
         return now - self._time > max(LATE_NS, PATIENCE * self._gap)
 
+    @property
+    def evaluated(self) -> Sequence[Hashes]:
+        """Its samples, batch by batch."""
+        return self._evaluated
+
     def leak(self, trained: SeenSamples, late: int) -> Leak | None:
         """Return what the pass shows; None: nothing, or nothing that is known.
 
@@ -94,6 +110,83 @@ class EvaluationPass:
             evaluated=_n_distinct(self._evaluated),
             step=self.step,
             is_of_numbers=self.kind == "f",
+        )
+
+
+class EvaluatedFolds:
+    """Looks for cross-validation: samples that are held out in turn.
+
+    A fold was trained on before, and is held out of the training since; that has all
+    others several times, those of the last fold among them.
+    """
+
+    def __init__(self) -> None:
+        # What the training has drawn since the last evaluation, and since the last
+        # fold; and how many draws these were.
+        self._recent: list[Hashes] = []
+        self._since = self._held = self._released = _NONE
+        self._n_recent = self._n_since = self._n_waiting = 0
+        self._is_counted = True
+        self._found: Folds | None = None
+
+    def train(self, keys: Hashes, n_distinct: int) -> None:
+        """Draw samples for the training, which has had so many different ones."""
+        self._recent.append(keys)
+        self._n_recent += len(keys)
+        self._n_waiting += len(keys)
+        if self._n_waiting > 2 * n_distinct:
+            self._recent, self._n_waiting = [self._last()], 0
+
+    def evaluate(
+        self, batches: Sequence[Hashes], step: int, trained: SeenSamples
+    ) -> None:
+        """Take the batches of a pass of evaluation in.
+
+        Args:
+            batches: Those that the training has, too, are no fold.
+            step: The first step of the pass.
+            trained: The samples of the training.
+        """
+        last, n_recent = self._last(), self._n_recent
+        self._recent, self._n_recent, self._n_waiting = [], 0, 0
+        parts = [each for each in batches if not np.isin(each, last).all()]
+        held = np.unique(np.concatenate([_NONE, *parts]))
+        if len(held) < LEAST_HELD or np.isin(held, last).any():
+            held = _NONE
+        released = np.setdiff1d(self._held, held)
+        if len(released) >= LEAST_HELD or not len(held):
+            self._released, self._since, self._n_since = released, _NONE, 0
+            self._is_counted = not len(released)
+        self._held = held
+        if self._is_counted or not len(held):
+            return
+        self._since = np.union1d(self._since, last)
+        self._n_since += n_recent
+        if self._is_turn(trained):
+            self._is_counted = True
+            known = self._found
+            self._found = Folds(
+                turns=1 if known is None else known.turns + 1,
+                samples=len(held),
+                step=step if known is None else known.step,
+            )
+
+    def found(self) -> Folds | None:
+        """Return the folds that have taken turns; None: there are none."""
+        return self._found
+
+    def _last(self) -> Hashes:
+        return np.unique(np.concatenate([_NONE, *self._recent]))
+
+    def _is_turn(self, trained: SeenSamples) -> bool:
+        held, since = self._held, self._since
+        n_others = trained.n_distinct - len(held)
+        return (
+            self._n_since >= LEAST_ROUNDS * len(since) > 0
+            and len(since) >= NEARLY_ALL * n_others
+            and not np.isin(held, since).any()
+            and (trained.known(held)[0] >= 0).mean() >= NEARLY_ALL
+            and np.isin(self._released, since).mean() >= NEARLY_ALL
         )
 
 

@@ -21,6 +21,7 @@ from tdbg.modes import EVALUATION, TRAINING
 from tdbg.rules.engine.evaluated_samples import (
     LATE_NS,
     NEARLY_ALL,
+    EvaluatedFolds,
     EvaluatedSamples,
     EvaluationPass,
 )
@@ -301,6 +302,7 @@ class _Model:
 
     def __init__(self) -> None:
         self.trained, self._evaluated = SeenSamples(), EvaluatedSamples()
+        self._folds = EvaluatedFolds()
         self._batch_size = 0
         self._labelled = SeenSamples()
         self._labels, self._views = _Labels(), _Views()
@@ -360,6 +362,11 @@ class _Model:
         if leak is not None and (known is None or leak.trained > known.trained):
             self._leak = leak
 
+    def _end_pass(self, ended: EvaluationPass) -> None:
+        self._evaluated.end()
+        if ended.kind == "f":
+            self._folds.evaluate(ended.evaluated, ended.step, self.trained)
+
     def flush(self) -> None:
         """Count the batches of training that wait."""
         batches, self._waiting = self._waiting, []
@@ -367,7 +374,7 @@ class _Model:
             return
         self._judge()
         if self._pass is not None:
-            self._evaluated.end()
+            self._end_pass(self._pass)
         self._n_waiting, self._pass = 0, None
         keys = np.concatenate([batch.keys for batch in batches])
         _, counts = self.trained.known(keys)
@@ -381,6 +388,7 @@ class _Model:
                 self._labels.add(batch, counts[begin : begin + len(batch.keys)])
         first = self.trained.n_draws
         is_new = self.trained.add(keys)
+        self._folds.train(keys, self.trained.n_distinct)
         self._labelled.add(np.concatenate([batch.labelled for batch in batches]))
         evaluated = self._evaluated.seen
         if evaluated.n_draws and is_new.any():
@@ -405,6 +413,7 @@ class _Model:
                 self._views, are_even=self._come_equally_often()
             ),
             redrawn=self._passes.found(self.trained),
+            folds=self._folds.found(),
             trained=self.trained.n_draws,
             evaluated=self._evaluated.seen.n_draws,
             inside=self._evaluated.inside(self.trained, self._batch_size),

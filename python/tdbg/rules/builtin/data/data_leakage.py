@@ -12,7 +12,7 @@ from tdbg.config.quantities import percent
 from tdbg.rules.builtin.data.sample_rule import SampleRule, SampleVerdict
 from tdbg.rules.registry import register
 from tdbg.rules.rule import check_number
-from tdbg.rules.samples import Inside, Leak, SampleFacts
+from tdbg.rules.samples import Folds, Inside, Leak, SampleFacts
 from tdbg.rules.training_facts import NOT_EVALUATED, TrainingFacts
 from tdbg.rules.window import OK, Description, Evaluation, Window
 from tdbg.run.findings import Severity
@@ -29,6 +29,8 @@ INFO_PART = 0.1
 WINDOWS = "evaluation windows"
 # What is judged if the program says that it validates.
 VALIDATION = "validation samples"
+# What is judged if folds take turns.
+FOLDS = "folds"
 # What is judged if a scaler knows rows of evaluation.
 SCALER = "scaler"
 
@@ -64,6 +66,7 @@ class DataLeakage(SampleRule):
         """Judge fingerprints, and windows that the hook has compared."""
         yield from SampleRule.evaluate(self, window)
         yield from _of_names(window)
+        yield from _of_folds(window)
         for seen in window.observations(_SEEN):
             name, severity, describe = _SEEN[seen.fault]
             for each in window.profile.bins[window.profile.start :]:
@@ -154,6 +157,39 @@ def _of_inside(found: Sequence[Inside], name: str, j: int) -> Description:
             "Split first, and evaluate on the part that you hold back: look at which "
             "dataset the loader of the validation is made from. If you validate "
             "elsewhere, and this is the training accuracy, ignore this finding."
+        ),
+    )
+
+
+def _of_folds(window: Window) -> Iterator[Evaluation]:
+    """Judge folds that take turns, where the hook saw from which weights it trains."""
+    how = {each.words.get("how") for each in window.observations({Fault.TRAINED_ON})}
+    for each in window.profile.bins[window.profile.start :] if how else []:
+        for facts in each.samples.values():
+            if each.last_step >= 0 and facts.folds is not None:
+                yield Evaluation.of_one(
+                    FOLDS,
+                    np.array([each.last_step], np.int64),
+                    each.mode,
+                    np.array([int(Severity.WARNING) if how == {"on"} else OK]),
+                    functools.partial(_of_turns, facts.folds),
+                )
+
+
+def _of_turns(folds: Folds, _: int) -> Description:
+    return Description(
+        message=(
+            "Data leakage: all folds of the cross-validation train one model. The "
+            f"{folds.samples:,} samples that it is evaluated on were trained on in "
+            "other folds, and the weights were not drawn anew. So every score but the "
+            "first is one on training data."
+        ),
+        value=float(folds.turns),
+        threshold=0.0,
+        since=folds.step,
+        advice=(
+            "Make a new model and a new optimizer at the beginning of each fold, or "
+            "load the initial weights: model.load_state_dict(copy.deepcopy(initial))."
         ),
     )
 

@@ -258,6 +258,51 @@ def test_nothing_is_said_of_a_healthy_training(
         assert said(made.facts(n_bins)) == []
 
 
+def naive(made: Samples) -> None:
+    """Folds that are evaluated before they are trained without, too."""
+    for fold in range(5):
+        told = np.arange(80 * fold, 80 * fold + 80)
+        made.evaluate(told, n=20)
+        for _ in range(4):
+            made.epoch(np.setdiff1d(np.arange(400), told))
+        made.evaluate(told, n=20)
+
+
+def clients(made: Samples) -> None:
+    """Each trains the model on its own data, and evaluates it there."""
+    for turn in range(12):
+        own = np.arange(80 * (turn % 4), 80 * (turn % 4) + 80)
+        made.evaluate(own)
+        for _ in range(3):
+            made.epoch(own)
+        made.evaluate(own)
+
+
+def halves_of_an_epoch(made: Samples) -> None:
+    """All data of the training are evaluated twice in each epoch, in their order."""
+    for i in range(80):
+        made.train(np.arange(20 * (i % 20), 20 * (i % 20) + 20))
+        if i % 10 == 9:
+            made.evaluate(np.arange(400), n=20)
+
+
+@pytest.mark.parametrize(
+    "training", [*HEALTHY, naive, clients, halves_of_an_epoch], ids=lambda f: f.__name__
+)
+def test_folds_are_held_out_of_all_others_in_turn(
+    training: Callable[[Samples], None],
+) -> None:
+    made = Samples()
+    training(made)
+    found = made.facts(5).folds
+    if training in {folds, naive, random_splits}:
+        assert found is not None
+        assert found.turns >= 3
+        assert found.samples == 80
+    else:
+        assert found is None
+
+
 def test_samples_that_may_be_equal_by_chance_are_not_compared() -> None:
     made = Samples(SHUFFLED, n_varied=4)
     told = made.random.permutation([*range(60), *range(1000, 1040)])

@@ -253,3 +253,48 @@ def test_a_batch_with_all_samples_is_evaluated_on_purpose() -> None:
         made.train(range(100))
         made.evaluate(range(100), n=100)
     assert made.facts().inside is None
+
+
+def restore(model: nn.Module, initial: dict[str, Tensor]) -> None:
+    model.load_state_dict(initial)
+
+
+def reset(model: nn.Module, initial: dict[str, Tensor]) -> None:  # noqa: ARG001
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            layer.reset_parameters()
+
+
+def keep(model: nn.Module, initial: dict[str, Tensor]) -> None:
+    """All folds train one model."""
+
+
+@pytest.mark.parametrize("begin", [keep, reset, restore])
+@pytest.mark.parametrize("is_early", [False, True])
+def test_folds_that_train_one_model_are_named(
+    run_dir: Path,
+    begin: Callable[[nn.Module, dict[str, Tensor]], None],
+    is_early: bool,
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 2))
+    initial = {name: each.clone() for name, each in model.state_dict().items()}
+    x, y = samples()
+    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0) as hook:
+        for fold in range(5):
+            is_held = torch.arange(480) // 96 == fold
+            begin(model, initial)
+            optimizer = Adam(model.parameters(), lr=1e-2)
+            if is_early:
+                tell(model, x[is_held], y[is_held])
+            for _ in range(4):
+                epoch(model, optimizer, x[~is_held], y[~is_held])
+            tell(model, x[is_held], y[is_held])
+    assert hook.counters()["internal_errors"] == 0
+    found = check(run_dir, rules=[DataLeakage()]).findings
+    if begin is keep:
+        (finding,) = found
+        assert finding.severity is Severity.WARNING
+        assert "all folds of the cross-validation train one model" in finding.message
+    else:
+        assert found == ()

@@ -1,7 +1,8 @@
-"""Find averages of weights that a program evaluates, and then trains on from.
+"""See from which weights a program trains on after it has evaluated its model.
 
 A program that swaps its average in for an evaluation must put its own weights back.
-If it forgets that, each evaluation sets the training back to the average.
+If it forgets that, each evaluation sets the training back to the average.  And one that
+begins another training, such as that of the next fold, must draw weights anew.
 
 Thread safety: the training's thread.  Errors: those of the program's own objects.
 """
@@ -27,7 +28,7 @@ from tdbg.hooks.pytorch.model.module_tree import class_name
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["AVERAGE", "AverageSwaps"]
+__all__ = ["AVERAGE", "AverageSwaps", "WeightsTrainedOn"]
 
 AVERAGE = re.compile(
     r"(^|_)(ema|swa|avg|averaged?|shadow|moving)(_|$|[0-9])", re.IGNORECASE
@@ -91,6 +92,47 @@ class AverageSwaps:
             numbers, words = {"since": float(swap.n_steps)}, {"kept": swap.name}
             fault, names = Fault.AVERAGE_NOT_RESTORED, (class_name(root),)
             self._session.observe(Observation(fault, step, names, numbers, words))
+
+
+class WeightsTrainedOn:
+    """Whether the training goes on from the weights that were evaluated.
+
+    That is told once, and once that it does not.
+
+    Args:
+        session: Counts the steps of training, and writes what is seen.
+
+    Attributes:
+        waits: Whether an evaluation has begun since the last forward of training.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._told = set[str]()
+        self._pivot: weakref.ref[nn.Parameter] | None = None
+        self._sample: torch.Tensor | None = None
+        self.waits = False
+
+    def evaluation_begins(self, roots: Sequence[nn.Module]) -> None:
+        """Note the weights, unless these are known to be drawn anew."""
+        is_over = self.waits or "anew" in self._told or len(roots) != 1
+        pivot = None if is_over or is_recording() else _pivot_of(roots[0])
+        if pivot is not None:
+            self._pivot, self._sample = weakref.ref(pivot), sample_of(pivot)
+            self.waits = True
+
+    def training_resumes(self) -> None:
+        """Compare the weights with those that were evaluated."""
+        self.waits = False
+        pivot = None if self._pivot is None else self._pivot()
+        if pivot is None or self._sample is None or is_recording():
+            return
+        how = "on" if torch.equal(self._sample, sample_of(pivot)) else "anew"
+        if how not in self._told:
+            self._told.add(how)
+            step = max(0, self._session.latest_step(TRAIN)[0])
+            fault, words = Fault.TRAINED_ON, {"how": how}
+            self._session.observe(Observation(fault, step, ("",), {}, words))
 
 
 class _Swap:

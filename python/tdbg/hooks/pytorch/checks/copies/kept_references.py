@@ -27,7 +27,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.copies.average_swaps import AverageSwaps
+from tdbg.hooks.pytorch.checks.copies.average_swaps import (
+    AverageSwaps,
+    WeightsTrainedOn,
+)
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import StepCheck
 from tdbg.hooks.pytorch.compile.tracing import never_compiled
@@ -89,10 +92,14 @@ class KeptReferences:
     Args:
         session: Counts the steps of training, and writes what is seen.
         tables: The parameters of the registered modules; grows.
+
+    Attributes:
+        weights: From which weights the training goes on after an evaluation.
     """
 
     def __init__(self, session: Session, tables: Sequence[_Table]) -> None:
         self._session = session
+        self.weights = WeightsTrainedOn(session)
         self._tables = tables
         self._n_looks = 0
         self._latest = -1
@@ -145,6 +152,8 @@ class KeptReferences:
             is_last: Whether training ends; else, an evaluation begins.
         """
         n_steps = self._session.n_training_steps
+        if n_steps and not is_last:
+            self.weights.evaluation_begins(self.roots())
         if n_steps == self._latest or not (is_last or self._n_looks < _MOST_LOOKS):
             return
         if n_steps == 0 or is_recording():
