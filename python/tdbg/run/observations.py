@@ -347,6 +347,14 @@ class Fault(enum.StrEnum):
     LAST_BATCH_COUNTS = "last_batch_counts"
     SCORE_OF_BATCHES = "score_of_batches"
     CLASSES_FOR_SCORES = "classes_for_scores"
+    # A metric gets answers for labels, answers in another order than its labels, or
+    # outputs whose digits make them equal no label; or it counts what the loss ignores.
+    ANSWERS_FOR_LABELS = "answers_for_labels"
+    ORDER_OF_ANSWERS_LOST = "order_of_answers_lost"
+    OUTPUTS_EQUAL_LABELS = "outputs_equal_labels"
+    METRIC_OF_IGNORED = "metric_of_ignored"
+    # Means of batches are added up and divided by the number of samples.
+    MEANS_BY_SAMPLES = "means_by_samples"
     BEST_NEVER_MOVES = "best_never_moves"
 
     # Lines of a program that do not do what they are written for: a result that nobody

@@ -26,7 +26,7 @@ class Batch:
         torch.manual_seed(0)
         self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         self.line = nn.Linear(4, 1)
-        inputs = torch.randn(N, 4)
+        self.inputs = inputs = torch.randn(N, 4)
         self.scores: Tensor = self.layers(inputs)
         self.numbers: Tensor = self.line(inputs)
         self.classes = torch.randint(0, 3, (N,))
@@ -89,6 +89,21 @@ WRONG: dict[str, tuple[LossFault, Loss]] = {
             b.probabilities.double().reshape(4, 4, 3).transpose(1, 2),
             b.classes.reshape(4, 4),
         ),
+    ),
+    "a policy's probabilities as logits": (
+        LossFault.SOFTMAX_TWICE,
+        lambda b: (
+            -(
+                torch.distributions.Categorical(logits=b.probabilities).log_prob(
+                    b.classes
+                )
+                * b.targets
+            ).mean()
+        ),
+    ),
+    "dropout of predicted numbers": (
+        LossFault.SCORES_DROPPED,
+        lambda b: F.smooth_l1_loss(F.dropout(b.layers(b.inputs), 0.5), b.likely),
     ),
     "sigmoid before BCE with logits": (
         LossFault.SIGMOID_TWICE,
@@ -321,6 +336,24 @@ WRONG |= {
 }
 
 RIGHT: dict[str, Loss] = {
+    "a policy's probabilities as such": lambda b: (
+        -(
+            torch.distributions.Categorical(b.probabilities).log_prob(b.classes)
+            * b.targets
+        ).mean()
+    ),
+    "a policy's logarithms as logits": lambda b: (
+        -(
+            torch.distributions.Categorical(logits=b.logarithms).log_prob(b.classes)
+            * b.targets
+        ).mean()
+    ),
+    "dropout before a layer with one output": lambda b: F.mse_loss(
+        b.line(F.dropout(b.inputs, 0.5))[:, 0], b.targets
+    ),
+    "dropout of features that two networks compare": lambda b: F.mse_loss(
+        F.dropout(b.layers(b.inputs), 0.5), b.scores
+    ),
     "labels of two classes": lambda b: F.binary_cross_entropy(
         b.numbers.sigmoid()[:, 0], b.bits
     ),

@@ -1,15 +1,33 @@
-"""The texts of LossTermMisuse about episodes, steps and actions of agents.
+"""The texts about episodes, steps and actions of agents.
 
 Thread safety: pure functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from tdbg.run.observations import Fault
 
-__all__ = ["OF_EPISODES"]
+__all__ = ["OF_EPISODES", "chances_as_scores"]
+
+
+def chances_as_scores(shapes: Sequence[Sequence[int]]) -> tuple[str, str]:
+    """Say what a distribution makes of probabilities that it takes for scores."""
+    n = shapes[0][-1] if shapes and shapes[0] else 2
+    most = math.e / (math.e + n - 1)
+    return (
+        (
+            f"Categorical gets the result of a softmax over {n} choices as its logits, "
+            "and applies a softmax once more. However sure your model is, no choice "
+            f"gets a probability above {most:.2f}."
+        ),
+        (
+            "Name the argument: Categorical(probs=probabilities). Or give it the "
+            "scores from before the softmax: Categorical(logits=scores)."
+        ),
+    )
 
 
 def _of_past_end(words: Mapping[str, str]) -> tuple[str, str]:

@@ -522,8 +522,8 @@ def of_wrong_scores(fact: LossFact) -> Description:
     if fact.fault == LossFault.SCORES_DROPPED:
         message, advice = (
             (
-                f"Dropout is the last operation before {fact.operation}, so the scores "
-                "of random classes become 0 and the others grow. The model cannot "
+                f"Dropout is the last operation before {fact.operation}, so random "
+                "outputs become 0 and the others grow. The model cannot "
                 "learn to give the right answer."
             ),
             "Apply dropout before the last layer: fc(dropout(h)).",

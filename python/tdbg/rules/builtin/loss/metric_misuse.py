@@ -30,6 +30,8 @@ class MetricMisuse(ObservedRule):
     - divide by another count than that of the samples, or add up all evaluations;
     - take the last batch alone, or average what is no mean over samples;
     - rank samples by classes, where scores are meant;
+    - exchange labels and answers, lose the order of answers, count what the loss
+      ignores, or ask which numbers with digits equal a label;
     - log what training computes under a name of validation, or test the last weights.
     """
 
@@ -48,6 +50,11 @@ class MetricMisuse(ObservedRule):
             Fault.LAST_BATCH_COUNTS,
             Fault.SCORE_OF_BATCHES,
             Fault.CLASSES_FOR_SCORES,
+            Fault.ANSWERS_FOR_LABELS,
+            Fault.ORDER_OF_ANSWERS_LOST,
+            Fault.OUTPUTS_EQUAL_LABELS,
+            Fault.METRIC_OF_IGNORED,
+            Fault.MEANS_BY_SAMPLES,
             Fault.BEST_NEVER_MOVES,
             Fault.LOGGED_AS_VALIDATION,
             Fault.LAST_IS_TESTED,
@@ -57,9 +64,9 @@ class MetricMisuse(ObservedRule):
     hooks = frozenset({"Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Warn, except of a metric whose name alone speaks of validation."""
+        """Warn, except if models keep their order, or if only a name accuses."""
         numbers = observation.numbers
-        if observation.fault is Fault.LAST_IS_TESTED:
+        if observation.fault in {Fault.LAST_IS_TESTED, Fault.MEANS_BY_SAMPLES}:
             return Severity.INFO
         if observation.fault is not Fault.LOGGED_AS_VALIDATION:
             return Severity.WARNING
@@ -325,6 +332,70 @@ def _of_classes(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_exchanged(seen: Observation) -> tuple[str, str]:
+    n, name = round(seen.numbers.get("samples", 2)), seen.names[0]
+    return (
+        f"Your evaluation gives {name} the model's answers as y_true, and your labels "
+        f"as y_pred: y_true equals what the model said for each of {n:,} samples. So "
+        "precision and recall change places, a confusion matrix is transposed, and an "
+        "R² compares with the variance of the answers."
+    ), f"Labels come first in scikit-learn: {name}(y_true, y_pred)."
+
+
+def _of_order(seen: Observation) -> tuple[str, str]:
+    loader, other = seen.names[0], seen.words.get("with", "labels")
+    return (
+        f"Your evaluation collects answers from {loader}, which shuffles, and drops "
+        f"the labels that come with each batch. {other} then meets them in another "
+        "order: each answer is compared with the label of another sample."
+    ), (
+        "Make this loader with shuffle=False, or collect labels and answers in the "
+        "same loop."
+    )
+
+
+def _of_equality(seen: Observation) -> tuple[str, str]:
+    n, digits = (round(seen.numbers.get(key, 1)) for key in ("samples", "digits"))
+    return (
+        f"Your evaluation asks which outputs equal their labels. Of {n:,} outputs, "
+        f"{digits:,} have digits behind the point, and your labels are whole numbers. "
+        "So your metric counts none of these, however good they are."
+    ), (
+        "Make classes of them first: (probabilities > 0.5), (logits > 0), "
+        "outputs.argmax(dim=1), or round() for counts."
+    )
+
+
+def _of_ignored(seen: Observation) -> tuple[str, str]:
+    n, kept = (round(seen.numbers.get(key, 1)) for key in ("samples", "kept"))
+    return (
+        f"{seen.names[0]} counts places that your loss ignores: {n - kept:,} of {n:,} "
+        "labels in one evaluation are its ignore_index. Padding is in your metric, so "
+        "it depends on how long your sequences are."
+    ), (
+        "Leave them out above and below the line: mask = labels != ignore_index, then "
+        "(answers[mask] == labels[mask]).float().mean()."
+    )
+
+
+def _of_means(seen: Observation) -> tuple[str, str]:
+    batches, n = (seen.numbers.get(key, 1.0) for key in ("batches", "samples"))
+    name, by = seen.names[0], seen.words.get("by", "")
+    if seen.words.get("way") == "batches":
+        return (
+            f"{name} adds up the loss of each sample, and you divide it by {by}, the "
+            f"number of batches. It is {number(n / batches)} times the mean loss."
+        ), "Divide by the number of samples: len(loader.dataset)."
+    return (
+        f"{name} adds up the mean loss of each of {batches:,.0f} batches, and you "
+        f"divide it by {by}, which counts {n:,.0f} samples. It is "
+        f"{number(batches / n)} times the mean loss."
+    ), (
+        f"Add up {name} += loss.item() * labels.size(0), or divide by len(loader). You "
+        "can compare these numbers only if sizes of batches and datasets are the same."
+    )
+
+
 def _of_unset(seen: Observation) -> tuple[str, str]:
     name, value = seen.names[0], seen.words.get("value", "what it was")
     message = (
@@ -401,6 +472,11 @@ _TEXTS = {
     Fault.SCORE_OF_BATCHES: _of_batches,
     Fault.CLASSES_FOR_SCORES: _of_classes,
     Fault.BEST_NEVER_MOVES: _of_unset,
+    Fault.ANSWERS_FOR_LABELS: _of_exchanged,
+    Fault.ORDER_OF_ANSWERS_LOST: _of_order,
+    Fault.OUTPUTS_EQUAL_LABELS: _of_equality,
+    Fault.METRIC_OF_IGNORED: _of_ignored,
+    Fault.MEANS_BY_SAMPLES: _of_means,
     Fault.METRIC_MISFITS: _of_misfit,
     Fault.SCORES_ABOVE_HALF: _of_half,
     Fault.ANSWER_IS_CONSTANT: _of_constant,

@@ -13,6 +13,7 @@ from tdbg.config.kinds import Kind
 from tdbg.config.needs import BEGINNING, Needs, with_beginning
 from tdbg.config.quantities import number, plural
 from tdbg.modes import TRAINING
+from tdbg.rules.builtin.loss.episode_texts import chances_as_scores
 from tdbg.rules.builtin.loss.loss_inputs import (
     ignored_labels,
     metric_of_scores,
@@ -84,11 +85,9 @@ class LossMisuse(LossRule):
     - a loss of independent outputs that gets the shares of classes;
     - outputs and targets that broadcast against each other;
     - a distance that the training maximizes;
-    - a sum over the batch in place of a mean;
-    - a divergence that is divided by the number of classes, too;
+    - a sum over the batch in place of a mean, or a mean over the classes, too;
     - targets that the last activation cannot come near;
-    - batches of which the loss ignores all labels;
-    - targets that are too long for CTC, which leaves them out;
+    - batches whose labels are all ignored, or too long for CTC;
     - a loss without a lower bound, or without a graph.
 
     Args:
@@ -300,6 +299,8 @@ def _plain(message: str, advice: Advice) -> Description:
 
 
 def _softmax_twice(fact: LossFact) -> Description:
+    if fact.operation == "Categorical":
+        return _plain(*chances_as_scores(fact.shapes))
     classes = _size(fact, 1)
     # The loss of a model that is right and certain.
     floor = math.log(math.e + classes - 1.0) - 1.0

@@ -205,6 +205,8 @@ class EvaluatedOutputs(StepCheck):
         self._n_losses += bool(latest)
         self.is_over = self._n_losses >= _MOST_LOSSES
         self.is_learning = not self.is_over
+        with contextlib.suppress(Exception):  # A graph may be freed already.
+            self._sums.learn_ignored(graph)
         for each in latest:
             if kind := _kind_of(graph, each):
                 self._kinds.setdefault((each.name, each.place), set()).add(kind)
@@ -243,7 +245,8 @@ class EvaluatedOutputs(StepCheck):
                 self._judge(name, kind, reading)
         with contextlib.suppress(Exception):
             n_steps = max(0, self._session.latest_step(TRAIN)[1])
-            made = [*self._loops.pass_ends(n_steps), *self._sums.pass_ends()]
+            ordered = self._sums.ordered
+            made = [*self._loops.pass_ends(n_steps, ordered), *self._sums.pass_ends()]
             for fault, name, numbers, words in made:
                 self._find(fault, name, numbers, words)
         found, self._found = self._found, []
@@ -352,6 +355,8 @@ class EvaluatedOutputs(StepCheck):
             return
         if name in _EQUALS and given[0] is not None and given[1] is None:
             self._note_equal(given[0], args[0], args[1])
+            if given[0].kind not in {_ANSWERS, _LARGEST}:
+                self._sums.note_equality(args[0], args[1])
         self._count(name, given, args, result)
         one, other = args[:2]
         n = result.shape[0] if result.dim() == 2 else 0

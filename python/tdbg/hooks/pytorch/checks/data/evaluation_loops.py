@@ -23,6 +23,15 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from tdbg.hooks.pytorch.checks.data.loop_answers import (
+    WHOLE,
+    Found,
+    compared_after,
+    faults_of_means,
+    length_below,
+    samples_of,
+    shuffled_without_labels,
+)
 from tdbg.hooks.pytorch.checks.data.program_loops import (
     KEPT,
     BatchLoop,
@@ -40,25 +49,12 @@ from tdbg.hooks.pytorch.model.variables import locals_of, namespaces
 from tdbg.run.observations import Fault
 from tdbg.run.program_lines import is_of_library
 
-__all__ = ["WHOLE", "Found", "LoopReader"]
-
-Found = tuple[Fault, str, dict[str, float], dict[str, str]]
-"""A fault, the name that it is about, its numbers and words."""
+__all__ = ["LoopReader"]
 
 # Loops that are read.
 _MOST_LOOPS = 8
 # What a program calls a metric.
 _METRIC = re.compile(r"(?i)loss|acc|score|err|f1|auc|mse|mae|metric|iou|dice")
-WHOLE = frozenset(
-    {
-        "average_precision_score", "balanced_accuracy_score", "cohen_kappa_score",
-        "explained_variance_score", "f1_score", "fbeta_score", "jaccard_score",
-        "matthews_corrcoef", "precision_score", "r2_score", "recall_score",
-        "roc_auc_score",
-    }
-)  # fmt: skip
-"""Functions of scikit-learn that are no mean over samples."""
-
 # Functions of a mean whose own mean is another number, and what it is called.
 _BENT = {"exp": re.compile(r"(?i)ppl|perplex"), "sqrt": re.compile(r"(?i)rmse")}
 _METHODS = frozenset(
@@ -96,6 +92,8 @@ class LoopReader:
         self._n_calls = 0
         self._read = set[tuple[CodeType, int]]()
         self._evaluated: weakref.ref[Any] | None = None
+        # The shuffled loader whose labels the present evaluation drops.
+        self._unlabelled = ""
         # Places that train.
         self._trains = set[tuple[CodeType, int]]()
 
@@ -106,15 +104,20 @@ class LoopReader:
         if self._n_calls == 2 and len(self._read) < _MOST_LOOPS:
             for loop in loops_around(sys._getframe(1), self._read):
                 self.found += _faults_of_loop(loop)
+                self._unlabelled = shuffled_without_labels(loop) or self._unlabelled
                 self._evaluated = weakref.ref(_data_of(loop.loader))
 
-    def pass_ends(self, n_steps: int) -> list[Found]:
+    def pass_ends(self, n_steps: int, ordered: str) -> list[Found]:
         """Return what was found in the evaluation that is over: training goes on.
 
         Args:
             n_steps: Steps of training so far.
+            ordered: A metric that got all answers as they came; "": none did.
         """
         found, self.found, self._n_calls = self.found, [], 0
+        if ordered and self._unlabelled:
+            words = {"with": ordered}
+            found.append((Fault.ORDER_OF_ANSWERS_LOST, self._unlabelled, {}, words))
         frame, evaluated = sys._getframe(1), self._evaluated
         found += _of_cycles(frame, n_steps)
         if len(self._trains) >= _MOST_LOOPS:
@@ -146,6 +149,10 @@ def _faults_of_loop(loop: BatchLoop) -> Iterator[Found]:
         yield Fault.LAST_BATCH_COUNTS, name, numbers, {}
         break
     yield from _of_division(loop, summed)
+    yield from faults_of_means(loop, added, nodes)
+    loader = shuffled_without_labels(loop)
+    if loader and (met := compared_after(loop, summed)):
+        yield Fault.ORDER_OF_ANSWERS_LOST, loader, {}, {"with": met}
 
 
 def _added(nodes: list[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
@@ -297,11 +304,11 @@ def _names(node: ast.AST, names: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_division(loop: BatchLoop, summed: set[str]) -> Iterator[Found]:
     """Yield that a sum over a loop is divided by the length of something else."""
-    n, end = _samples_of(loop.loader), loop.node.end_lineno or 0
+    n, end = samples_of(loop.loader), loop.node.end_lineno or 0
     for node in live(loop.scope, loop.names):
         if not isinstance(node, ast.BinOp) or node.lineno <= end:
             continue
-        count = _length_below(node, loop.names)
+        count = length_below(node, loop.names)
         is_sum = not summed.isdisjoint(_names(node.left, loop.names))
         if count and n and count != n and is_sum:
             numbers = {"count": float(count), "samples": float(n)}
@@ -310,25 +317,7 @@ def _of_division(loop: BatchLoop, summed: set[str]) -> Iterator[Found]:
             return
 
 
-def _samples_of(loader: DataLoader[Any]) -> int:
-    """Return how many samples a loader gives; 0: it is not known, or a rank's share."""
-    is_plain = type(loader.batch_sampler).__name__ == "BatchSampler"
-    if not is_plain or hasattr(loader.sampler, "num_replicas"):
-        return 0
-    n: int = len(loader.sampler)  # type: ignore[arg-type]
-    return n - n % (loader.batch_size or 1) if loader.drop_last else n
-
-
-def _length_below(node: ast.BinOp, names: Mapping[str, Any]) -> int:
-    """Return the length of a loader's dataset that is divided by; 0: none is."""
-    below = node.right
-    is_length = isinstance(below, ast.Call) and name_of_node(below.func) == "len"
-    if not isinstance(node.op, ast.Div) or not is_length:
-        return 0
-    (given, *_) = below.args or [below]  # type: ignore[attr-defined]
-    is_dataset = isinstance(given, ast.Attribute) and given.attr == "dataset"
-    what = resolve(given, names) if is_dataset else None
-    return 0 if what is None else len(what)
+# ---- loaders -------------------------------------------------------------------------
 
 
 def _of_loaders(

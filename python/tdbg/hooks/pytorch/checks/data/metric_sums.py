@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tdbg.hooks.pytorch.checks.data.evaluation_loops import WHOLE, Found
+from tdbg.hooks.pytorch.checks.data.loop_answers import WHOLE, Found
 from tdbg.hooks.pytorch.checks.data.program_loops import KEPT, is_never_set
+from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.model.variables import best_values, named_numbers, namespaces
 from tdbg.run.observations import Fault
 
@@ -47,26 +48,60 @@ _OF_SCORES = frozenset(
     }
 )  # fmt: skip
 _LEAST_RANKED, _LEAST_BATCHES = 20, 3
+# Metrics that are others if labels and answers change places, the numbers of outputs
+# that are kept for them, and how exactly outputs are equal.
+_ONE_WAY = frozenset(
+    {
+        "balanced_accuracy_score", "classification_report", "confusion_matrix",
+        "explained_variance_score", "fbeta_score", "mean_absolute_percentage_error",
+        "multilabel_confusion_matrix", "precision_recall_fscore_support",
+        "precision_score", "r2_score", "recall_score",
+    }
+)  # fmt: skip
+_MOST_KEPT, _CLOSE, _MOST_LOOKED, _MOST_INDEX = 4_000_000, 1e-5, 1_000, 1 << 31
 _LIGHTNING = re.compile(r"(pytorch_)?lightning\.")
 REMEMBERS = ("torchmetrics.aggregation", "torchmetrics.wrappers")
 """Modules of metrics that are meant to hold what came before."""
 
 
 class _Pass(NamedTuple):
-    """Counts in one evaluation: right answers, all, and the sum of labels."""
+    """Counts in one evaluation.
 
-    right: int
-    n: int
-    labels: float
+    Attributes:
+        right: Right answers.
+        n: All answers.
+        labels: The sum of labels.
+        kept: Answers without those whose label the loss ignores.
+        means: The sum of the shares of right answers in each comparison.
+        parts: Comparisons.
+    """
+
+    right: int = 0
+    n: int = 0
+    labels: float = 0.0
+    kept: int = 0
+    means: float = 0.0
+    parts: int = 0
 
 
 class MetricSums:
-    """Counts in the first evaluations of a training."""
+    """Counts in the first evaluations of a training.
+
+    Attributes:
+        ordered: A metric that gets all answers of this evaluation as they came; "":
+            none does.
+    """
 
     def __init__(self) -> None:
-        self._right = self._n = 0
-        self._labels = 0.0
+        self._now = _Pass()
         self._passes: list[_Pass] = []
+        # A label that the loss ignores, besides those below zero.
+        self._ignored = -1
+        # Outputs of this evaluation, and how many of those that the program compares
+        # with whole numbers are none.
+        self._outputs: list[torch.Tensor] = []
+        self._n_kept = self._n_equal = self._n_with_digits = 0
+        self.ordered = ""
         # What programs call an accuracy, and the best, after each evaluation.
         self._called: dict[str, list[float]] = {}
         self._kept: dict[str, list[float]] = {}
@@ -83,7 +118,12 @@ class MetricSums:
         self._n_rows += len(output) if output.dim() else 0
         self._thread = threading.get_ident()
         validation: Any = sys.modules.get("sklearn.utils._param_validation")
-        if self._validate is not None or validation is None:
+        if validation is None:
+            return
+        self._n_kept += output.numel()
+        if self._n_kept <= _MOST_KEPT:
+            self._outputs.append(output.detach())
+        if self._validate is not None:
             return
         original = validation.validate_parameter_constraints
         if original.__code__.co_filename == __file__:
@@ -114,6 +154,7 @@ class MetricSums:
         if given is None or "y_true" not in params:
             return
         values = np.asarray(given)
+        self._compare(name, np.asarray(params["y_true"]), values)
         if name in WHOLE and values.ndim:
             self._calls.setdefault(name, []).append(len(values))
         if name not in _OF_SCORES or values.size < _LEAST_RANKED:
@@ -123,20 +164,64 @@ class MetricSums:
             numbers = {"samples": float(values.size)}
             self._found.append((Fault.CLASSES_FOR_SCORES, name, numbers, {}))
 
+    def _compare(self, name: str, labels: Any, answers: Any) -> None:
+        """See whether a metric gets the model's answers, and in which place."""
+        n = len(labels) if labels.ndim else 0
+        is_whole = n >= _LEAST_RANKED and n == self._n_rows == answers.size
+        if not is_whole or labels.size != n or self._n_kept > _MOST_KEPT:
+            return
+        made = [*_answers_of(torch.cat(self._outputs).cpu())]
+        if any(_are_equal(answers, each) for each in made):
+            self.ordered = name
+        elif name in _ONE_WAY and any(_are_equal(labels, each) for each in made):
+            numbers = {"samples": float(n)}
+            self._found.append((Fault.ANSWERS_FOR_LABELS, name, numbers, {}))
+
+    def learn_ignored(self, graph: Graph) -> None:
+        """Learn from the graph of a loss which label it ignores."""
+        for node in graph.named({"NllLoss", "NllLoss2D"}):
+            index = int(node._saved_ignore_index)
+            self._ignored = index if index < _MOST_INDEX else -1
+
+    def note_equality(self, outputs: torch.Tensor, labels: torch.Tensor) -> None:
+        """Note that a program asks which outputs are equal to labels."""
+        is_pair = outputs.shape == labels.shape and outputs.dim() > 0
+        if is_pair and bool((labels == labels.round()).all()):
+            self._n_equal += outputs.numel()
+            self._n_with_digits += int((outputs != outputs.round()).sum())
+
     def count(self, equal: torch.Tensor, labels: torch.Tensor) -> None:
         """Count right answers."""
-        self._right += int(equal.sum())
-        self._n += equal.numel()
-        self._labels += float(labels.sum())
+        right, n = int(equal.sum()), equal.numel()
+        kept = n
+        if not labels.is_floating_point():
+            kept -= int(((labels < 0) | (labels == self._ignored)).sum())
+        now, share = self._now, right / max(1, n)
+        self._now = _Pass(
+            now.right + right,
+            now.n + n,
+            now.labels + float(labels.sum()),
+            now.kept + kept,
+            now.means + share,
+            now.parts + 1,
+        )
 
     def pass_ends(self) -> list[Found]:
         """Return what is wrong with an evaluation that is over."""
-        if self._n:
-            self._passes.append(_Pass(self._right, self._n, self._labels))
-        self._right = self._n = 0
-        self._labels = 0.0
+        if self._now.n:
+            self._passes.append(self._now)
+        self._now = _Pass()
         frame = sys._getframe(1)
         found = [*self._of_calls(), *self._of_states(frame), *self._of_best(frame)]
+        if self._n_equal >= _LEAST_RANKED and self._n_with_digits > self._n_equal / 2:
+            numbers = {
+                "samples": float(self._n_equal),
+                "digits": float(self._n_with_digits),
+            }
+            found.append((Fault.OUTPUTS_EQUAL_LABELS, "outputs", numbers, {}))
+        self._outputs.clear()
+        self._n_kept = self._n_equal = self._n_with_digits = 0
+        self.ordered = ""
         if self._n_counted:
             found += _lowest_of(self._passes, frame)
             found += self._of_accuracy(frame)
@@ -247,7 +332,9 @@ def _of_counts(
     is_known = len({*rights}) > 1 and len(sizes) == 1 and min(rights) > 0
     if not is_known or min(values) <= 0 or not all(map(math.isfinite, values)):
         return None
-    n = passes[0].n
+    n, kept = passes[0].n, passes[0].kept
+    if kept < n:
+        return _of_ignored(values, passes)
     counts = [right / value for right, value in zip(rights, values, strict=True)]
     for scale in (1.0, 100.0):
         count = round(scale * counts[0])
@@ -260,6 +347,46 @@ def _of_counts(
         numbers = {"last": rights[-1] / n, "said": sum(rights) / (n * len(rights))}
         return Fault.COUNTS_GO_ON, numbers | {"passes": float(len(passes))}
     return None
+
+
+def _of_ignored(
+    values: list[float], passes: list[_Pass]
+) -> tuple[Fault, dict[str, float]] | None:
+    """Return that an accuracy counts samples that the loss ignores; None: it does not.
+
+    Right answers below the line are those of all places, as a program without a mask
+    has them, by sample or by batch.
+    """
+    every = [each.right / each.n for each in passes]
+    by_batch = [each.means / each.parts for each in passes]
+    for scale in (1.0, 100.0):
+        for made in (every, by_batch):
+            pairs = [*zip(values, made, strict=True)]
+            if all(abs(x - scale * y) < _EQUAL * scale for x, y in pairs):
+                last = passes[-1]
+                numbers = {"samples": float(last.n), "kept": float(last.kept)}
+                return Fault.METRIC_OF_IGNORED, numbers
+    return None
+
+
+def _answers_of(outputs: torch.Tensor) -> Iterator[Any]:
+    """Yield what a program may make of outputs, one answer for each sample."""
+    if outputs.dim() == 2 and outputs.shape[1] > 1:
+        yield outputs.argmax(1).numpy()
+    elif outputs.numel() == len(outputs):
+        flat = outputs.reshape(-1)
+        yield from (flat.numpy(), (flat > 0).numpy(), (flat > 0.5).numpy())
+
+
+def _are_equal(given: Any, made: Any) -> bool:
+    """Return whether all numbers are equal, and more than one."""
+    flat = given.reshape(-1)
+    if flat.dtype.kind not in "biuf" or len({*flat[:_MOST_LOOKED].tolist()}) < 2:
+        return False
+    is_exact = made.dtype.kind != "f"
+    return bool(
+        np.array_equal(flat, made) if is_exact else np.allclose(flat, made, _CLOSE)
+    )
 
 
 def _are_means(values: list[float], rights: list[int], n: int) -> bool:

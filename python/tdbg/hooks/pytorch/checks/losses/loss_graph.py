@@ -28,6 +28,7 @@ from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
     factor_of,
     name_of,
     operands_of,
+    past_shapes,
     saved_of,
     shape_of,
     source_of,
@@ -38,6 +39,7 @@ from tdbg.hooks.pytorch.checks.losses.loss_targets import (
     faults_of_labels,
     faults_of_scores,
     faults_of_targets,
+    is_dropout,
 )
 from tdbg.run.loss_facts import LossFact, LossFault
 
@@ -225,6 +227,9 @@ def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
     elif name == "LogSoftmax" and name_of(given) == "Softmax":
         what = "cross_entropy"
         yield LossFact(LossFault.SOFTMAX_TWICE, what, (shape_of(given),))
+    elif name == "Sub" and _normalizes_chances(node):
+        shape = shape_of(node)
+        yield LossFact(LossFault.SOFTMAX_TWICE, "Categorical", (shape,))
     is_logistic = name == "BinaryCrossEntropyWithLogits"
     # A target may be a sigmoid.
     if is_logistic and name_of(given) == "Sigmoid" and node.next_functions[0][0]:
@@ -240,7 +245,33 @@ def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
     if is_whole and _is_sum(node, name):
         what = _DISTANCES.get(name, "sum")
         yield LossFact(LossFault.SUMMED, what, (shape_of(operands_of(node)[0]),))
+    if name in _DISTANCES and name in _OF_NUMBERS:
+        yield from _dropped(node, name)
     yield from _faults_of_shapes(node, name)
+
+
+def _dropped(node: Any, name: str) -> Iterator[LossFact]:
+    """Yield that dropout sets predicted numbers to zero, right before their loss."""
+    ways = operands_of(node)
+    given = past_shapes(ways[0])
+    below = [name_of(each) for each in operands_of(given)]
+    # A target that learns, too, may be a feature.
+    if len(ways) == 1 and below and below[0] in _LAYERS and is_dropout(given):
+        yield LossFact(LossFault.SCORES_DROPPED, _DISTANCES[name], (shape_of(given),))
+
+
+def _normalizes_chances(node: Any) -> bool:
+    """Return whether a distribution of choices takes probabilities for their scores.
+
+    It subtracts the logarithm of the sum of exponentials.
+    """
+    ways = operands_of(node)
+    return (
+        len(ways) == 2
+        and name_of(ways[1]) == "Logsumexp"
+        and name_of(past_shapes(ways[0])) == "Softmax"
+        and source_of(ways[1]) is past_shapes(ways[0])
+    )
 
 
 def _faults_of_shapes(node: Any, name: str) -> Iterator[LossFact]:

@@ -49,6 +49,7 @@ __all__ = [
     "faults_of_samples",
     "faults_of_scores",
     "faults_of_targets",
+    "is_dropout",
 ]
 
 # What PyTorch itself calls the divergence.
@@ -101,8 +102,7 @@ _MAGNITUDES = frozenset({"Abs", "Mul", "Pow", "Sqrt"})
 _NOT_NEGATIVE = frozenset({"Exp", "Relu", "Sigmoid", "Softplus"})
 # The share of elements that dropout leaves out, within so much.
 _OF_DROPOUT = 0.15
-_LEAST_DROPPED = 32
-_MOST_OF_HINGE = 4
+_LEAST_DROPPED, _MOST_OF_HINGE = 32, 4
 
 
 def faults_of_targets(root: Any) -> Iterator[LossFact]:
@@ -335,7 +335,7 @@ def faults_of_scores(node: Any, name: str) -> Iterator[LossFact]:
     if is_bounded and math.prod(shape[1:]) >= (2 if name == "LogSoftmax" else 1):
         fault = LossFault.SCORES_BOUNDED
         yield LossFact(fault, f"{last.lower()} {what}", (shape,))
-    elif below and below[0] in _LAYERS and _is_dropout(given):
+    elif below and below[0] in _LAYERS and is_dropout(given):
         yield LossFact(LossFault.SCORES_DROPPED, what, (shape,))
 
 
@@ -352,7 +352,7 @@ def _logarithm_of_rate(node: Any) -> Any:
     return source_of(ways[0]) if is_of_counts else None
 
 
-def _is_dropout(node: Any) -> bool:
+def is_dropout(node: Any) -> bool:
     """Return whether an operation drops some elements and enlarges the others."""
     if name_of(node) in {"FusedDropout", "NativeDropout"}:
         return True
