@@ -69,9 +69,11 @@ class Fault(enum.StrEnum):
     # Gradients are clipped while a scaler's factor is in them.
     CLIPPED_SCALED = "clipped_scaled"
     # A chain of transformations clips steps instead of gradients, or decays weights
-    # behind the learning rate, so that they grow.
+    # behind the learning rate, so that they grow.  Or a mask leaves parameters out, and
+    # their gradients are added to them.
     CLIPPED_UPDATES = "clipped_updates"
     DECAY_GROWS = "decay_grows"
+    MASKED_NOT_FROZEN = "masked_not_frozen"
     # Terms of a loss: an entropy bonus that is a penalty, the ratio of a policy to
     # itself, the weight of a focal loss that is one for the batch, noise that is
     # multiplied by a variance or its logarithm.

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import optax
 import pytest
 
 import tdbg
 import tdbg.jax as tj
-from jax_trainings import make_step, train
+from jax_trainings import make_step, parameters, train
 from tdbg.run.findings import Finding, Severity
 
 RULES = ("ClippingMisuse", "OptimizerMisuse")
@@ -74,7 +75,43 @@ def test_an_optimizer_that_nobody_has_wrapped_is_looked_at(
     assert "makes the weights grow" in finding.message
 
 
+def part(params: Any, *, is_in: bool) -> Any:
+    """A mask of the first parameter, or of all others."""
+    leaves, structure = jax.tree.flatten(params)
+    flags = [(i == 0) == is_in for i in range(len(leaves))]
+    return jax.tree.unflatten(structure, flags)
+
+
+MASK, OTHERS = (part(parameters(), is_in=each) for each in (True, False))
+MASKED = optax.masked(optax.adam(1e-3), MASK)
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [
+        MASKED,
+        optax.chain(optax.clip_by_global_norm(1.0), MASKED),
+        optax.chain(optax.masked(optax.add_decayed_weights(1e-4), OTHERS), MASKED),
+    ],
+)
+def test_what_a_mask_leaves_out_is_not_frozen(run_dir: Path, tx: Any) -> None:
+    (finding,) = findings(run_dir, tx)
+    assert (finding.rule, finding.severity) == ("OptimizerMisuse", Severity.WARNING)
+    assert "optax.masked freezes nothing" in finding.message
+    assert "set_to_zero" in finding.advice
+
+
 SOUND = {
+    "frozen": optax.chain(MASKED, optax.masked(optax.set_to_zero(), OTHERS)),
+    "frozen first": optax.chain(optax.masked(optax.set_to_zero(), OTHERS), MASKED),
+    "by two": optax.chain(MASKED, optax.masked(optax.sgd(1e-2), OTHERS)),
+    "all in": optax.masked(optax.adam(1e-3), jax.tree.map(lambda _: True, MASK)),
+    "a rate for all": optax.chain(
+        optax.masked(optax.add_decayed_weights(1e-4), MASK), optax.sgd(1e-2)
+    ),
+    "steps made in parts": optax.chain(
+        optax.masked(optax.scale_by_adam(), MASK), optax.scale(-1e-3)
+    ),
     "clipped first": optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3)),
     "steps bounded closely": optax.chain(optax.adam(1e-3), optax.clip(2e-3)),
     "steps of SGD bounded": optax.chain(optax.sgd(0.1), optax.clip(1.0)),

@@ -1,4 +1,7 @@
-"""Chains of optax: whether their transformations are in an order that makes sense.
+"""Chains of optax: whether their transformations make sense in their order.
+
+``optax.masked`` gives what its mask leaves out on as it is: gradients, where nothing
+else makes steps of them.
 
 Thread safety: reads only.
 """
@@ -7,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import jax
 
 from tdbg.run.observations import Fault, Observation
 
@@ -17,6 +22,8 @@ _CHAIN, _SUPPORTING = "chain", "with_extra_args_support"
 _FAR = 10.0
 _LIMITS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
 _MOST_DEPTH = 8
+# Parameters that are named, at most.
+_MOST_NAMED = 4
 # Steps, in lengths of a schedule, by which it is over, whoever else makes steps.
 _LONG_OVER = 5
 
@@ -46,6 +53,7 @@ def faults_of_chain(transformation: Any, step: int = 0) -> Iterator[Observation]
     """
     parts = list(_parts_of(getattr(transformation, "update", None)))
     yield from _faults_of_schedules(parts)
+    yield from _faults_of_masks(parts, step)
     rates = [(i, rate) for i, each in enumerate(parts) if (rate := _rate_of(each))]
     if not rates or any(not each.name for each in parts):
         return
@@ -82,6 +90,35 @@ def _faults_of_schedules(parts: Sequence[_Part]) -> Iterator[Observation]:
                 (f"optax.{name}",),
                 {"length": length},
             )
+
+
+def _faults_of_masks(parts: Sequence[_Part], step: int) -> Iterator[Observation]:
+    """Yield that gradients are added to the parameters that no mask names."""
+    if any(not each.name or _rate_of(each) for each in parts):
+        return
+    masks = []
+    for each in parts:
+        inner = [*_parts_of(getattr(each.given.get("inner"), "update", None))]
+        makes_steps = any(_rate_of(part) for part in inner)
+        if each.name == "masked" and (
+            makes_steps or any(part.name == "set_to_zero" for part in inner)
+        ):
+            masks.append((makes_steps, each.given.get("mask")))
+        elif each.name not in {"masked", *_LIMITS}:
+            return  # It may be what makes steps of the others.
+    if not any(makes_steps for makes_steps, _ in masks):
+        return
+    covered: dict[str, bool] = {}
+    for _, mask in masks:
+        if callable(mask):
+            return
+        for path, is_in in jax.tree_util.tree_flatten_with_path(mask)[0]:
+            name = jax.tree_util.keystr(path)
+            covered[name] = covered.get(name, False) or bool(is_in)
+    names = tuple(sorted(name for name, is_in in covered.items() if not is_in))
+    if names:
+        numbers = {"parameters": float(len(names))}
+        yield Observation(Fault.MASKED_NOT_FROZEN, step, names[:_MOST_NAMED], numbers)
 
 
 def _end_of(schedule: Any, depth: int = 0) -> tuple[float, float] | None:

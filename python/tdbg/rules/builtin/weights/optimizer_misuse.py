@@ -49,6 +49,7 @@ class OptimizerMisuse(ObservedRule):
             Fault.OPTIMIZER_MADE_ANEW,
             Fault.FREEZING_NOT_COMPILED,
             Fault.DECAY_GROWS,
+            Fault.MASKED_NOT_FROZEN,
             Fault.TAKEN_IN_AND_REPLACED,
             Fault.DECAY_UPSIDE_DOWN,
             Fault.CLEARED_BEFORE_STEP,
@@ -261,6 +262,26 @@ def _grows(seen: Observation) -> Description:
             "Put optax.add_decayed_weights before the learning rate: "
             "optax.chain(optax.scale_by_adam(), optax.add_decayed_weights(...), "
             "optax.scale_by_learning_rate(...)), or use optax.adamw."
+        ),
+    )
+
+
+def _not_frozen(seen: Observation) -> Description:
+    n = round(seen.numbers.get("parameters", 1.0))
+    names = ", ".join(seen.names) + (", ..." if n > len(seen.names) else "")
+    return Description(
+        message=(
+            "optax.masked freezes nothing: the update is the gradient itself for "
+            f"{plural(n, 'parameter')} that its mask leaves out ({names}). "
+            "optax.apply_updates adds it, so these move uphill, with a learning rate "
+            "of 1."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            "Set the updates of the others to zero: optax.multi_transform({'train': "
+            "..., 'freeze': optax.set_to_zero()}, labels), or optax.chain your "
+            "optax.masked with optax.masked(optax.set_to_zero(), the inverted mask)."
         ),
     )
 
@@ -484,6 +505,7 @@ _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.OPTIMIZER_MADE_ANEW: _made_anew,
     Fault.FREEZING_NOT_COMPILED: _not_compiled,
     Fault.DECAY_GROWS: _grows,
+    Fault.MASKED_NOT_FROZEN: _not_frozen,
     Fault.TAKEN_IN_AND_REPLACED: _taken_in,
     Fault.DECAY_UPSIDE_DOWN: _upside_down,
     Fault.CLEARED_BEFORE_STEP: _cleared,
