@@ -160,10 +160,10 @@ class DeadEmbedding(Rule):
                 value=float(unused[j]),
                 threshold=self.threshold,
                 advice=(
-                    f"About {round(n_rows * (1 - unused[j] / 100)):,} rows are enough "
-                    "for this data; spare rows do no harm. If the data should use "
-                    "more, check how tokens become indices: a vocabulary of other "
-                    "data, a clamp, or a hash or modulus that is too small."
+                    "Spare rows do no harm: this data needs about "
+                    f"{plural(round(n_rows * (1 - unused[j] / 100)), 'row')}. If it "
+                    "should use more, check how tokens become indices: a vocabulary "
+                    "of other data, a clamp, or a hash or modulus that is too small."
                 ),
             )
 

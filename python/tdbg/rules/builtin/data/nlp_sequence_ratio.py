@@ -47,6 +47,20 @@ OF_TIME = (
     "The labels hardly contain it, so the loss ignores it as padding, and it only "
     "costs time. To save that time, batch sequences of similar length, or pack them."
 )
+OF_PADDING = (
+    "If that is padding, batch sequences of similar length, pack them, or truncate the "
+    "longest, and mask padding in attention and loss. If it is the unknown token, the "
+    "vocabulary does not fit the text."
+)
+OF_UNKNOWN = (
+    " No word of a text is as frequent, so it probably stands for unknown words, which "
+    "your vocabulary does not have."
+)
+OF_VOCABULARY = (
+    "Look words up in the form in which you counted them: in small letters, split by "
+    "the same tokenizer, from the vocabulary that you trained with. If the token is "
+    "padding, name it in token_values, and mask it in attention and loss."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,12 @@ class _Frequent:
     percent: float
     limit: float
     n: int
-    of: str = "tokens"
+    is_watched: bool = True
+
+    @property
+    def of(self) -> str:
+        """What it is a share of."""
+        return "tokens" if self.is_watched else "tokens that are not padding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,17 +244,15 @@ class NLPSequenceRatio(Rule):
                 message=(
                     f"{percent(found.percent)} of the last {found.n:,} {found.of} are "
                     f"token {found.token}; the limit is {exact(found.limit)}%."
+                    f"{'' if found.is_watched else OF_UNKNOWN}"
                 ),
                 value=found.percent,
                 threshold=found.limit,
                 advice=OF_TIME
                 if severities[j] == Severity.INFO
-                else (
-                    f"If {found.token} is padding, batch sequences of similar length, "
-                    "pack them, or truncate the longest, and mask padding in attention "
-                    "and loss. If it is the unknown token, the vocabulary does not fit "
-                    "the text."
-                ),
+                else OF_PADDING
+                if found.is_watched
+                else OF_VOCABULARY,
             )
 
         return table.judge_one(name, severities, describe)
@@ -279,9 +296,12 @@ class NLPSequenceRatio(Rule):
         if len(rest) >= MIN_OTHERS:
             unique, counts = np.unique(rest, return_counts=True)
             k = int(np.argmax(counts))
-            percent, what = 100.0 * float(counts[k]) / len(rest), "other tokens"
+            share = 100.0 * float(counts[k]) / len(rest)
             shares.append(
-                _Frequent(int(unique[k]), percent, self.any_percent, len(rest), what)
+                _Frequent(
+                    *(int(unique[k]), share, self.any_percent, len(rest)),
+                    is_watched=False,
+                )
             )
         found = [each for each in shares if each.percent > each.limit]
         if n < self.min_tokens:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tdbg.config.kinds import NORMS, REGRESSIONS, Kind
 from tdbg.config.needs import Needs, with_beginning
-from tdbg.config.quantities import number, plural
+from tdbg.config.quantities import number, percent, plural
 from tdbg.modes import TRAINING
 from tdbg.rules.builtin.loss.loss_series import FIRST
 from tdbg.rules.builtin.loss.moving_goals import has_moved_to
@@ -67,6 +67,11 @@ OTHER_SIZE = 2.0
 ALIKE = 1e-6
 # Parameters, whose first updates show whether the scale of the data does harm.
 PARAMETERS = frozenset({"weight", "bias", "gradient", "update"})
+# A placeholder for missing values: rows of a batch, at least, columns that have one if
+# they were scaled, rows with and different numbers without it, and numbers that
+# programs write for it, of nines.
+TABLE, COLUMNS, LEAST, OTHERS = 24, 3, 2, 8
+NINES = (99.0, 999.0, 9999.0, 99999.0)
 # A first update above this share of its weight is too large; normalized data would have
 # made it as many times smaller as they are, which must bring it below the other share.
 TOO_LARGE, BEARABLE = 0.1, 0.3
@@ -78,7 +83,8 @@ class NotNormalizedData(Rule):
     """Report inputs and targets that are far from mean 0 and deviation 1.
 
     The rule also reports tables in which most columns hardly vary beside the widest
-    one.  It judges floating-point numbers only and skips inputs
+    one, or have a placeholder for missing values.  It judges floating-point numbers
+    only and skips inputs
 
     - of a model that begins with a normalization;
     - that reach no layer unchanged, because the model normalizes or forwards them, or
@@ -209,7 +215,8 @@ class NotNormalizedData(Rule):
             plain = {1.0} if i == table.roles.index(table.roles[i]) else {0.0, 1.0}
             far &= ~np.isin(mean, list(plain)) | (std > 0)
         drowned, of = self._drowned(table, i)
-        bad = far | (2 * drowned > of)
+        placeholder = _placeholder(table, i)
+        bad = far | (2 * drowned > of) | (placeholder is not None)
         if table.roles[i] == "label":
             for j in np.flatnonzero(bad).tolist():
                 bad[j] = not has_moved_to(table, i, float(mean[j]), int(new[j]))
@@ -218,7 +225,9 @@ class NotNormalizedData(Rule):
 
         def describe(j: int) -> Description:
             found = (
-                self._describe(table, i, float(mean[j]), float(std[j]), scale)
+                _describe_placeholder(placeholder)
+                if placeholder is not None
+                else self._describe(table, i, float(mean[j]), float(std[j]), scale)
                 if far[j]
                 else self._describe_drowned(table, i, drowned, of)
             )
@@ -363,6 +372,72 @@ class NotNormalizedData(Rule):
             for k in worst
         )
         return f" The largest of {plural(x.shape[1], 'column')} are {text}."
+
+
+class _Placeholder(NamedTuple):
+    """A number that stands apart from all others in some columns of a table.
+
+    Attributes:
+        n_columns: Columns that have one.
+        of: Columns in all.
+        column: The first of these; its number, the share of rows that have it, and the
+            range of all others.
+    """
+
+    n_columns: int
+    of: int
+    column: int
+    number: float
+    share: float
+    least: float
+    most: float
+
+
+def _placeholder(table: Table, i: int) -> _Placeholder | None:
+    """Return a number that stands for missing values; None: there is none.
+
+    In several columns, some rows have one number exactly, which is further from all
+    others than these are from each other.  Programs write -999, and others only once
+    the table was scaled: whole numbers may be meant, and one number in all columns.
+    """
+    x = _first_table(table, i)
+    if x is None or len(x) < TABLE or table.roles[i] == "label":
+        return None
+    found = []
+    for k, column in enumerate(x.T.astype(np.float64)):
+        values, counts = np.unique(column, return_counts=True)
+        for end, rest in ((0, values[1:]), (-1, values[:-1])):
+            n, value = int(counts[end]), float(values[end])
+            is_some = LEAST <= n <= len(x) // 2 and len(rest) >= OTHERS
+            if not is_some or abs(value - float(rest[end])) <= np.ptp(rest):
+                continue
+            if not value.is_integer() or abs(value) in NINES:
+                share = n / len(x)
+                found.append((k, value, share, float(rest[0]), float(rest[-1])))
+    are_written = any(abs(value) in NINES for _, value, *_ in found)
+    if not are_written and len({value for _, value, *_ in found}) < COLUMNS:
+        return None
+    return _Placeholder(len({k for k, *_ in found}), x.shape[1], *found[0])
+
+
+def _describe_placeholder(found: _Placeholder) -> Description:
+    return Description(
+        message=(
+            "Missing values seem to count as measurements: in "
+            f"{found.n_columns:,} of {plural(found.of, 'column')}, one number stands "
+            f"apart from all others. {percent(100 * found.share)} of the first rows "
+            f"have exactly {number(found.number)} in column {found.column}, and the "
+            f"others lie between {number(found.least)} and {number(found.most)}. A "
+            "placeholder such as -999 takes most of the range."
+        ),
+        value=100.0 * found.n_columns / found.of,
+        threshold=0.0,
+        advice=(
+            "Replace missing values before you scale: by the column's mean or median "
+            "in the training data (sklearn.impute.SimpleImputer). A further column can "
+            "say which values were missing."
+        ),
+    )
 
 
 def _makes_updates_too_large(table: Table, j: int) -> bool:

@@ -187,6 +187,61 @@ def test_columns_that_are_not_alike_are_silent(scales: list[float]):
     assert judge(table_of(scales), NotNormalizedData()) == []
 
 
+def with_missing(
+    value: float | None, *, scaled: bool = True, n_columns: int = 6, share: float = 0.15
+) -> FakeRun:
+    """A table that has one number in some rows of each column."""
+    random = np.random.default_rng(0)
+    table = random.normal(50.0, 10.0, (64, 6))
+    if value is not None:
+        table[:, :n_columns][random.random((64, n_columns)) < share] = value
+    if scaled:
+        table = (table - table.mean(0)) / table.std(0)
+    return given(table)
+
+
+def given(table: np.ndarray) -> FakeRun:
+    run = fed(lambda _: table)
+    run.value(0, INPUT, table.astype(np.float32))
+    return run
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        with_missing(-999.0),
+        with_missing(9999.0),
+        with_missing(-999.0, scaled=False, n_columns=1, share=0.2),
+    ],
+)
+def test_a_placeholder_that_is_scaled_like_a_number_is_named(run: FakeRun):
+    (finding,) = judge(run, NotNormalizedData())
+    assert "Missing values seem to count" in finding.message
+    assert "SimpleImputer" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        with_missing(None),
+        with_missing(50.0),
+        # Few columns; numbers among the others; codes.
+        with_missing(-999.0, n_columns=2),
+        with_missing(20.0),
+        with_missing(-999.0, share=0.8),
+    ],
+)
+def test_numbers_among_others_are_no_placeholders(run: FakeRun):
+    assert judge(run, NotNormalizedData()) == []
+
+
+def test_numbers_that_a_program_means_are_no_placeholders():
+    random = np.random.default_rng(0)
+    table = random.random((64, 6)) * 0.5
+    table[random.random((64, 6)) < 0.2] = -1.0
+    assert judge(given(table), NotNormalizedData()) == []
+
+
 def test_a_few_samples_say_nothing_of_columns():
     assert judge(table_of([4.0] + [0.002] * 12, 7), NotNormalizedData()) == []
 
@@ -393,7 +448,9 @@ def test_unknown_words_are_counted_among_what_is_not_padding():
 
     (finding,) = judge(sequences(text(0.2, 18)), NLPSequenceRatio())
     assert finding.value == pytest.approx(80.0, abs=4.0)
-    assert "other tokens are token 1" in finding.message
+    assert "tokens that are not padding are token 1" in finding.message
+    assert "unknown words" in finding.message
+    assert "small letters" in finding.advice
     assert judge(sequences(text(0.5, 18)), NLPSequenceRatio()) == []
     # Too few are left to tell: that it is padding is said.
     (finding,) = judge(sequences(text(0.0, 38)), NLPSequenceRatio())
