@@ -239,6 +239,8 @@ class Fault(enum.StrEnum):
     WEIGHTS_NOT_READ = "weights_not_read"
     # Labels begin with 1, and the last one is no class.
     LABELS_FROM_ONE = "labels_from_one"
+    # Labels of two classes, which a model takes for numbers.
+    CLASSES_AS_NUMBERS = "classes_as_numbers"
     # Of samples that are mixed of two, the loss knows the label of one.
     MIXED_LABEL_FORGOTTEN = "mixed_label_forgotten"
     # No fault: the model was probed, or was not.  Words say why a question was not

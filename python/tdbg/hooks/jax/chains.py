@@ -94,24 +94,19 @@ def _faults_of_schedules(parts: Sequence[_Part]) -> Iterator[Observation]:
 
 def _faults_of_masks(parts: Sequence[_Part], step: int) -> Iterator[Observation]:
     """Yield that gradients are added to the parameters that no mask names."""
-    if any(not each.name or _rate_of(each) for each in parts):
-        return
-    masks = []
+    if any(each.name not in {"masked", *_LIMITS} for each in parts):
+        return  # It may be what makes steps of the others.
+    makes_steps, masks = False, []
     for each in parts:
         inner = [*_parts_of(getattr(each.given.get("inner"), "update", None))]
-        makes_steps = any(_rate_of(part) for part in inner)
-        if each.name == "masked" and (
-            makes_steps or any(part.name == "set_to_zero" for part in inner)
-        ):
-            masks.append((makes_steps, each.given.get("mask")))
-        elif each.name not in {"masked", *_LIMITS}:
-            return  # It may be what makes steps of the others.
-    if not any(makes_steps for makes_steps, _ in masks):
+        has_rate = any(map(_rate_of, inner))
+        makes_steps |= has_rate
+        if has_rate or "set_to_zero" in {part.name for part in inner}:
+            masks.append(each.given.get("mask"))
+    if not makes_steps or any(map(callable, masks)):
         return
     covered: dict[str, bool] = {}
-    for _, mask in masks:
-        if callable(mask):
-            return
+    for mask in masks:
         for path, is_in in jax.tree_util.tree_flatten_with_path(mask)[0]:
             name = jax.tree_util.keystr(path)
             covered[name] = covered.get(name, False) or bool(is_in)

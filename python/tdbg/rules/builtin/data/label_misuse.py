@@ -19,7 +19,7 @@ class LabelMisuse(ObservedRule):
     """Report labels of padding, of tokens that were not masked, and missing ones.
 
     One may be missing of a sample that is mixed of two, too.  And labels that the
-    inputs have.
+    inputs have, or that are two classes where a model takes them for numbers.
 
     The labels of the first batches are compared with the inputs of the model, and with
     the label that the loss ignores.
@@ -36,6 +36,7 @@ class LabelMisuse(ObservedRule):
             Fault.LABEL_AMONG_INPUTS,
             Fault.MIXED_LABEL_FORGOTTEN,
             Fault.LABELS_FROM_ONE,
+            Fault.CLASSES_AS_NUMBERS,
             Fault.MASK_NOT_READ,
             Fault.WEIGHTS_NOT_READ,
         }
@@ -61,11 +62,31 @@ class LabelMisuse(ObservedRule):
             return _of_mixed(observation)
         if observation.fault is Fault.LABELS_FROM_ONE:
             return _from_one(observation)
+        if observation.fault is Fault.CLASSES_AS_NUMBERS:
+            return _as_numbers(observation)
         if observation.fault is Fault.MASK_NOT_READ:
             return _of_mask(observation)
         if observation.fault is Fault.WEIGHTS_NOT_READ:
             return _of_weights()
         return _of_end(observation)
+
+
+def _as_numbers(observation: Observation) -> Description:
+    n, name = round(observation.numbers.get("samples", 0.0)), observation.names[0]
+    return Description(
+        message=(
+            f"{name} computes a regression: with num_labels=1, transformers takes the "
+            f"mean squared error, and all {n:,} labels so far are 0 or 1. Its output "
+            "is a number between them, and no logit of a class."
+        ),
+        value=float(n),
+        threshold=0.0,
+        advice=(
+            "Use num_labels=2 with whole labels, or "
+            "problem_type='multi_label_classification' with one output and float "
+            "labels. If you mean a regression, set problem_type='regression'."
+        ),
+    )
 
 
 def _of_column(observation: Observation) -> Description:

@@ -75,7 +75,7 @@ class _Frequent:
 
     @property
     def of(self) -> str:
-        """What it is a share of."""
+        """The tokens that the share is one of."""
         return "tokens" if self.is_watched else "tokens that are not padding"
 
 

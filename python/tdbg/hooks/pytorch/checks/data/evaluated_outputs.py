@@ -363,10 +363,9 @@ class EvaluatedOutputs(StepCheck):
         shapes = {tuple(one.shape), tuple(other.shape)}
         if n < _LEAST_ROWS or shapes != {(n, 1), (n,)}:
             return
-        if all(each is not None for each in given[:2]):
-            return
         target = other if given[0] is not None else one
-        if name in _EQUALS and len(target.unique()) == n:
+        is_list = name in _EQUALS and len(target.unique()) == n
+        if None not in given[:2] or is_list:
             return  # A list of classes, perhaps.
         known = given[0] or given[1]
         words = {"operation": "==" if name in _EQUALS else "-"}

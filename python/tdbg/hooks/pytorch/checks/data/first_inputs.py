@@ -1,7 +1,8 @@
 """What a model is given in the first steps: do other ranks, or the labels, have it?
 
 Ranks compare a few numbers.  A column of the inputs that is the label itself leaves
-nothing to learn.
+nothing to learn.  And a model of transformers with one output takes two classes for
+numbers.
 
 Thread safety: the training's thread.  Errors: none; what cannot be read is left out.
 """
@@ -19,7 +20,7 @@ from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.device.bits import first_sum, has_bits
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.call_context import is_in_transform, is_traced
-from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA
+from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA, class_name
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
@@ -31,6 +32,7 @@ INPUTS_LOOK, _MOST_OF_INPUT = 16, 1 << 18
 # numbers of each, at most; samples, and labels of the rarest class, at least.
 _MOST_SAMPLES, _MOST_STEPS, _MOST_COLUMNS = 256, 8, 4096
 _LEAST_SAMPLES, _LEAST_OF_CLASS, _LEAST_VALUES = 64, 8, 16
+_OWN = "transformers."
 # How far from one the correlation of a column with the label may be, by rounding.
 _ROUNDED = 1e-5
 
@@ -99,6 +101,9 @@ class LabelsAmongInputs:
         self._n_steps = 0
         self._rows: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._shape: tuple[int, ...] = ()
+        # Labels that a model with one output was given for its own loss.
+        self._numbers: list[torch.Tensor] = []
+        self._regression = ""
         self.is_open = True
 
     def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
@@ -108,6 +113,18 @@ class LabelsAmongInputs:
             return
         given: Any = next(iter((*args, *(kwargs or {}).values())), None)
         self._given, self._name = (given if _is_table(given) else None), name
+        if kwargs and "labels" in kwargs and self.is_open:
+            self._note_own_loss(model, kwargs["labels"])
+
+    def _note_own_loss(self, model: nn.Module, labels: Any) -> None:
+        """Note labels that transformers takes for numbers, which nobody asked it to."""
+        config: Any = getattr(model, "config", None)
+        is_of_one = getattr(config, "num_labels", 0) == 1
+        is_theirs = any(each.__module__.startswith(_OWN) for each in type(model).mro())
+        if is_theirs and is_of_one and getattr(config, "problem_type", "") is None:
+            self._regression = class_name(model)
+        if self._regression and isinstance(labels, torch.Tensor):
+            self._numbers.append(labels.detach().flatten()[:_MOST_SAMPLES])
 
     def note_loss(self, value: Any) -> None:
         """Note the labels of a loss, which belong to the latest inputs."""
@@ -134,9 +151,24 @@ class LabelsAmongInputs:
         self._n_steps += 1
         is_enough = sum(len(labels) for _, labels in self._rows) >= _MOST_SAMPLES
         if is_enough or self._n_steps >= _MOST_STEPS:
+            if self._numbers and not is_recording():
+                with contextlib.suppress(Exception):
+                    self._look_at_numbers(torch.cat(self._numbers))
             with contextlib.suppress(Exception), torch.no_grad():
                 self._compare()
             self.remove()
+
+    def _look_at_numbers(self, labels: torch.Tensor) -> None:
+        counts = [int((labels == each).sum()) for each in (0, 1)]
+        if min(counts) < _LEAST_OF_CLASS or sum(counts) < len(labels):
+            return
+        numbers, step = (
+            {"samples": float(len(labels))},
+            self._session.latest_step(TRAIN),
+        )
+        fault, names = Fault.CLASSES_AS_NUMBERS, (self._regression,)
+        seen = Observation(fault, max(0, step[0]), names, numbers)
+        self._session.run(self._session.observe, seen)
 
     def _compare(self) -> None:
         columns = torch.cat([each for each, _ in self._rows])
@@ -170,6 +202,7 @@ class LabelsAmongInputs:
         self.is_open = False
         self._given = None
         self._rows.clear()
+        self._numbers.clear()
 
 
 def _is_table(given: Any) -> bool:

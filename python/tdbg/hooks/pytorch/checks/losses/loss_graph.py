@@ -222,14 +222,7 @@ def _end_of(root: Any) -> Iterator[tuple[Any, str, bool]]:
 
 def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
     given = source_of(node)
-    if name in _SOFTMAXES and _size_of_softmax(node) == 1:
-        yield LossFact(LossFault.SOFTMAX_OF_ONE, name.lower(), (shape_of(node),))
-    elif name == "LogSoftmax" and name_of(given) == "Softmax":
-        what = "cross_entropy"
-        yield LossFact(LossFault.SOFTMAX_TWICE, what, (shape_of(given),))
-    elif name == "Sub" and _normalizes_chances(node):
-        shape = shape_of(node)
-        yield LossFact(LossFault.SOFTMAX_TWICE, "Categorical", (shape,))
+    yield from _faults_of_chances(node, name, given)
     is_logistic = name == "BinaryCrossEntropyWithLogits"
     # A target may be a sigmoid.
     if is_logistic and name_of(given) == "Sigmoid" and node.next_functions[0][0]:
@@ -248,6 +241,18 @@ def _faults(node: Any, name: str, *, is_whole: bool) -> Iterator[LossFact]:
     if name in _DISTANCES and name in _OF_NUMBERS:
         yield from _dropped(node, name)
     yield from _faults_of_shapes(node, name)
+
+
+def _faults_of_chances(node: Any, name: str, given: Any) -> Iterator[LossFact]:
+    """Yield that a softmax is one of chances, or of a single score."""
+    if name in _SOFTMAXES and _size_of_softmax(node) == 1:
+        yield LossFact(LossFault.SOFTMAX_OF_ONE, name.lower(), (shape_of(node),))
+    elif name == "LogSoftmax" and name_of(given) == "Softmax":
+        what = "cross_entropy"
+        yield LossFact(LossFault.SOFTMAX_TWICE, what, (shape_of(given),))
+    elif name == "Sub" and _normalizes_chances(node):
+        shape = shape_of(node)
+        yield LossFact(LossFault.SOFTMAX_TWICE, "Categorical", (shape,))
 
 
 def _dropped(node: Any, name: str) -> Iterator[LossFact]:
