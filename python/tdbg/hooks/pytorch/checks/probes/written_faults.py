@@ -139,7 +139,8 @@ class WrittenFaults(StepCheck):
         known = _Names(names)
         for node in program_of(code) or functions_of(code)[:1]:
             body = _executed(node, known)
-            self._tell(code.co_name, code, [*_dropped(body, known), *_ended(body)])
+            found = [*_dropped(body, known, _shown(node)), *_ended(body)]
+            self._tell(code.co_name, code, found)
             for each in _parts(body):
                 function = known(each.func) if isinstance(each, ast.Call) else None
                 if isinstance(function, types.FunctionType):
@@ -246,8 +247,10 @@ def _is_foreign(names: Mapping[str, Any], code: types.CodeType) -> bool:
 # ---- results that nobody takes -------------------------------------------------------
 
 
-def _dropped(body: list[ast.stmt], names: _Names) -> Iterator[_Written]:
-    """Yield statements whose only result is dropped."""
+def _dropped(
+    body: list[ast.stmt], names: _Names, shown: frozenset[Any] = frozenset()
+) -> Iterator[_Written]:
+    """Yield statements whose only result is dropped, not those that a cell shows."""
     for node in _of_kind(body, ast.Assign):
         if _is_seed(node.targets[0], names):
             yield Fault.RESULT_DROPPED, "seed", node
@@ -261,8 +264,36 @@ def _dropped(body: list[ast.stmt], names: _Names) -> Iterator[_Written]:
                 yield Fault.RESULT_DROPPED, "uncalled", value
         elif isinstance(value, ast.Call):
             kind = _kind_of(value, names)
+            if kind == "function" and node in shown:
+                continue
             if kind and not _works_in_place(value):
                 yield Fault.RESULT_DROPPED, kind, value
+
+
+def _shown(root: Any) -> frozenset[Any]:
+    """Return the statements of a script that may be there for their value alone.
+
+    A script that was a notebook has those whose values a cell has shown: they stand
+    beside names that stand alone, or are calls of values that nobody holds.
+    """
+    if not isinstance(root, ast.Module):
+        return frozenset()
+    every = list(_of_kind(root.body, ast.Expr))
+    shows = any(_is_value(each.value) for each in every)
+    return frozenset(each for each in every if shows or _is_of_call(each.value))
+
+
+def _is_value(node: ast.AST) -> bool:
+    """Return whether an expression does nothing but name a value."""
+    if isinstance(node, ast.Attribute):
+        return node.attr not in _UNCALLED
+    return isinstance(node, ast.Name | ast.Subscript)
+
+
+def _is_of_call(node: ast.AST) -> bool:
+    """Return whether a call is one of what another call returns."""
+    given = getattr(node, "args", [])
+    return len(given) > 0 and isinstance(given[0], ast.Call)
 
 
 def _of_kind(body: list[ast.stmt], kind: Any) -> Iterator[Any]:
