@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from tdbg.config.kinds import CLASSIFICATIONS, REGRESSIONS, Kind
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import exact, number, percent, plural
 from tdbg.modes import TRAINING
+from tdbg.rules.builtin.tensors.all_zero import PARTS
 from tdbg.rules.builtin.tensors.tensor_rule import INPUTS, LastingRule
 from tdbg.rules.columns import kind_of
 from tdbg.rules.registry import register
@@ -226,6 +227,20 @@ def _is_of_one_row(name: str, model_info: ModelInfo | None) -> bool:
 INTERVAL = 5
 
 
+def _first_outputs(names: Sequence[str]) -> dict[int, list[int]]:
+    """Return, for further outputs of modules, the rows of the first one."""
+    found = dict[str, list[int]]()
+    parts = [PARTS.fullmatch(name) for name in names]
+    for i, part in enumerate(parts):
+        if part is not None and part[2] == "0":
+            found.setdefault(part[1], []).append(i)
+    return {
+        i: found[part[1]]
+        for i, part in enumerate(parts)
+        if part is not None and part[2] != "0" and part[1] in found
+    }
+
+
 def _is_supervised(window: Window, table: Table, i: int) -> bool:
     model_info = window.model_info_at(int(table.steps[-1]))
     kind = kind_of(model_info, table.names[i])
@@ -239,8 +254,9 @@ class TensorVariance(LastingRule):
 
     Without bounds, the rule reports a tensor whose elements are all alike: their
     standard deviation is below ``relative`` times their root mean square.  It skips
-    inputs of ones only, which graph nodes without features have, and outputs of
-    embeddings with a single row.  It also reports predictions that have become the same
+    inputs of ones only, which graph nodes without features have, outputs of embeddings
+    with a single row, and a module's further outputs while its first one varies.  It
+    also reports predictions that have become the same
     for all samples.
 
     Args:
@@ -348,6 +364,11 @@ class TensorVariance(LastingRule):
             # Ones stand for no features, or for a mask that hides nothing.
             is_input = np.array([role == "model_input" for role in table.roles])
             small &= ~(is_input[:, np.newaxis] & (variance == 0) & (table["mean"] == 1))
+            # A further output may be one number for all: a determinant, a loss.
+            passes = table.known & (variance >= self.relative**2 * square)
+            for i, firsts in _first_outputs(table.names).items():
+                if not self.is_chosen(table.names[i]):
+                    small[i] &= ~passes[firsts].any(axis=0)
         bad = small.copy()
         if self.min_threshold is not None:
             bad |= variance < self.min_threshold

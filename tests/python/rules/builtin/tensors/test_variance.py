@@ -85,6 +85,17 @@ def test_zeros_are_not_for_the_variance_unless_a_bound_is_given():
     assert len(judge(repeated(a_output_0=ZERO), TensorVariance(min_threshold=0.1))) == 1
 
 
+def test_a_further_output_may_be_one_number_where_the_first_varies():
+    """The log-determinant of a linear layer of a flow is the same for all samples."""
+    same = np.full(8, 0.004)
+    run = repeated(a_output_0=RAMP, a_output_1=same)
+    assert judge(run, TensorVariance()) == []
+    assert len(judge(run, TensorVariance(tensor_regex="^a_"))) == 1
+    both = judge(repeated(a_output_0=same, a_output_1=same), TensorVariance())
+    assert [each.tensor for each in both] == ["a_output_0", "a_output_1"]
+    assert len(judge(repeated(b_output_0=RAMP, a_output_1=same), TensorVariance())) == 1
+
+
 def test_bounds_decide_where_they_are_given():
     run = repeated(a_output_0=RAMP)  # Its variance is 5.25.
     assert judge(run, TensorVariance(min_threshold=5.2, max_threshold=5.3)) == []
