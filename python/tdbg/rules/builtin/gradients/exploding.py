@@ -21,6 +21,7 @@ from tdbg.rules.columns import MAD_TO_DEVIATION, KnownRows, median
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
 from tdbg.rules.window import (
+    Bools,
     Description,
     Evaluation,
     Floats,
@@ -60,7 +61,8 @@ class ExplodingGradient(Rule):
     Args:
         factor: Times the median of the last rows that the norm must exceed.
         first_factor: Times the median of the first rows, and of the first ``min_rows``,
-            that the norm must exceed.
+            that the norm must exceed; and times the median of the norm of all gradients
+            over the last rows that this norm must exceed.
         deviations: Deviations that the logarithm of the norm must be above the last
             rows.
         error_factor: Times both medians at which the finding is an error; and times the
@@ -131,6 +133,7 @@ class ExplodingGradient(Rule):
         total = np.cumsum(squares[:, explodes], axis=0)[-1:]
         carried = np.cumsum(np.where(grown, squares, 0.0)[:, explodes], axis=0)[-1:]
         explodes[explodes] = (carried >= SHARE * total).all(axis=0)
+        explodes &= overflows.any(axis=0) | ~self._were_as_long(norm, explodes)
         with np.errstate(divide="ignore", invalid="ignore"):
             growth = np.where(grown, norm / np.nan_to_num(usual), -1.0)
             least = np.fmin(norm / usual, norm / first)
@@ -166,6 +169,23 @@ class ExplodingGradient(Rule):
             )
 
         return table.judge(severities, describe, decided)
+
+    def _were_as_long(self, norm: Floats, columns: Bools) -> Bools:
+        """Find those of the columns whose norm of all gradients is about as usual.
+
+        A layer may wake up while another one falls asleep: the step is no longer.
+        """
+        found = np.zeros(norm.shape[1], dtype=bool)
+        at = np.flatnonzero(columns)
+        if not len(at):
+            return found
+        known = np.isfinite(norm).any(axis=0)[np.newaxis, :]
+        squares = np.nan_to_num(norm / OVERFLOW) ** 2
+        total = np.where(known, np.sqrt(np.cumsum(squares, axis=0)[-1:]), np.nan)
+        last = KnownRows(total, known).before(np.zeros_like(at), at, self.window)
+        enough = np.isfinite(last).sum(axis=1) >= self.min_rows
+        found[at] = enough & (total[0, at] <= self.first_factor * median(last))
+        return found
 
     def _past(self, table: Table, norm: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the medians of the last and first rows, and the limit; NaN: unknown.

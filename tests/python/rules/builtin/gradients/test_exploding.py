@@ -92,17 +92,27 @@ def test_what_has_exploded_must_carry_the_norm(
     of_the_other: float, expected: int | None
 ):
     """Half of the squared norm at least is of what has grown or overflows; here both
-    are about 1e18, and only the first is new.
+    are about 1e18, and only the first has grown enough.
     """
-    run = norms([1e10] * 9 + [2e17], [of_the_other / 10] * 10)
+    run = norms([1e10] * 9 + [2e17], [of_the_other / 200] * 9 + [of_the_other / 10])
     assert severities(run)[-1] == expected
 
 
 @pytest.mark.parametrize(("norm", "expected"), [(1.5, ERROR), (1.35, None)])
 def test_norms_are_added_as_squares(norm: float, expected: int | None):
     """Beside two of 1 the half is at the root of 2."""
-    run = norms([1e-6] * 9 + [norm], [1.0] * 10, [1.0] * 10)
+    others = [0.05] * 9 + [1.0]
+    run = norms([1e-6] * 9 + [norm], others, others)
     assert severities(run)[-1] == expected
+
+
+@pytest.mark.parametrize(("of_the_other", "expected"), [(10.0, 0), (0.01, ERROR)])
+def test_a_head_may_wake_up_while_another_one_falls_asleep(
+    of_the_other: float, expected: int
+):
+    """The step is no longer than before, unless the other gradients were small, too."""
+    run = norms([1e-4] * 9 + [13.0], [of_the_other] * 8 + [0.0, 0.0])
+    assert (severities(run)[-1] or 0) == expected
 
 
 @pytest.mark.parametrize(
