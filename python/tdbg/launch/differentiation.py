@@ -288,11 +288,17 @@ def _making(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _updating(update: Callable[..., Any]) -> Callable[..., Any]:
+    is_of_frozen = getattr(update, "__qualname__", "").startswith("set_to_zero.")
+
     @functools.wraps(update)
     def seen(updates: Any, *args: Any, **kwargs: Any) -> Any:
         watch = _local.watch
         shows = _local.shows
         if _local.is_updating or (shows is None and watch is None):
+            if shows is not None and is_of_frozen:
+                from tdbg.hooks.jax.gradients import note_frozen
+
+                note_frozen(updates)
             return update(updates, *args, **kwargs)
         _local.is_updating = True
         try:

@@ -486,3 +486,49 @@ def test_a_schedule_of_optax_that_has_been_at_zero_for_long(tmp_path: Path) -> N
     )
     assert ["The learning rate is 0" in each.message for each in sick] == [True]
     assert not healthy
+
+
+FROZEN = f"""{DATA}
+import optax
+
+def train(tx, updated=("body", "head")):
+    rng = np.random.default_rng(0)
+    body = dict(w=jnp.asarray(rng.normal(size=(64, 16)) * 0.1), b=jnp.zeros(16))
+    head = dict(w=jnp.asarray(rng.normal(size=(16, 10)) * 0.1), b=jnp.zeros(10))
+    params = dict(body=body, head=head)
+    state = tx.init(params)
+
+    @jax.jit
+    def step(params, state, x, y):
+        def loss_of(params):
+            hidden = jnp.tanh(x @ params["body"]["w"] + params["body"]["b"])
+            return entropy(hidden @ params["head"]["w"] + params["head"]["b"], y)
+        loss, grads = jax.value_and_grad(loss_of)(params)
+        updates, state = tx.update(grads, state, params)
+        new = optax.apply_updates(params, updates)
+        return {{**params, **{{k: new[k] for k in updated}}}}, state, loss
+
+    for x, y in batches(24):
+        params, state, loss = step(params, state, x, y)
+
+ways = {{"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}}
+train(optax.multi_transform(ways, {{"body": "freeze", "head": "train"}}))
+zero = optax.masked(optax.set_to_zero(), {{"body": True, "head": False}})
+train(optax.chain(optax.adam(1e-2), zero))
+train(optax.adam(1e-2), updated=("head",))
+"""
+
+
+def test_what_optax_sets_to_zero_is_frozen_on_purpose(tmp_path: Path) -> None:
+    """Only the last training forgets its body: it drops the updates."""
+    family = DirectoryFamily(launched(FROZEN, tmp_path)[2], {})
+    names = ["MissingGradient", "NotInOptimizer", "UnchangedTensor"]
+    found = [
+        tdbg.rules.check(family.member(i), names, record=False).findings
+        for i in (1, 2, 3)
+    ]
+    assert [[(f.rule, f.tensor) for f in each] for each in found] == [
+        [],
+        [],
+        [("UnchangedTensor", "body/w")],
+    ]

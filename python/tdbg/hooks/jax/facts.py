@@ -44,6 +44,7 @@ class ModelFacts:
         self._optimizers: tuple[str, ...] = ()
         self._parameters: dict[str, ParameterFacts] = {}
         self._trained: set[str] = set()
+        self._frozen: set[str] = set()
         self._loss_facts: tuple[LossFact, ...] = ()
         self._n_changes = 0
 
@@ -108,8 +109,15 @@ class ModelFacts:
 
     def add_trained(self, name: str) -> None:
         """Add a parameter of which an optimizer is given a gradient."""
-        if name not in self._trained:
+        if name not in self._trained or name in self._frozen:
             self._trained.add(name)
+            self._frozen.discard(name)
+            self._n_changes += 1
+
+    def add_frozen(self, name: str) -> None:
+        """Add a parameter whose updates an optimizer sets to zero, on purpose."""
+        if name not in self._frozen:
+            self._frozen.add(name)
             self._n_changes += 1
 
     def add_arguments(self, found: Arguments) -> None:
@@ -157,10 +165,13 @@ class ModelFacts:
 
     def _complete(self, name: str, facts: ParameterFacts) -> ParameterFacts:
         path = name.rpartition("/")[0]
+        is_trained = name in self._trained and name not in self._frozen
         return ParameterFacts(
             shape=facts.shape,
             dtype=facts.dtype,
-            requires_grad=name in self._trained or not self._trained,
+            requires_grad=is_trained or not self._trained,
             module=self.modules.get(path, ""),
-            optimizer=0 if name in self._trained else None,
+            optimizer=0 if is_trained else None,
+            # XLA leaves out a gradient that an optimizer gets and drops.
+            has_gradient=True if is_trained else None,
         )

@@ -17,7 +17,7 @@ from tdbg.hooks.jax.names import path_name
 from tdbg.hooks.jax.step_capture import LOSS
 from tdbg.hooks.jax.tracing import present_trace
 
-__all__ = ["optax", "show_gradients", "show_update"]
+__all__ = ["note_frozen", "optax", "show_gradients", "show_update"]
 
 
 def show_gradients(gradients: Any, loss: Any = None) -> Any:
@@ -41,6 +41,14 @@ def show_gradients(gradients: Any, loss: Any = None) -> Any:
         return trace.show_tree(
             gradients, lambda _, path: gradient_name(path), Role.GRADIENT
         )
+
+
+def note_frozen(updates: Any) -> None:
+    """Note the parameters whose updates ``optax.set_to_zero`` is given: all freeze."""
+    trace = present_trace()
+    if trace is not None:
+        for path, _ in jax.tree_util.tree_flatten_with_path(updates)[0]:
+            trace.facts.add_frozen(path_name(path))
 
 
 def show_update(

@@ -143,8 +143,9 @@ class MissingGradient(ModelInfoRule):
 
 
 def _find_cut(first: ParameterFacts, name: str, words: Vocabulary) -> str:
+    what = f"the {first.module} of {name}" if first.module else name
     return (
-        f"Check that the forward pass uses the {first.module} of {name}, and that "
+        f"Check that the forward pass uses {what}, and that "
         f"nothing between it and the loss cuts it off: {words.graph_cuts}, or an "
         "operation without a gradient (argmax, a comparison). If you do not want to "
         f"train these parameters, {words.freezing}."
