@@ -189,7 +189,7 @@ def _of_turns(folds: Folds, _: int) -> Description:
         since=folds.step,
         advice=(
             "Make a new model and a new optimizer at the beginning of each fold, or "
-            "load the initial weights: model.load_state_dict(copy.deepcopy(initial))."
+            "set the model back to a copy of its initial weights."
         ),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,18 @@ from tdbg.rules.registry import register
 from tdbg.rules.table import min_span
 from tdbg.rules.window import Bools, Description, Evaluation, Table
 from tdbg.run.findings import Severity, Stage
-from tdbg.run.model_info import ModelInfo, ParameterFacts
+from tdbg.run.model_info import ModelInfo, ParameterFacts, owner_of
 
 if TYPE_CHECKING:
     from tdbg.rules.vocabulary import Vocabulary
 
 __all__ = ["MissingGradient"]
+
+# What programs call tables of places: ``pos_embed``, ``position_embeddings``, ``wpe``.
+_OF_PLACES = re.compile(
+    r"(^|[._])(pos|positions?|positional|places?|wpe)(_?(emb|enc)\w*)?([._]|$)",
+    re.IGNORECASE,
+)
 
 
 @register
@@ -120,6 +127,13 @@ class MissingGradient(ModelInfoRule):
         first = model_info.parameters[found[0]]
         what, why = "no gradient", ""
         advice = _find_cut
+        places = next(filter(_OF_PLACES.search, found), "")
+        if places:
+            why = (
+                f" By its name, {places} tells places, and nothing uses it: attention, "
+                "sums and means do not know the order of the inputs without it."
+            )
+            advice = partial(_add_places, places)
         if by_design:
             why = " A model of an installed package leaves them unused."
             advice = _leave_unused
@@ -149,6 +163,17 @@ def _find_cut(first: ParameterFacts, name: str, words: Vocabulary) -> str:
         f"nothing between it and the loss cuts it off: {words.graph_cuts}, or an "
         "operation without a gradient (argmax, a comparison). If you do not want to "
         f"train these parameters, {words.freezing}."
+    )
+
+
+def _add_places(
+    places: str, first: ParameterFacts, name: str, words: Vocabulary
+) -> str:
+    del first, name
+    return (
+        f"Add {owner_of(places) or places} to the tokens in your forward pass: x = "
+        "tokens + positions. If the model needs no order, remove it, or "
+        f"{words.freezing}."
     )
 
 

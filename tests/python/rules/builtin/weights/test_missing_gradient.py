@@ -146,6 +146,47 @@ def test_a_side_whose_optimizer_steps_without_gradients_is_named(run_dir: Path) 
     assert "critic" not in finding.message
 
 
+class Ordered(nn.Module):
+    """Attends to tokens, perhaps with their places."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.tokens = nn.Embedding(20, 16)
+        setattr(self, name, nn.Embedding(8, 16))
+        self.block = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.block(self.tokens(tokens)).mean(1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_of_places"),
+    [("pos_embedding", True), ("wpe", True), ("position", True), ("compose", False)],
+)
+def test_places_that_nobody_adds_are_named(
+    run_dir: Path, name: str, is_of_places: bool
+) -> None:
+    model = Ordered(name)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+
+    def steps() -> Iterator[None]:
+        while True:
+            tokens = torch.randint(20, (16, 8))
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(tokens), (tokens[:, 0] > 9).long())
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            yield
+
+    finding = findings(run_dir, model, steps())[0]
+    assert finding.rule == "MissingGradient"
+    assert ("the order of the inputs" in finding.message) == is_of_places
+    if is_of_places:
+        assert f"Add {name} to the tokens" in finding.advice
+
+
 @pytest.mark.parametrize("name", ["straight through", "adversaries"])
 def test_what_has_gradients_is_silent(run_dir: Path, name: str) -> None:
     training = (
