@@ -14,8 +14,10 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tdbg.pytorch as td
 from samples_fake import Samples
+from tdbg.hooks.pytorch.checks.copies import average_swaps
 from tdbg.rules import DataLeakage, check
 from tdbg.run.findings import Finding, Severity
+from tdbg.run.observations import Fault
 
 pytestmark = pytest.mark.torch
 N_EPOCHS, N = 6, 320
@@ -269,6 +271,24 @@ def keep(model: nn.Module, initial: dict[str, Tensor]) -> None:
     """All folds train one model."""
 
 
+def test_weights_are_compared_after_so_many_evaluations_only(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent may act in evaluation mode in each step."""
+    monkeypatch.setattr(average_swaps, "_MOST_EVALUATIONS", 3)
+    model = nn.Linear(20, 2)
+    x, y = samples()
+    optimizer = Adam(model.parameters(), lr=1e-2)
+    with td.watch(model, out=run_dir, budget="off", min_free_bytes=0):
+        for _ in range(8):
+            tell(model, x[:32], y[:32])
+            model.train()
+            learn(model, optimizer, x[:32], y[:32])
+    seen = td.create_trial(run_dir).observations()
+    told = [each.words for each in seen if each.fault is Fault.TRAINED_ON]
+    assert told == [{"how": "on"}, {"how": "unknown"}]
+
+
 @pytest.mark.parametrize("begin", [keep, reset, restore])
 @pytest.mark.parametrize("is_early", [False, True])
 def test_folds_that_train_one_model_are_named(
@@ -289,7 +309,7 @@ def test_folds_that_train_one_model_are_named(
                 tell(model, x[is_held], y[is_held])
             for _ in range(4):
                 epoch(model, optimizer, x[~is_held], y[~is_held])
-            tell(model, x[is_held], y[is_held])
+                tell(model, x[is_held], y[is_held])
     assert hook.counters()["internal_errors"] == 0
     found = check(run_dir, rules=[DataLeakage()]).findings
     if begin is keep:

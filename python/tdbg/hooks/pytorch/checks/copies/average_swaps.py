@@ -40,6 +40,8 @@ _ASIDE = re.compile(r"backup|collected|stored|saved|orig|temp|cache|old", re.IGN
 _DEEPEST, _MOST_TENSORS = 3, 4000
 # Forwards of training in which an average must move.
 _MOST_FORWARDS = 50
+# Evaluations after which the training may go on from other weights, at most.
+_MOST_EVALUATIONS = 1000
 # Evaluations in a row after which the model goes on from its average.
 _ENOUGH = 2
 
@@ -97,7 +99,8 @@ class AverageSwaps:
 class WeightsTrainedOn:
     """Whether the training goes on from the weights that were evaluated.
 
-    That is told once, and once that it does not.
+    That is told once, and once that it does not, or that nobody looks any longer: an
+    agent may act in evaluation mode in each step.
 
     Args:
         session: Counts the steps of training, and writes what is seen.
@@ -111,11 +114,12 @@ class WeightsTrainedOn:
         self._told = set[str]()
         self._pivot: weakref.ref[nn.Parameter] | None = None
         self._sample: torch.Tensor | None = None
+        self._n = 0
         self.waits = False
 
     def evaluation_begins(self, roots: Sequence[nn.Module]) -> None:
         """Note the weights, unless these are known to be drawn anew."""
-        is_over = self.waits or "anew" in self._told or len(roots) != 1
+        is_over = self.waits or self._n > _MOST_EVALUATIONS or len(roots) != 1
         pivot = None if is_over or is_recording() else _pivot_of(roots[0])
         if pivot is not None:
             self._pivot, self._sample = weakref.ref(pivot), sample_of(pivot)
@@ -127,12 +131,17 @@ class WeightsTrainedOn:
         pivot = None if self._pivot is None else self._pivot()
         if pivot is None or self._sample is None or is_recording():
             return
+        self._n += 1
         how = "on" if torch.equal(self._sample, sample_of(pivot)) else "anew"
+        if self._n > _MOST_EVALUATIONS:
+            how = "unknown"
+        elif how == "anew":
+            self._n = _MOST_EVALUATIONS + 1
         if how not in self._told:
             self._told.add(how)
             step = max(0, self._session.latest_step(TRAIN)[0])
             fault, words = Fault.TRAINED_ON, {"how": how}
-            self._session.observe(Observation(fault, step, ("",), {}, words))
+            self._session.observe(Observation(fault, step, (how,), {}, words))
 
 
 class _Swap:

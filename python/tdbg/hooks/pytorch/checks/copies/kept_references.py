@@ -152,7 +152,7 @@ class KeptReferences:
             is_last: Whether training ends; else, an evaluation begins.
         """
         n_steps = self._session.n_training_steps
-        if n_steps and not is_last:
+        if n_steps and not (is_last or self.weights.waits):
             self.weights.evaluation_begins(self.roots())
         if n_steps == self._latest or not (is_last or self._n_looks < _MOST_LOOKS):
             return
