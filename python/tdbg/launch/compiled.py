@@ -241,6 +241,8 @@ class StepSearch:
         """
         if not watch.has_gradients or self._has_failed:
             return None
+        from tdbg.hooks.jax.hook import find_loss
+
         try:
             if self._has_own():
                 self._has_failed = True
@@ -253,13 +255,17 @@ class StepSearch:
             training = self.training_of(compiled.function, args, kwargs)
             if training is None:
                 return None
+            # A number that the step trains may be the first that it returns.
+            trains_number = any(form.shapes == ((),) for form in watch.forms)
+            has_loss = not trains_number and _has_loss(outputs)
             step = training.hook.jit(
                 self._differentiation.showing(
                     compiled.function,
                     at_update=bool(watch.n_updates),
-                    loss=not _has_loss(outputs),
+                    loss=not has_loss,
                 ),
                 jit=compiled.compiler,
+                loss=find_loss if has_loss else _no_loss,
                 params=params,
                 **compiled.options,
             )
@@ -468,6 +474,11 @@ def _may_train(function: Any) -> bool:
         return False
     module = getattr(function, "__module__", None) or type(function).__module__
     return module.partition(".")[0] not in _NO_STEPS
+
+
+def _no_loss(outputs: Any) -> None:
+    """Find no loss in what a function returns: the gradients show it."""
+    del outputs
 
 
 def _has_loss(outputs: Any) -> bool:

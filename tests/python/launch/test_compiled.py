@@ -532,3 +532,30 @@ def test_what_optax_sets_to_zero_is_frozen_on_purpose(tmp_path: Path) -> None:
         [],
         [("UnchangedTensor", "body/w")],
     ]
+
+
+NUMBERS = f"""{DATA}
+import optax
+
+tx = optax.sgd(0.1)
+slope = jnp.asarray(-2.0)
+state = tx.init(slope)
+
+@jax.jit
+def step(slope, state, x, y):
+    loss, grad = jax.value_and_grad(lambda slope: jnp.mean((slope * x - y) ** 2))(slope)
+    updates, state = tx.update(grad, state)
+    return optax.apply_updates(slope, updates), state, loss
+
+for x, _ in batches(24):
+    slope, state, loss = step(slope, state, x[:, 20], 3.0 * x[:, 20])
+print("%.5f" % loss)
+"""
+
+
+def test_a_number_that_is_trained_is_not_the_loss(tmp_path: Path) -> None:
+    """It is the first that the step returns."""
+    printed, _, out = launched(NUMBERS, tmp_path)
+    loss = trial(out, 1).tensor("loss")
+    assert loss.reduction_value(0, "mean") > 1.0
+    assert f"{loss.reduction_value(23, 'mean'):.5f}" == printed.strip()
