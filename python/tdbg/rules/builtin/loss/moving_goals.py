@@ -30,6 +30,9 @@ MOVED = 0.25
 # A loss starts over if some values lie this share of its start below it, and the next
 # ones less than that share.  It has these steps to fall by the latter.
 BEFORE, LEARNED = 5, 0.25
+# A sum of losses is that but for this share; a part counts from this share on.  Of so
+# many losses at most, sums are looked for.
+ROUNDING, COUNTS, MOST_PARTS = 1e-5, 1e-4, 6
 AFTER, BACK = 3, 0.1
 SOON = 25
 
@@ -43,7 +46,8 @@ def need_not_fall(
       falls, the other rises.
     - The loss of a policy gradient yields a gradient and does not measure success.
     - A loss that changes its sign again and again is no distance.
-    - If the program adds several losses, only their sum must fall.
+    - If the program adds several losses, only their sum must fall.  The sum may be
+      another loss that is recorded.
     - A loss that no backward pass begins at is looked at and does not train.
     - Moving targets move the loss: a copy of the model produces them, or their
       statistics have changed.
@@ -60,6 +64,8 @@ def need_not_fall(
     result = _by_model(window, table, i)
     if TOTAL in table.names and table.names[i] != TOTAL:
         result |= table.known[table.names.index(TOTAL)]
+    if not result.all() and _is_part(table, i):
+        result |= table.known[i]
     rows = np.flatnonzero(table.known[i])
     loss = losses_of(table, i)
     label = table.names[i].removesuffix(OUTPUT) + "_input_1"
@@ -80,6 +86,30 @@ def need_not_fall(
             mean = float(table["mean"][at, known[-1]])
             result[j] |= has_moved_to(table, at, mean, int(known[-1]))
     return result[among]
+
+
+def _is_part(table: Table, i: int) -> bool:
+    """Return whether another loss has always been the sum of this one and a third."""
+    rows = [k for k, role in enumerate(table.roles) if role == "loss"]
+    if not 2 < len(rows) <= MOST_PARTS:
+        return False
+    values = {k: losses_of(table, k) for k in rows}
+    for total in rows:
+        rest = [k for k in rows if k not in {i, total}]
+        sums = [values[i] + values[k] for k in rest]
+        sums.append(values[i] + sum(values[k] for k in rest))
+        if total != i and any(_equals(values[total], s, values[i]) for s in sums):
+            return True
+    return False
+
+
+def _equals(total: Floats, parts: Floats, part: Floats) -> bool:
+    """Return whether a total equals a sum whose one part is more than a rounding."""
+    known = np.isfinite(total) & np.isfinite(parts)
+    size = np.abs(total[known])
+    is_near = np.abs(total[known] - parts[known]) <= ROUNDING * size
+    counts = np.abs(part[known]) > COUNTS * size
+    return bool(is_near.all() and np.count_nonzero(counts) >= BEFORE)
 
 
 def _by_model(window: Window, table: Table, i: int) -> Bools:

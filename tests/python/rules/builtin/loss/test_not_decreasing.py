@@ -153,6 +153,21 @@ def test_in_a_game_of_several_optimizers_and_losses_none_need_fall():
     assert found(2, 0, 0) == found(2, 0, None) == several
 
 
+@pytest.mark.parametrize(("off", "is_found"), [(0.0, False), (0.5, True)])
+def test_a_part_of_a_sum_that_is_recorded_need_not_fall(off: float, is_found: bool):
+    """The divergence of a variational autoencoder rises as it begins to code."""
+    run = FakeRun()
+    for step in range(60):
+        rest, part = 500.0 * 0.98**step, min(0.01 * 1.5**step, 20.0)
+        total = rest + part + off * (step % 3)
+        rows = {"total": total, "rest": rest, "part": part}
+        run.step(step, {f"{name}Loss_output_0": [x] for name, x in rows.items()})
+    told = judge(run, LossNotDecreasing())
+    assert {each.tensor for each in told} == (
+        {"partLoss_output_0"} if is_found else set()
+    )
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_noisy_flat_loss_is_found(seed: int):
     losses = noisy(np.full(400, 2.3), seed, noise=0.03)
