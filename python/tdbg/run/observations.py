@@ -356,6 +356,8 @@ class Fault(enum.StrEnum):
     ANSWERS_FOR_LABELS = "answers_for_labels"
     ORDER_OF_ANSWERS_LOST = "order_of_answers_lost"
     OUTPUTS_EQUAL_LABELS = "outputs_equal_labels"
+    # An accuracy that counts the cells of labels with one class in each row.
+    CELLS_COUNTED = "cells_counted"
     METRIC_OF_IGNORED = "metric_of_ignored"
     # Means of batches are added up and divided by the number of samples.
     MEANS_BY_SAMPLES = "means_by_samples"

@@ -53,6 +53,7 @@ class MetricMisuse(ObservedRule):
             Fault.ANSWERS_FOR_LABELS,
             Fault.ORDER_OF_ANSWERS_LOST,
             Fault.OUTPUTS_EQUAL_LABELS,
+            Fault.CELLS_COUNTED,
             Fault.METRIC_OF_IGNORED,
             Fault.MEANS_BY_SAMPLES,
             Fault.BEST_NEVER_MOVES,
@@ -354,6 +355,20 @@ def _of_order(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_cells(seen: Observation) -> tuple[str, str]:
+    n = max(2, round(seen.numbers.get("classes", 2.0)))
+    message = (
+        f"`{seen.names[0]}` is no accuracy: it counts cells, not samples. Each label "
+        f"has one 1 among {n:,} cells, and the share of cells that agree is "
+        f"{seen.numbers.get('share', 0.0):.1f}%. Answers that are all 0 would have "
+        f"{100 - 100 / n:.1f}%."
+    )
+    return message, (
+        "Compare the largest output with the class: (outputs.argmax(1) == "
+        "labels.argmax(1)).float().mean()."
+    )
+
+
 def _of_equality(seen: Observation) -> tuple[str, str]:
     n, digits = (round(seen.numbers.get(key, 1)) for key in ("samples", "digits"))
     return (
@@ -475,6 +490,7 @@ _TEXTS = {
     Fault.ANSWERS_FOR_LABELS: _of_exchanged,
     Fault.ORDER_OF_ANSWERS_LOST: _of_order,
     Fault.OUTPUTS_EQUAL_LABELS: _of_equality,
+    Fault.CELLS_COUNTED: _of_cells,
     Fault.METRIC_OF_IGNORED: _of_ignored,
     Fault.MEANS_BY_SAMPLES: _of_means,
     Fault.METRIC_MISFITS: _of_misfit,

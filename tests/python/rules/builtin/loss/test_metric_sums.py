@@ -144,6 +144,48 @@ class Counts:
         return self.right / self.n
 
 
+def of_cells(model: nn.Module, loader: DataLoader[Any]) -> float:
+    return share_of_cells(model, loader, lambda equal: equal)
+
+
+def of_rows(model: nn.Module, loader: DataLoader[Any]) -> float:
+    return share_of_cells(model, loader, lambda equal: equal.all(1))
+
+
+def share_of_cells(
+    model: nn.Module,
+    loader: DataLoader[Any],
+    read: Callable[[Tensor], Tensor],
+    more: int = 0,
+) -> float:
+    parts = []
+    for x, y in loader:
+        labels = nn.functional.one_hot(y, 3).float()
+        labels[:, more:] *= 1 if not more else 0
+        outputs = model(x)
+        answers = (torch.sigmoid(outputs) > 0.5).float()
+        parts.append(read(answers == labels).float())
+    return float(torch.cat(parts).mean())
+
+
+def of_attributes(model: nn.Module, loader: DataLoader[Any]) -> float:
+    return share_of_cells(model, loader, lambda equal: equal, more=1)
+
+
+def test_cells_of_labels_with_one_class_are_no_samples(tmp_path: Path) -> None:
+    (said,) = found(tmp_path, of_cells, held_out())
+    assert "it counts cells, not samples" in said.message
+    assert "all 0 would have 66.7%" in said.message
+    assert "argmax(1)" in said.advice
+
+
+@pytest.mark.parametrize("evaluate", [of_rows, of_attributes])
+def test_rows_may_be_compared_and_attributes_counted(
+    tmp_path: Path, evaluate: Evaluate
+) -> None:
+    assert not found(tmp_path, evaluate, held_out())
+
+
 def test_counts_that_nobody_sets_to_zero_are_found(tmp_path: Path) -> None:
     (said,) = found(tmp_path, Counts(is_kept=True), held_out())
     assert "of all 3 evaluations so far" in said.message

@@ -58,6 +58,7 @@ _ONE_WAY = frozenset(
         "precision_score", "r2_score", "recall_score",
     }
 )  # fmt: skip
+_LEAST_CLASSES = 3
 _MOST_KEPT, _CLOSE, _MOST_LOOKED, _MOST_INDEX = 4_000_000, 1e-5, 1_000, 1 << 31
 _LIGHTNING = re.compile(r"(pytorch_)?lightning\.")
 REMEMBERS = ("torchmetrics.aggregation", "torchmetrics.wrappers")
@@ -74,6 +75,7 @@ class _Pass(NamedTuple):
         kept: Answers without those whose label the loss ignores.
         means: The sum of the shares of right answers in each comparison.
         parts: Comparisons.
+        classes: Columns of labels that name one class in each row; 0: some do not.
     """
 
     right: int = 0
@@ -82,6 +84,7 @@ class _Pass(NamedTuple):
     kept: int = 0
     means: float = 0.0
     parts: int = 0
+    classes: int = 0
 
 
 class MetricSums:
@@ -204,6 +207,7 @@ class MetricSums:
             now.kept + kept,
             now.means + share,
             now.parts + 1,
+            _classes_of(labels) if now.classes or not now.parts else 0,
         )
 
     def pass_ends(self) -> list[Found]:
@@ -280,7 +284,8 @@ class MetricSums:
             return
         for name, values in self._called.items():
             if name in now and len(values) == self._n_counted >= _LEAST_COUNTED:
-                found = _of_counts(values, self._passes)
+                found = _of_cells(values, self._passes)
+                found = found or _of_counts(values, self._passes)
                 if found is not None:
                     fault, numbers = found
                     yield fault, name, numbers, {}
@@ -322,6 +327,32 @@ def _lowest_of(passes: list[_Pass], frame: FrameType) -> Iterator[Found]:
             numbers = {"low": low, "high": high, "passes": float(len(passes))}
             yield Fault.LOWEST_IS_BEST, name, numbers, {}
             return
+
+
+def _classes_of(labels: torch.Tensor) -> int:
+    """Return the columns of labels that are 1 for one class and 0 for all others."""
+    if labels.dim() != 2 or labels.shape[1] < _LEAST_CLASSES:
+        return 0
+    is_code = bool(((labels == 0) | (labels == 1)).all())
+    return labels.shape[1] if is_code and bool((labels.sum(1) == 1).all()) else 0
+
+
+def _of_cells(
+    values: list[float], passes: list[_Pass]
+) -> tuple[Fault, dict[str, float]] | None:
+    """Return that an accuracy is the share of the cells of such labels, if so."""
+    classes = {each.classes for each in passes}
+    shares = [each.right / each.n for each in passes]
+    if len(classes) > 1 or 0 in classes:
+        return None
+    for scale in (1.0, 100.0):
+        pairs = zip(values, shares, strict=True)
+        if all(abs(value - scale * share) < _EQUAL * scale for value, share in pairs):
+            return Fault.CELLS_COUNTED, {
+                "classes": float(*classes),
+                "share": 100.0 * shares[-1],
+            }
+    return None
 
 
 def _of_counts(
