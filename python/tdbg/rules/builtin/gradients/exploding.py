@@ -179,10 +179,12 @@ class ExplodingGradient(Rule):
         at = np.flatnonzero(columns)
         if not len(at):
             return found
-        known = np.isfinite(norm).any(axis=0)[np.newaxis, :]
+        known: Bools = np.logical_or.reduce(np.isfinite(norm), axis=0)
         squares = np.nan_to_num(norm / OVERFLOW) ** 2
         total = np.where(known, np.sqrt(np.cumsum(squares, axis=0)[-1:]), np.nan)
-        last = KnownRows(total, known).before(np.zeros_like(at), at, self.window)
+        last = KnownRows(total, known[np.newaxis, :]).before(
+            np.zeros_like(at), at, self.window
+        )
         enough = np.isfinite(last).sum(axis=1) >= self.min_rows
         found[at] = enough & (total[0, at] <= self.first_factor * median(last))
         return found
