@@ -200,7 +200,7 @@ NAMED = [
     Named("padded_to_the_maximum", "NLPSequenceRatio", "embedding_input_0", WARNING,
           (0, 0), "% of the last 5,120 tokens are token 0", "pack them"),
     Named("numbers_cut_off", "DeadEmbedding", "gradient/embedding.weight", WARNING,
-          (9, 29), "16 of 98 rows had a gradient", "About 16 rows are enough"),
+          (9, 29), "16 of 98 rows had a gradient", "this data needs about 16 rows"),
     Named("softmax_before_the_loss", "LossMisuse", LOSS, WARNING, (0, 0),
           "the loss cannot fall below 1.46", "from before the softmax"),
     Named("layers_in_a_plain_list", "UnregisteredParameter", "Stack_output_0", WARNING,
