@@ -278,6 +278,8 @@ class Fault(enum.StrEnum):
     LOADER_AT_ITS_END = "loader_at_its_end"
     # The loader of validation trains, and that of training does nothing.
     TRAINED_ON_VALIDATION = "trained_on_validation"
+    # A recurrent state goes from batch to batch, and the loader shuffles.
+    STATE_OF_OTHER_SAMPLES = "state_of_other_samples"
     # Both parts of a dataset have one transform, that of evaluation.
     TRANSFORM_OF_EVALUATION = "transform_of_evaluation"
     # The batches of the first epoch come again and again, in their order.
@@ -366,6 +368,8 @@ class Fault(enum.StrEnum):
     # Lines of a program that do not do what they are written for: a result that nobody
     # takes, a sum of a tensor and itself.
     RESULT_DROPPED = "result_dropped"
+    # A setting, or a mask, that no line of the program reads.
+    SETTING_UNREAD = "setting_unread"
     ADDED_TO_ITSELF = "added_to_itself"
     # And a function whose own backward is not the derivative of its forward.
     WRONG_BACKWARD = "wrong_backward"

@@ -21,6 +21,11 @@ from torch.optim import Optimizer
 from tdbg.hooks.pytorch.checks.copies.kept_references import SelfTargets
 from tdbg.hooks.pytorch.checks.copies.shared_weights import EqualNetworks, SharedWeights
 from tdbg.hooks.pytorch.checks.data.evaluated_outputs import EvaluatedOutputs
+from tdbg.hooks.pytorch.checks.data.loop_answers import state_over_batches
+from tdbg.hooks.pytorch.checks.data.program_loops import (
+    unread_arguments,
+    unread_settings,
+)
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import (
     Found,
@@ -123,7 +128,14 @@ class FirstUpdates:
             ),
             GraphFaults(_faults_of_terms, _OF_TERMS, self._note),
             GraphFaults(_faults_of_targets, _OF_DIMENSIONS, self._note),
-            WrittenFaults(tables, step, observe),
+            WrittenFaults(
+                tables,
+                step,
+                observe,
+                state_of=state_over_batches,
+                unread_of=unread_settings,
+                unread_by=unread_arguments,
+            ),
             OwnGradients(step, observe, is_open=may_probe),
             MisplacedGradients(self._parameters, self._note),
             ClassWeights(self._note),

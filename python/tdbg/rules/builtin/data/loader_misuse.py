@@ -33,6 +33,7 @@ class LoaderMisuse(ObservedRule):
     - images that are flipped without their masks, or the reverse;
     - batches that ``itertools.cycle`` keeps, in the order of the first epoch;
     - training on the loader of validation, or through its transform;
+    - shuffled batches to which a loop passes the recurrent state of the last one;
     - samples that are augmented once, and then come out of a cache;
     - parts of a dataset, for training and evaluation, that overlap;
     - validation data that are the training data, or have samples of them.
@@ -56,6 +57,7 @@ class LoaderMisuse(ObservedRule):
             Fault.KEPT_BY_CACHE,
             Fault.MASK_NOT_MOVED,
             Fault.BATCHES_CYCLED,
+            Fault.STATE_OF_OTHER_SAMPLES,
             Fault.TRAINED_ON_VALIDATION,
             Fault.TRANSFORM_OF_EVALUATION,
             Fault.PARTS_OVERLAP,
@@ -288,6 +290,19 @@ def _of_cycle(seen: Observation) -> tuple[str, str]:
     )
 
 
+def _of_state(seen: Observation) -> tuple[str, str]:
+    name, state = seen.names[0], seen.words.get("state", "hidden")
+    message = (
+        f"Your loop passes `{state}` from each batch to the next, and {name} shuffles. "
+        "So each sequence begins with the state in which another one, chosen at random,"
+        " has ended."
+    )
+    return message, (
+        f"Begin each batch without a state: {state} = None inside the loop. To keep "
+        "it, use a loader with shuffle=False whose batches continue each other."
+    )
+
+
 def _of_masks(seen: Observation) -> tuple[str, str]:
     apart, moved = (round(seen.numbers.get(key, 0)) for key in ("apart", "moved"))
     image, mask = (seen.words.get(key, "") for key in ("image", "mask"))
@@ -413,6 +428,7 @@ _TEXTS = {
     Fault.AUGMENTED_ONCE: _of_cache,
     Fault.MASK_NOT_MOVED: _of_masks,
     Fault.BATCHES_CYCLED: _of_cycle,
+    Fault.STATE_OF_OTHER_SAMPLES: _of_state,
     Fault.TRAINED_ON_VALIDATION: _of_other_loader,
     Fault.TRANSFORM_OF_EVALUATION: _of_transform,
     Fault.PARTS_OVERLAP: _of_parts,

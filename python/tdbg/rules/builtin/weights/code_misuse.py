@@ -28,24 +28,33 @@ class CodeMisuse(ObservedRule):
     - a context such as ``torch.no_grad()`` without ``with``;
     - a method such as ``model.eval`` that is named and not called;
     - a residual that is kept and never added, and a layer's output added to itself;
+    - a setting, or a mask, that no line reads;
     - a function of your own whose backward is not the derivative of its forward.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
     stage = Stage.SETUP
     faults = frozenset(
-        {Fault.ADDED_TO_ITSELF, Fault.RESULT_DROPPED, Fault.WRONG_BACKWARD}
+        {
+            Fault.ADDED_TO_ITSELF,
+            Fault.RESULT_DROPPED,
+            Fault.SETTING_UNREAD,
+            Fault.WRONG_BACKWARD,
+        }
     )
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return info for a backward that may be meant as an approximation."""
+        """Return info for an approximate backward, and for settings left over."""
         is_general = observation.words.get("kind") == "general"
-        return Severity.INFO if is_general else Severity.WARNING
+        is_left = observation.fault is Fault.SETTING_UNREAD
+        return Severity.INFO if is_general or is_left else Severity.WARNING
 
     def describe(self, observation: Observation) -> Description:
         """Say what the line does, and how it should be."""
         if observation.fault is Fault.WRONG_BACKWARD:
             message, advice = _of_backward(observation)
+        elif observation.fault is Fault.SETTING_UNREAD:
+            message, advice = _of_setting(observation)
         else:
             message, advice = _of_line(observation)
         more = round(observation.numbers.get("more", 0))
@@ -132,6 +141,26 @@ def _of_line(observation: Observation) -> tuple[str, str]:
             f"Assign what it returns: x = {text}. Some methods have a form that works "
             "in place, with an underscore at the end, such as x.clamp_(0, 1)."
         ),
+    )
+
+
+def _of_setting(observation: Observation) -> tuple[str, str]:
+    words = observation.words
+    text, name = words.get("text", ""), words.get("kind", "")
+    line = round(observation.numbers.get("line", 0))
+    at = f"line {line} of {words.get('file', 'its file')}"
+    message = (
+        f"Nobody reads a setting: `{text}` ({at}) sets `{name}`, and no other line of "
+        "your program uses it. Your training is the same without it."
+    )
+    if text.partition(":")[0] == name:
+        message = (
+            f"Nobody reads an argument: a function takes `{name}` ({at}), and no line "
+            "in it uses it. What you pass has no effect."
+        )
+    return message, (
+        f"Use `{name}` where you mean it, for example as an argument of your loss, "
+        "optimizer or layer. If it is left over, remove it."
     )
 
 

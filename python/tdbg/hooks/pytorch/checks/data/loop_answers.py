@@ -1,4 +1,4 @@
-"""Read what becomes of the answers of a loop: their mean, and their order.
+"""Read what becomes of the answers of a loop: their mean, their order, their state.
 
 What a program adds up of each batch is a mean over samples, or a sum over them, so it
 is known what to divide by.  Answers from a shuffled loader meet labels in their own
@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -20,8 +21,10 @@ from torch.utils.data import DataLoader
 
 from tdbg.hooks.pytorch.checks.data.program_loops import (
     BatchLoop,
+    dead_branches,
     inside,
     live,
+    loops_around,
     name_of_node,
     resolve,
 )
@@ -35,6 +38,7 @@ __all__ = [
     "length_below",
     "samples_of",
     "shuffled_without_labels",
+    "state_over_batches",
 ]
 
 Found = tuple[Fault, str, dict[str, float], dict[str, str]]
@@ -283,3 +287,60 @@ def _length_of(value: Any) -> int:
     if shape is not None:
         return int(shape[0]) if len(shape) else 0
     return len(value) if isinstance(value, list | tuple) else 0
+
+
+# ---- recurrent states ----------------------------------------------------------------
+
+
+def state_over_batches(frame: FrameType | None) -> Found | None:
+    """Return that a loop keeps a recurrent state while its loader shuffles.
+
+    A loop that gives the variable something else, such as zeros, begins anew.
+
+    Args:
+        frame: That of a function which the loop calls, or its own.
+    """
+    for loop in loops_around(frame, set()):
+        if not _RANDOM.match(type(loop.loader.sampler).__name__):
+            return None
+        dead = dead_branches(loop.node, loop.names)
+        every = [
+            each
+            for each in inside(loop.node)
+            if isinstance(each, ast.Assign) and id(each) not in dead
+        ]
+        kept = {name for node in every for name in _returned_state(node, loop.names)}
+        for name in sorted(kept):
+            others = [x for x in every if name in _stored_in(x)]
+            if all(name in _names_within(each.value) for each in others):
+                words = {"state": name}
+                return (
+                    Fault.STATE_OF_OTHER_SAMPLES,
+                    ast.unparse(loop.node.iter),
+                    {},
+                    words,
+                )
+    return None
+
+
+def _returned_state(node: ast.Assign, names: Mapping[str, Any]) -> set[str]:
+    """Return what a statement gives to a recurrent network, and gets from it."""
+    call, target = node.value, node.targets[0]
+    if not isinstance(call, ast.Call) or not isinstance(target, ast.Tuple):
+        return set()
+    model = resolve(call.func, names)
+    is_recurrent = isinstance(model, nn.Module) and any(
+        isinstance(each, nn.RNNBase | nn.RNNCellBase) for each in model.modules()
+    )
+    given = [*call.args, *(each.value for each in call.keywords)]
+    taken = set[str]().union(*map(_names_within, given[1:]))
+    return taken & _stored_in(node) if is_recurrent else set()
+
+
+def _stored_in(node: ast.Assign) -> set[str]:
+    return {
+        x.id
+        for target in node.targets
+        for x in ast.walk(target)
+        if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)
+    }

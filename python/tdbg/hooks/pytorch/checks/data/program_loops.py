@@ -23,6 +23,7 @@ from tdbg.hooks.pytorch.model.program_sources import (
     statements,
 )
 from tdbg.hooks.pytorch.model.variables import locals_of
+from tdbg.run.observations import Fault
 from tdbg.run.program_lines import is_of_library
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "name_of_node",
     "resolve",
     "scope_at",
+    "unread_arguments",
+    "unread_settings",
 ]
 
 # Frames that are searched for a loop.
@@ -46,6 +49,21 @@ KEPT = re.compile(r"(?i)(^|_)(best|lowest|highest)(_|$)(?!.*(epoch|step|ind|idx)
 
 _SAVES = re.compile(r"save|state_dict|deepcopy|checkpoint", re.IGNORECASE)
 _Scope = Function | ast.Module
+# What programs call settings of a training, and masks that they give a model.
+_SETTING = re.compile(
+    r"(eps|epsilon|exploration)_(decay|min|end|final)(_?rate|_steps)?"
+    r"|(class|label|loss|sample|pos)_weights?|weight_decay|label_smoothing"
+    r"|max_(grad_)?norm|(grad(ient)?_)?clip(ping)?_?(grad|norm|val|value)?"
+    r"|clip_grad(_norm)?|(num_)?warmup(_steps|_epochs|_ratio)?"
+    r"|(grad(ient)?_)?accum(ulation)?(_steps)?|dropout(_?(rate|p|prob))?"
+    r"|drop_?(rate|prob)|temperature|entropy_(coef|coeff|beta|weight)|gae_lambda"
+    r"|tau|gamma|target_update(_\w+)?|lr_(decay|gamma)|decay_rate|momentum|patience"
+    r"|(l1|l2|reg|gp|kl)_(lambda|weight|coef)|lambda_(l1|l2|reg|gp|kl)|ema_decay"
+    r"|mixup_alpha|pad(ding)?_(idx|id|token_id)|ignore_index",
+    re.IGNORECASE,
+)
+_MASK = re.compile(r"(\w+_)?(mask|lengths?)")
+_REFLECTS = frozenset({"asdict", "eval", "exec", "globals", "locals", "vars"})
 
 
 class BatchLoop(NamedTuple):
@@ -254,7 +272,7 @@ def _keeps(node: ast.If) -> bool:
     return any(_SAVES.search(name_of_node(each.func)) for each in calls)
 
 
-def dead_branches(tree: ast.Module, names: Mapping[str, Any]) -> set[int]:
+def dead_branches(tree: ast.AST, names: Mapping[str, Any]) -> set[int]:
     """Return what is in branches that are known not to be taken."""
     found = set[int]()
     for node in ast.walk(tree):
@@ -282,3 +300,74 @@ def _is_unset_near(
     return bool(loops and mine) and not any(
         _has(loops[0], each.lineno) for each in mine
     )
+
+
+# ---- settings that nobody reads ------------------------------------------------------
+
+
+def unread_settings(tree: ast.Module) -> Iterator[tuple[Fault, str, Any]]:
+    """Yield settings that a file sets, or takes as arguments, and never reads.
+
+    Args:
+        tree: Its source.
+    """
+    every = [*ast.walk(tree)]
+    named = {x.id for x in every if isinstance(x, ast.Name) and _is_load(x)}
+    owned = {x.attr for x in every if isinstance(x, ast.Attribute) and _is_load(x)}
+    if named & _REFLECTS or "__dict__" in owned:
+        return
+    owned |= _words_of(every)
+    for node in every:
+        if isinstance(node, ast.FunctionDef) and node.name != "forward":
+            yield from unread_arguments(node)
+        elif isinstance(node, ast.Assign) and (name := _setting_of(node)):
+            is_variable = isinstance(node.targets[0], ast.Name)
+            if name not in owned and not (is_variable and name in named):
+                yield Fault.SETTING_UNREAD, name, node
+
+
+def _words_of(every: list[ast.AST]) -> set[str]:
+    """Return the words in texts, which may be names that getattr looks up."""
+    texts = [x.value for x in every if isinstance(x, ast.Constant)]
+    return {
+        word
+        for text in texts
+        if isinstance(text, str)
+        for word in re.findall(r"\w+", text)
+    }
+
+
+def _setting_of(node: ast.Assign) -> str:
+    """Return the setting that a statement sets to something; "": it sets none."""
+    target, value = node.targets[0], node.value
+    is_off = isinstance(value, ast.Constant) and value.value in (None, 0, 1)
+    name = str(getattr(target, "attr", getattr(target, "id", "")))
+    is_setting = len(node.targets) == 1 and _SETTING.fullmatch(name)
+    return name if is_setting and not is_off else ""
+
+
+def unread_arguments(node: ast.FunctionDef) -> Iterator[tuple[Fault, str, Any]]:
+    """Yield settings, and masks of a forward, that a function takes and ignores.
+
+    Args:
+        node: Its source.
+    """
+    if node.decorator_list or len(node.body) < 2:
+        return
+    used = {
+        each.id
+        for part in node.body
+        for each in ast.walk(part)
+        if isinstance(each, ast.Name)
+    }
+    given = node.args.posonlyargs + node.args.args
+    # A mask with a default may be there for the sake of others who call it.
+    n_sure = len(given) - len(node.args.defaults)
+    for i, each in enumerate(given + node.args.kwonlyargs):
+        is_mask = node.name == "forward" and i < n_sure and _MASK.fullmatch(each.arg)
+        if each.arg not in used and (is_mask or _SETTING.fullmatch(each.arg)):
+            yield Fault.SETTING_UNREAD, each.arg, each
+
+
+def _is_load(node: ast.Name | ast.Attribute) -> bool:
+    return isinstance(node.ctx, ast.Load)

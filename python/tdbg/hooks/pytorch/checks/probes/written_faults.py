@@ -11,7 +11,9 @@ Thread safety: the training's thread.  Reads only.
 from __future__ import annotations
 
 import ast
+import contextlib
 import inspect
+import linecache
 import re
 import sys
 import types
@@ -25,7 +27,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import StepCheck
-from tdbg.hooks.pytorch.model.program_sources import functions_of, program_of
+from tdbg.hooks.pytorch.model.program_sources import (
+    functions_of,
+    program_of,
+    source_of_file,
+)
 from tdbg.hooks.pytorch.model.variables import locals_of
 from tdbg.run.observations import Fault, Observation
 
@@ -64,6 +70,7 @@ _WITH_METHODS = (nn.Module, torch.optim.Optimizer, LRScheduler)
 _PLAIN = (bool, int, float, str, types.NoneType)
 _SEEDS = frozenset({"manual_seed", "seed"})
 _RESIDUAL = re.compile(r"(x_)?(residual|identity|shortcut|skip|resid)(_x)?$")
+_MOST_MODULES, _MOST_UNREAD = 2_000, 4
 _UNKNOWN = object()
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
@@ -85,6 +92,9 @@ class WrittenFaults(StepCheck):
         tables: The parameters of the registered modules; grows.
         step: Returns the global step of training.
         observe: Writes an observation.
+        state_of: Returns the state that the loop around a frame keeps, if it shuffles.
+        unread_of: Yields settings that a file never reads.
+        unread_by: Yields arguments that a function never reads.
     """
 
     def __init__(
@@ -92,7 +102,13 @@ class WrittenFaults(StepCheck):
         tables: Iterable[_Table],
         step: Callable[[], int],
         observe: Callable[[Observation], None],
+        *,
+        state_of: Callable[[types.FrameType], Any],
+        unread_of: Callable[[ast.Module], Iterable[_Written]],
+        unread_by: Callable[[Any], Iterable[_Written]],
     ) -> None:
+        self._state_of, self._unread_of = state_of, unread_of
+        self._unread_by = unread_by
         self._tables = tables
         self._step = step
         self._observe = observe
@@ -104,6 +120,8 @@ class WrittenFaults(StepCheck):
         if self._n_losses < _READ_AT:
             return
         self.remove()
+        with contextlib.suppress(Exception):  # Objects of the program may be odd.
+            self._read_loop(sys._getframe(1))
         self._read_frames(sys._getframe(1))
         seen = set[Any]()
         for table in self._tables:
@@ -113,14 +131,32 @@ class WrittenFaults(StepCheck):
                     if not type(module).__module__.startswith("torch."):
                         self._read_module(module)
 
+    def _read_loop(self, frame: types.FrameType) -> None:
+        """Read the loop over batches that the program is in."""
+        found = self._state_of(frame)
+        if found is not None:
+            fault, name, numbers, words = found
+            step = max(0, self._step())
+            self._observe(Observation(fault, step, (name,), numbers, words))
+
     def _read_frames(self, frame: types.FrameType | None) -> None:
         called, met = list[types.FunctionType](), set[Any]()
+        files = set[str]()
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
             code, names = frame.f_code, frame.f_globals
             if not _is_foreign(names, code):
                 met.add(code)
+                if code.co_filename not in files:
+                    files.add(code.co_filename)
+                    tree = source_of_file(code.co_filename)
+                    found = [] if tree is None else [*self._unread_of(tree)]
+                    found = [
+                        each for each in found if not _is_read_elsewhere(*each[1:])
+                    ]
+                    for each in found[:_MOST_UNREAD]:
+                        self._tell(each[1], code, [each])
                 names = {**names, **locals_of(frame)}
                 called += self._read(code, names)
             frame = frame.f_back
@@ -163,7 +199,9 @@ class WrittenFaults(StepCheck):
                 known = _Names(method.__globals__, own, module)
                 body = _executed(node, known)
                 found = [*_dropped(body, known), *_misread(node, body, known)]
-                self._tell(f"{type(module).__name__}.{code.co_name}", code, found)
+                where = f"{type(module).__name__}.{code.co_name}"
+                self._tell(where, code, found)
+                self._tell(where, code, self._unread_by(node))
                 for each in _parts(body):
                     name = getattr(each, "attr", "")
                     if name and name not in met and not name.startswith("__"):
@@ -235,13 +273,14 @@ def _attribute(owner: Any, name: str) -> Any:
     return found if isinstance(found, _PLAIN) else _UNKNOWN
 
 
-def _is_foreign(names: Mapping[str, Any], code: types.CodeType) -> bool:
-    """Return whether a function is one of a library."""
+def _is_foreign(names: Mapping[str, Any], code: types.CodeType | str) -> bool:
+    """Return whether a function, or a file, is one of a library."""
+    file = code if isinstance(code, str) else code.co_filename
     top = str(names.get("__name__")).partition(".")[0]
     if top in {"tdbg", "torch", "pytest", "_pytest", "pluggy"}:
         return True
-    is_installed = _LIBRARY.search(code.co_filename) is not None
-    return is_installed or code.co_filename.startswith((sys.base_prefix, "<frozen"))
+    is_installed = _LIBRARY.search(file) is not None
+    return is_installed or file.startswith((sys.base_prefix, "<frozen"))
 
 
 # ---- results that nobody takes -------------------------------------------------------
@@ -514,3 +553,19 @@ def _is_meant_for_use(name: str, value: ast.AST, names: _Names) -> bool:
     if name.startswith("_") or not isinstance(value, ast.Call):
         return False
     return bool(_kind_of(value, names)) and not _works_in_place(value)
+
+
+# ---- settings that nobody reads ------------------------------------------------------
+
+
+def _is_read_elsewhere(name: str, node: Any) -> bool:
+    """Return whether another file of the program has the name of a setting."""
+    if isinstance(node, ast.arg):
+        return False
+    word = re.compile(rf"\b{name}\b")
+    n = 0
+    for module in [*sys.modules.values()][-_MOST_MODULES:]:
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not _is_foreign(vars(module), file):
+            n += any(word.search(line) for line in linecache.getlines(file))
+    return n > 1
