@@ -325,6 +325,7 @@ def exploding(rule: ExplodingGradient, run: FakeRun) -> Verdicts:
     for mode in TRAINING:
         last: dict[str, list[float]] = {name: [] for name in names}
         first: dict[str, list[float]] = {name: [] for name in names}
+        totals: list[float] = []
         for entry in entries(run, mode):
             norms: dict[str, float] = {}
             growth: dict[str, tuple[float, float]] = {}
@@ -345,7 +346,14 @@ def exploding(rule: ExplodingGradient, run: FakeRun) -> Verdicts:
             total = sum(norm**2 for norm in norms.values())
             carried = sum(norms[name] ** 2 for name in growth)
             worst = None
-            if growth and carried >= total / 2:
+            before = totals[-rule.window :]
+            is_usual = (
+                len(before) >= rule.min_rows
+                and math.sqrt(total) <= rule.first_factor * median(before)
+                and max(norms.values(), default=0.0) <= 1e18
+            )
+            totals += [math.sqrt(total)] if norms else []
+            if growth and carried >= total / 2 and not is_usual:
                 worst = max(growth, key=lambda name: growth[name][0])
                 severe = growth[worst][1] > rule.error_factor
                 result[mode, worst, entry.step] = ERROR if severe else WARNING

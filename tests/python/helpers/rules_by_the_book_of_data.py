@@ -323,7 +323,8 @@ def dead_embedding(rule: DeadEmbedding, run: FakeRun) -> Verdicts:
                     continue
                 key = mode, name.removeprefix("unit/"), step
                 prefix = list(used) == [n] * seen + [0] * (len(used) - seen)
-                bad = int(Severity.INFO) if prefix and has_two else WARNING
+                is_meant = (prefix and has_two) or unused < 80
+                bad = int(Severity.INFO) if is_meant else WARNING
                 result[key] = bad if unused > rule.threshold else OK
     return result
 

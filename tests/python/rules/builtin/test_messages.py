@@ -223,7 +223,7 @@ def fed(mean: float, std: float, name: str = "Model_input_0") -> FakeRun:
                   "75% of this layer's values"]),
         (embedded(), DeadEmbedding(), 78.0, 50.0,
          ["11 of 50 rows had a gradient in the last 10 recorded steps", "About 78%",
-          "About 11 rows are enough"]),
+          "this data needs about 11 rows"]),
         (updated(1e-8, 1e-8, 1e-9), WeightUpdateRatio(), 1e-8, 1e-6,
          ["1e-6% of the weight", "at 5 recorded steps",
           "All 3 weights are affected: 0.",

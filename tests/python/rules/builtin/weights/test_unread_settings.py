@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tdbg
+from tdbg.hooks.pytorch.checks.probes import written_faults
 from tdbg.run.findings import Finding, Severity
 
 pytestmark = pytest.mark.torch
@@ -74,6 +75,12 @@ with td.watch(model, out=RUN, budget="off", min_free_bytes=0):
             nn.functional.mse_loss(outputs, targets).backward()
             optimizer.step()
 """
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests, which this process may have run, name settings, too."""
+    monkeypatch.setattr(written_faults, "_MOST_MODULES", 2)
 
 
 def found(tmp_path: Path, program: str, rule: tdbg.rules.Rule) -> list[Finding]:
