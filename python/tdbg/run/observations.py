@@ -330,6 +330,10 @@ class Fault(enum.StrEnum):
     SCALED_BY_ITSELF = "scaled_by_itself"
     # Inputs of bytes that were scaled before a layer scales them.
     RESCALED_TWICE = "rescaled_twice"
+    # A scaler or a vocabulary that the program fits to the data of evaluation anew; and
+    # inputs and labels that it brings into two random orders.
+    FITTED_ANEW = "fitted_anew"
+    SHUFFLED_APART = "shuffled_apart"
     # A scaler was fitted on the rows of training and of evaluation together.
     SCALED_TOGETHER = "scaled_together"
 

@@ -32,6 +32,7 @@ class InputSkew(ObservedRule):
         {
             Fault.CHANNELS_EXCHANGED,
             Fault.CLASSES_NOT_TRAINED,
+            Fault.FITTED_ANEW,
             Fault.INPUTS_SCALED,
             Fault.INTEGERS_WRAP,
             Fault.RESCALED_TWICE,
@@ -42,7 +43,13 @@ class InputSkew(ObservedRule):
     hooks = frozenset({"JAX", "Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return a warning, unless it is a factor that data may have."""
+        """Return a warning, unless it is a factor that data may have.
+
+        Categories have the same codes again if the evaluation has all of them.
+        """
+        kind = observation.words.get("kind", "").partition(" ")[0]
+        if kind.endswith(("Encoder", "Binarizer")) and kind != "TargetEncoder":
+            return Severity.INFO
         factor = observation.numbers.get("factor", _CERTAIN)
         is_certain = not 1 / _CERTAIN < factor < _CERTAIN
         return Severity.WARNING if is_certain else Severity.INFO
@@ -52,6 +59,7 @@ class InputSkew(ObservedRule):
         describe = {
             Fault.CHANNELS_EXCHANGED: _of_order,
             Fault.CLASSES_NOT_TRAINED: _of_classes,
+            Fault.FITTED_ANEW: _of_fit,
             Fault.INPUTS_SCALED: _of_scale,
             Fault.INTEGERS_WRAP: _of_integers,
             Fault.RESCALED_TWICE: _of_bytes,
@@ -140,6 +148,30 @@ def _of_integers(observation: Observation) -> Description:
         advice=(
             "Convert the inputs to floating point before you compute with them: "
             "x = x.astype(jnp.float32)."
+        ),
+    )
+
+
+def _of_fit(observation: Observation) -> Description:
+    words, line = observation.words, round(observation.numbers.get("line", 0))
+    kind, _, how = words.get("kind", "").partition(" ")
+    where = f"`{words.get('text', '')}` (line {line} of {words.get('file', '')})"
+    message = f"{where} fits a {kind} to evaluation data, as another line to training's"
+    if how == "function":
+        message = (
+            f"{where} prepares evaluation data by a function that fits a {kind} in "
+            "each call, and another line calls it for training data"
+        )
+    return Description(
+        message=(
+            f"The evaluation data get their own {kind}: {message}. So the same value "
+            "becomes another number in training than in evaluation."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            f"Fit one {kind} to the training data, and keep it: only call transform "
+            "for all other data, with the same object."
         ),
     )
 

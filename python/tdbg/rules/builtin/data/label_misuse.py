@@ -38,6 +38,7 @@ class LabelMisuse(ObservedRule):
             Fault.LABELS_FROM_ONE,
             Fault.CLASSES_AS_NUMBERS,
             Fault.MASK_NOT_READ,
+            Fault.SHUFFLED_APART,
             Fault.WEIGHTS_NOT_READ,
         }
     )
@@ -66,6 +67,8 @@ class LabelMisuse(ObservedRule):
             return _as_numbers(observation)
         if observation.fault is Fault.MASK_NOT_READ:
             return _of_mask(observation)
+        if observation.fault is Fault.SHUFFLED_APART:
+            return _of_orders(observation)
         if observation.fault is Fault.WEIGHTS_NOT_READ:
             return _of_weights()
         return _of_end(observation)
@@ -85,6 +88,25 @@ def _as_numbers(observation: Observation) -> Description:
             "Use num_labels=2 with whole labels, or "
             "problem_type='multi_label_classification' with one output and float "
             "labels. If you mean a regression, set problem_type='regression'."
+        ),
+    )
+
+
+def _of_orders(observation: Observation) -> Description:
+    words, line = observation.words, round(observation.numbers.get("line", 0))
+    where = f"`{words.get('text', '')}` (line {line} of {words.get('file', '')})"
+    return Description(
+        message=(
+            f"The labels belong to other inputs: {where} draws one order, and the line "
+            "for the other of the two draws its own. A model can still learn them by "
+            "heart, so the training loss falls."
+        ),
+        value=1.0,
+        threshold=0.0,
+        advice=(
+            "Draw one order for both: order = np.random.permutation(len(x)), and then "
+            "x[order], y[order]; or give both to one call, as in "
+            "train_test_split(x, y)."
         ),
     )
 

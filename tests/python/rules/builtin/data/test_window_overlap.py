@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, random_split
 
 import tdbg
 import tdbg.pytorch as td
-from tdbg.hooks.pytorch.checks.data.window_overlap import WindowOverlap
+from tdbg.hooks.pytorch.checks.data.input_statistics import WindowOverlap
 from tdbg.run.findings import Finding, Severity
 
 pytestmark = pytest.mark.torch

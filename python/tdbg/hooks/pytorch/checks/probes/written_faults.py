@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import inspect
 import linecache
 import re
 import sys
@@ -27,6 +26,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import Graph
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import StepCheck
+from tdbg.hooks.pytorch.checks.probes.known_names import (
+    UNKNOWN,
+    KnownNames,
+    executed,
+    parts_of,
+)
+from tdbg.hooks.pytorch.checks.probes.prepared_data import faults_of_preparation
 from tdbg.hooks.pytorch.model.program_sources import (
     functions_of,
     program_of,
@@ -67,12 +73,9 @@ _CONTEXTS = frozenset(
 )
 _UNCALLED = frozenset({"eval", "train", "step", "zero_grad"})
 _WITH_METHODS = (nn.Module, torch.optim.Optimizer, LRScheduler)
-_PLAIN = (bool, int, float, str, types.NoneType)
 _SEEDS = frozenset({"manual_seed", "seed"})
 _RESIDUAL = re.compile(r"(x_)?(residual|identity|shortcut|skip|resid)(_x)?$")
 _MOST_MODULES, _MOST_UNREAD = 2_000, 4
-_UNKNOWN = object()
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 # What is wrong, how, and in which line.
 _Written = tuple[Fault, str, Any]
@@ -172,12 +175,13 @@ class WrittenFaults(StepCheck):
     ) -> list[types.FunctionType]:
         """Read a function or a program, and return the functions that it names."""
         called = list[types.FunctionType]()
-        known = _Names(names)
+        known = KnownNames(names)
         for node in program_of(code) or functions_of(code)[:1]:
-            body = _executed(node, known)
+            body = executed(node, known)
             found = [*_dropped(body, known, _shown(node)), *_ended(body)]
+            found += faults_of_preparation(body, known)
             self._tell(code.co_name, code, found)
-            for each in _parts(body):
+            for each in parts_of(body):
                 function = known(each.func) if isinstance(each, ast.Call) else None
                 if isinstance(function, types.FunctionType):
                     called.append(function)
@@ -196,13 +200,13 @@ class WrittenFaults(StepCheck):
             for node in functions_of(code)[:1]:
                 arguments = node.args.posonlyargs + node.args.args
                 own = arguments[0].arg if arguments else ""
-                known = _Names(method.__globals__, own, module)
-                body = _executed(node, known)
+                known = KnownNames(method.__globals__, own, module)
+                body = executed(node, known)
                 found = [*_dropped(body, known), *_misread(node, body, known)]
                 where = f"{type(module).__name__}.{code.co_name}"
                 self._tell(where, code, found)
                 self._tell(where, code, self._unread_by(node))
-                for each in _parts(body):
+                for each in parts_of(body):
                     name = getattr(each, "attr", "")
                     if name and name not in met and not name.startswith("__"):
                         met.add(name)
@@ -211,66 +215,18 @@ class WrittenFaults(StepCheck):
     def _tell(self, name: str, code: types.CodeType, found: Iterable[_Written]) -> None:
         """Note what is wrong in a function: the first line, and how many there are."""
         every = sorted(found, key=lambda each: each[2].lineno)
-        if not every:
-            return
-        fault, kind, node = every[0]
-        text = " ".join(ast.unparse(node).split())
-        words = {
-            "kind": kind,
-            "text": text if len(text) <= 70 else f"{text[:67]}...",
-            "file": re.split(r"[\\/]", code.co_filename)[-1],
-        }
-        numbers = {"line": float(node.lineno), "more": float(len(every) - 1)}
-        step = max(0, self._step())
-        self._observe(Observation(fault, step, (name,), numbers, words))
-
-
-class _Names:
-    """What the names of a function stand for.
-
-    Args:
-        names: Variables by name.
-        own: What a method calls its object; "": it is no method.
-        module: That object.
-    """
-
-    def __init__(
-        self,
-        names: Mapping[str, Any],
-        own: str = "",
-        module: nn.Module | None = None,
-    ) -> None:
-        self._names = names
-        self._own = own
-        self._module = module
-        self.is_method = module is not None
-
-    def __call__(self, node: ast.AST) -> Any:
-        """Return the object that names stand for; ``_UNKNOWN``: nobody knows."""
-        if isinstance(node, ast.Name):
-            if self.is_method and node.id == self._own:
-                return self._module
-            return self._names.get(node.id, _UNKNOWN)
-        if isinstance(node, ast.Attribute):
-            return _attribute(self(node.value), node.attr)
-        return _UNKNOWN
-
-
-def _attribute(owner: Any, name: str) -> Any:
-    """Return an attribute without calling code of the program."""
-    if isinstance(owner, nn.Module):
-        for kept in (owner._modules, owner._buffers, owner._parameters, vars(owner)):
-            if name in kept:
-                return kept[name]
-        return _UNKNOWN
-    if isinstance(owner, types.ModuleType):
-        return vars(owner).get(name, _UNKNOWN)
-    if type(owner) in {torch.Tensor, nn.Parameter} and name in {"data", "grad"}:
-        return owner.data if name == "data" else owner.grad
-    found = inspect.getattr_static(owner, name, _UNKNOWN)
-    if isinstance(found, types.MemberDescriptorType):
-        found = found.__get__(owner)
-    return found if isinstance(found, _PLAIN) else _UNKNOWN
+        for fault in dict.fromkeys(each[0] for each in every):
+            alike = [each for each in every if each[0] is fault]
+            _, kind, node = alike[0]
+            text = " ".join(ast.unparse(node).split())
+            words = {
+                "kind": kind,
+                "text": text if len(text) <= 70 else f"{text[:67]}...",
+                "file": re.split(r"[\\/]", code.co_filename)[-1],
+            }
+            numbers = {"line": float(node.lineno), "more": float(len(alike) - 1)}
+            step = max(0, self._step())
+            self._observe(Observation(fault, step, (name,), numbers, words))
 
 
 def _is_foreign(names: Mapping[str, Any], code: types.CodeType | str) -> bool:
@@ -287,7 +243,7 @@ def _is_foreign(names: Mapping[str, Any], code: types.CodeType | str) -> bool:
 
 
 def _dropped(
-    body: list[ast.stmt], names: _Names, shown: frozenset[Any] = frozenset()
+    body: list[ast.stmt], names: KnownNames, shown: frozenset[Any] = frozenset()
 ) -> Iterator[_Written]:
     """Yield statements whose only result is dropped, not those that a cell shows."""
     for node in _of_kind(body, ast.Assign):
@@ -339,7 +295,7 @@ def _of_kind(body: list[ast.stmt], kind: Any) -> Iterator[Any]:
     return (each for each in body if isinstance(each, kind))
 
 
-def _is_seed(target: ast.AST, names: _Names) -> bool:
+def _is_seed(target: ast.AST, names: KnownNames) -> bool:
     """Return whether an assignment puts a number in the place of a function."""
     if not isinstance(target, ast.Attribute) or target.attr not in _SEEDS:
         return False
@@ -360,72 +316,7 @@ def _ended(body: list[ast.stmt]) -> Iterator[_Written]:
             yield Fault.RESULT_DROPPED, "ended", end
 
 
-def _executed(root: Any, names: _Names) -> list[ast.stmt]:
-    """Return the statements that run: not attempts, nor branches that nobody knows.
-
-    A cell of a notebook shows its last one, if that is an expression.
-    """
-    body = list(root.body)
-    if isinstance(root, ast.Module) and body and isinstance(body[-1], ast.Expr):
-        body.pop()
-    found = list[ast.stmt]()
-    while body:
-        node = body.pop()
-        found.append(node)
-        if isinstance(node, ast.If):
-            ways = _ways(node.test, names)
-            body += [*(node.body if True in ways else ())]
-            body += [*(node.orelse if False in ways else ())]
-        elif isinstance(node, ast.For | ast.While | ast.With):
-            body += node.body
-    return found
-
-
-def _ways(test: ast.AST, names: _Names) -> set[bool]:
-    """Return the values that a condition has; none: nobody knows.
-
-    What an argument is, or whether a module trains, may change from call to call.
-    """
-    if isinstance(test, ast.Constant):
-        return {bool(test.value)}
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return {not each for each in _ways(test.operand, names)}
-    if isinstance(test, ast.BoolOp):
-        return _of_several(test, names)
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _of_comparison(test, names)
-    if getattr(test, "attr", "") == "training":
-        return {True, False}
-    value = names(test)
-    return {bool(value)} if isinstance(value, _PLAIN) else set()
-
-
-def _of_several(test: ast.BoolOp, names: _Names) -> set[bool]:
-    every = [_ways(each, names) for each in test.values]
-    decisive = isinstance(test.op, ast.Or)
-    if {decisive} in every:
-        return {decisive}
-    return set[bool]().union(*every) if all(every) else set()
-
-
-def _of_comparison(test: ast.Compare, names: _Names) -> set[bool]:
-    one, other = (
-        each.value if isinstance(each, ast.Constant) else names(each)
-        for each in (test.left, test.comparators[0])
-    )
-    operation = test.ops[0]
-    if isinstance(operation, ast.Is | ast.IsNot) and other is None:
-        if one is _UNKNOWN:
-            return {True, False}
-        return {(one is None) == isinstance(operation, ast.Is)}
-    if not (isinstance(one, _PLAIN) and isinstance(other, _PLAIN)):
-        return set()
-    if isinstance(operation, ast.Eq | ast.NotEq):
-        return {(one == other) == isinstance(operation, ast.Eq)}
-    return set()
-
-
-def _kind_of(call: ast.Call, names: _Names) -> str:
+def _kind_of(call: ast.Call, names: KnownNames) -> str:
     """Return what a call is that does nothing but return a result; "": another."""
     function = names(call.func)
     if isinstance(function, nn.Module):
@@ -434,7 +325,7 @@ def _kind_of(call: ast.Call, names: _Names) -> str:
         return "context"
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     where = getattr(function, "__module__", None) or ""
-    if function is not _UNKNOWN:
+    if function is not UNKNOWN:
         known = getattr(function, "__name__", "")
         owner = getattr(function, "__self__", None)
         is_of_numpy = "numpy" in where or isinstance(owner, np.random.RandomState)
@@ -447,12 +338,12 @@ def _kind_of(call: ast.Call, names: _Names) -> str:
     return "function" if _is_of_array(names, call.func, name) else ""
 
 
-def _is_of_array(names: _Names, method: ast.Attribute, name: str) -> bool:
+def _is_of_array(names: KnownNames, method: ast.Attribute, name: str) -> bool:
     """Return whether a method is one of a tensor, an array or a table of pandas."""
     owner = names(method.value)
     if isinstance(owner, torch.Tensor | np.ndarray):
         return name in _OF_ARRAYS
-    if owner is not _UNKNOWN and owner is not None:
+    if owner is not UNKNOWN and owner is not None:
         is_table = type(owner).__module__.startswith("pandas.")
         return is_table and name in _OF_FRAMES
     if getattr(method.value, "attr", "") in {"data", "grad"}:
@@ -488,21 +379,7 @@ def _ours(module: nn.Module) -> set[int]:
 # ---- what is read twice, or never ----------------------------------------------------
 
 
-def _parts(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield all parts of statements that run, without those that other ones hold."""
-    for statement in body:
-        if isinstance(statement, ast.If | ast.While):
-            yield from ast.walk(statement.test)
-        elif isinstance(statement, ast.For):
-            yield from ast.walk(statement.iter)
-        elif isinstance(statement, ast.With):
-            for item in statement.items:
-                yield from ast.walk(item.context_expr)
-        elif not isinstance(statement, (ast.Try, *_SCOPES)):
-            yield from ast.walk(statement)
-
-
-def _misread(root: Any, body: list[ast.stmt], names: _Names) -> Iterator[_Written]:
+def _misread(root: Any, body: list[ast.stmt], names: KnownNames) -> Iterator[_Written]:
     """Yield sums of a tensor and itself, and results that nobody reads."""
     assigned = [e for e in _of_kind(body, ast.Assign) if len(e.targets) == 1]
     made = {
@@ -512,7 +389,7 @@ def _misread(root: Any, body: list[ast.stmt], names: _Names) -> Iterator[_Writte
         for name in ast.walk(each.targets[0])
         if isinstance(name, ast.Name)
     }
-    for node in _parts(body):
+    for node in parts_of(body):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             one = node.left
             is_double = ast.dump(one) == ast.dump(node.right)
@@ -522,7 +399,7 @@ def _misread(root: Any, body: list[ast.stmt], names: _Names) -> Iterator[_Writte
 
 
 def _unread(
-    every: list[ast.AST], assigned: list[ast.Assign], names: _Names
+    every: list[ast.AST], assigned: list[ast.Assign], names: KnownNames
 ) -> Iterator[_Written]:
     """Yield variables that hold a result, or a residual, and that nobody reads."""
     read = {
@@ -541,12 +418,12 @@ def _unread(
             yield Fault.RESULT_DROPPED, f"unread {target.id}", node
 
 
-def _is_of_layer(value: ast.AST, names: _Names) -> bool:
+def _is_of_layer(value: ast.AST, names: KnownNames) -> bool:
     """Return whether a value is what one of the modules has returned."""
     return isinstance(value, ast.Call) and isinstance(names(value.func), nn.Module)
 
 
-def _is_meant_for_use(name: str, value: ast.AST, names: _Names) -> bool:
+def _is_meant_for_use(name: str, value: ast.AST, names: KnownNames) -> bool:
     """Return whether a variable holds what a layer or a function has computed."""
     if _RESIDUAL.match(name):
         return True
