@@ -281,8 +281,10 @@ def _draw_in(line: ast.stmt) -> _Draw | None:
             return _Draw(ast.unparse(value.func), value, value.args[0])
     elif isinstance(value, ast.Subscript) and _is_assignment(line):
         order = value.slice
-        is_drawn = isinstance(order, ast.Call) and _is_called(order, _PERMUTES)
-        if is_drawn and not order.keywords and not _calls_in(order.func):
+        is_plain = isinstance(order, ast.Call) and not (
+            order.keywords or _calls_in(order.func)
+        )
+        if isinstance(order, ast.Call) and is_plain and _is_called(order, _PERMUTES):
             return _Draw(ast.unparse(order.func), order, value.value)
     return None
 
