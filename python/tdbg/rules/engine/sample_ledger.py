@@ -1,7 +1,7 @@
 """Folds the fingerprints of a run up, bin by bin, into what rules judge.
 
 The rows of a run come once, in the order of their time.  What is kept of them is
-bounded by what a training records: about 50 bytes for each different sample, and none
+bounded by what a training records: about 80 bytes for each different sample, and none
 beyond the first eight ranks.
 
 Thread safety: none; a ledger belongs to the engine's thread.
