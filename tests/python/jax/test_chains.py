@@ -82,6 +82,13 @@ def part(params: Any, *, is_in: bool) -> Any:
     return jax.tree.unflatten(structure, flags)
 
 
+OWN = optax.GradientTransformation(
+    lambda _: optax.EmptyState(),
+    lambda given, state, _=None: (
+        jax.tree.map(lambda each: -1e-3 * each, given),
+        state,
+    ),
+)
 MASK, OTHERS = (part(parameters(), is_in=each) for each in (True, False))
 MASKED = optax.masked(optax.adam(1e-3), MASK)
 
@@ -104,6 +111,11 @@ def test_what_a_mask_leaves_out_is_not_frozen(run_dir: Path, tx: Any) -> None:
 SOUND = {
     "frozen": optax.chain(MASKED, optax.masked(optax.set_to_zero(), OTHERS)),
     "frozen first": optax.chain(optax.masked(optax.set_to_zero(), OTHERS), MASKED),
+    "by two, with a schedule": optax.chain(
+        MASKED,
+        optax.masked(optax.sgd(optax.constant_schedule(1e-2)), OTHERS),
+    ),
+    "by two, of the program": optax.chain(MASKED, optax.masked(OWN, OTHERS)),
     "by two": optax.chain(MASKED, optax.masked(optax.sgd(1e-2), OTHERS)),
     "all in": optax.masked(optax.adam(1e-3), jax.tree.map(lambda _: True, MASK)),
     "a rate for all": optax.chain(

@@ -21,6 +21,8 @@ _CHAIN, _SUPPORTING = "chain", "with_extra_args_support"
 # A limit of gradients that is this many times the rate does not act on single updates.
 _FAR = 10.0
 _LIMITS = {"clip": "max_delta", "clip_by_global_norm": "max_norm"}
+# Transformations whose results are gradients as before, and no steps.
+_KEEP_GRADIENTS = frozenset({"add_decayed_weights", *_LIMITS})
 _MOST_DEPTH = 8
 # Parameters that are named, at most.
 _MOST_NAMED = 4
@@ -99,9 +101,9 @@ def _faults_of_masks(parts: Sequence[_Part], step: int) -> Iterator[Observation]
     makes_steps, masks = False, []
     for each in parts:
         inner = [*_parts_of(getattr(each.given.get("inner"), "update", None))]
-        has_rate = any(map(_rate_of, inner))
-        makes_steps |= has_rate
-        if has_rate or "set_to_zero" in {part.name for part in inner}:
+        makes_steps |= any(map(_rate_of, inner))
+        # A schedule, or what nobody knows, may make steps, too.
+        if any(part.name not in _KEEP_GRADIENTS for part in inner):
             masks.append(each.given.get("mask"))
     if not makes_steps or any(map(callable, masks)):
         return
