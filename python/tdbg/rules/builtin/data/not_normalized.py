@@ -404,16 +404,20 @@ def _placeholder(table: Table, i: int) -> _Placeholder | None:
     if x is None or len(x) < TABLE or table.roles[i] == "label":
         return None
     found = []
-    for k, column in enumerate(x.T.astype(np.float64)):
-        values, counts = np.unique(column, return_counts=True)
-        for end, rest in ((0, values[1:]), (-1, values[:-1])):
-            n, value = int(counts[end]), float(values[end])
-            is_some = LEAST <= n <= len(x) // 2 and len(rest) >= OTHERS
-            if not is_some or abs(value - float(rest[end])) <= np.ptp(rest):
-                continue
-            if not value.is_integer() or abs(value) in NINES:
-                share = n / len(x)
-                found.append((k, value, share, float(rest[0]), float(rest[-1])))
+    for end in (x.min(axis=0), x.max(axis=0)):
+        is_end = x == end
+        n = np.count_nonzero(is_end, axis=0)
+        least = np.where(is_end, np.inf, x).min(axis=0)
+        most = np.where(is_end, -np.inf, x).max(axis=0)
+        with np.errstate(invalid="ignore"):  # Of columns that are not finite.
+            gap = np.maximum(least - end, end - most)
+            is_some = (n >= LEAST) & (n <= len(x) // 2) & (gap > most - least)
+        is_some &= (end != np.round(end)) | np.isin(np.abs(end), NINES)
+        for k in np.flatnonzero(is_some).tolist():
+            if len(np.unique(x[~is_end[:, k], k])) >= OTHERS:
+                rest = float(least[k]), float(most[k])
+                found.append((k, float(end[k]), n[k] / len(x), *rest))
+    found.sort()
     are_written = any(abs(value) in NINES for _, value, *_ in found)
     if not are_written and len({value for _, value, *_ in found}) < COLUMNS:
         return None

@@ -242,6 +242,13 @@ def test_numbers_that_a_program_means_are_no_placeholders():
     assert judge(given(table), NotNormalizedData()) == []
 
 
+def test_columns_that_are_not_finite_have_no_placeholder():
+    table = np.random.default_rng(0).normal(0.0, 1.0, (64, 6))
+    table[:, 0], table[:, 1], table[:8, 2] = np.inf, np.nan, -np.inf
+    found = judge(given(table), NotNormalizedData())
+    assert not any("Missing values" in each.message for each in found)
+
+
 def test_a_few_samples_say_nothing_of_columns():
     assert judge(table_of([4.0] + [0.002] * 12, 7), NotNormalizedData()) == []
 
