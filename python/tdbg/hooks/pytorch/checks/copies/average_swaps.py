@@ -115,13 +115,14 @@ class WeightsTrainedOn:
         self._pivot: weakref.ref[nn.Parameter] | None = None
         self._sample: torch.Tensor | None = None
         self._n = 0
+        self._is_open = True
         self.waits = False
 
     def evaluation_begins(self, roots: Sequence[nn.Module]) -> None:
         """Note the weights, unless these are known to be drawn anew."""
-        is_over = self.waits or self._n > _MOST_EVALUATIONS or len(roots) != 1
-        pivot = None if is_over or is_recording() else _pivot_of(roots[0])
-        if pivot is not None:
+        if self.waits or not self._is_open or len(roots) != 1 or is_recording():
+            return
+        if (pivot := _pivot_of(roots[0])) is not None:
             self._pivot, self._sample = weakref.ref(pivot), sample_of(pivot)
             self.waits = True
 
@@ -135,8 +136,7 @@ class WeightsTrainedOn:
         how = "on" if torch.equal(self._sample, sample_of(pivot)) else "anew"
         if self._n > _MOST_EVALUATIONS:
             how = "unknown"
-        elif how == "anew":
-            self._n = _MOST_EVALUATIONS + 1
+        self._is_open = how == "on"
         if how not in self._told:
             self._told.add(how)
             step = max(0, self._session.latest_step(TRAIN)[0])

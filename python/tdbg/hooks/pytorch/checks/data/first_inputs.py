@@ -162,12 +162,9 @@ class LabelsAmongInputs:
         counts = [int((labels == each).sum()) for each in (0, 1)]
         if min(counts) < _LEAST_OF_CLASS or sum(counts) < len(labels):
             return
-        numbers, step = (
-            {"samples": float(len(labels))},
-            self._session.latest_step(TRAIN),
-        )
+        step = max(0, self._session.latest_step(TRAIN)[0])
         fault, names = Fault.CLASSES_AS_NUMBERS, (self._regression,)
-        seen = Observation(fault, max(0, step[0]), names, numbers)
+        seen = Observation(fault, step, names, {"samples": float(len(labels))})
         self._session.run(self._session.observe, seen)
 
     def _compare(self) -> None:
