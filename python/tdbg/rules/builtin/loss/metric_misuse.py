@@ -31,7 +31,7 @@ class MetricMisuse(ObservedRule):
     - take the last batch alone, or average what is no mean over samples;
     - rank samples by classes, where scores are meant;
     - exchange labels and answers, lose the order of answers, count what the loss
-      ignores, or ask which numbers with digits equal a label;
+      ignores, or ask which fractions equal a label;
     - log what training computes under a name of validation, or test the last weights.
     """
 
@@ -373,8 +373,8 @@ def _of_equality(seen: Observation) -> tuple[str, str]:
     n, digits = (round(seen.numbers.get(key, 1)) for key in ("samples", "digits"))
     return (
         f"Your evaluation asks which outputs equal their labels. Of {n:,} outputs, "
-        f"{digits:,} have digits behind the point, and your labels are whole numbers. "
-        "So your metric counts none of these, however good they are."
+        f"{digits:,} are fractions, and your labels are whole numbers. So your metric "
+        "counts none of these, however good they are."
     ), (
         "Make classes of them first: (probabilities > 0.5), (logits > 0), "
         "outputs.argmax(dim=1), or round() for counts."

@@ -150,13 +150,13 @@ def _of_setting(observation: Observation) -> tuple[str, str]:
     line = round(observation.numbers.get("line", 0))
     at = f"line {line} of {words.get('file', 'its file')}"
     message = (
-        f"Nobody reads a setting: `{text}` ({at}) sets `{name}`, and no other line of "
-        "your program uses it. Your training is the same without it."
+        f"Your program sets `{name}` and never reads it: `{text}` ({at}). Your "
+        "training is the same without this line."
     )
     if text.partition(":")[0] == name:
         message = (
-            f"Nobody reads an argument: a function takes `{name}` ({at}), and no line "
-            "in it uses it. What you pass has no effect."
+            f"Your program ignores an argument: a function takes `{name}` ({at}), and "
+            "no line in it uses it. What you pass has no effect."
         )
     return message, (
         f"Use `{name}` where you mean it, for example as an argument of your loss, "

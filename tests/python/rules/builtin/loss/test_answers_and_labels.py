@@ -240,7 +240,7 @@ def test_answers_that_are_put_back_in_their_places_are_left_alone(
     assert found(run_dir, at_their_places, loader) == []
 
 
-# ---- numbers with digits -------------------------------------------------------------
+# ---- fractions -----------------------------------------------------------------------
 
 
 def probabilities_equal_labels(model: nn.Module, loader: DataLoader[Any]) -> float:
@@ -269,7 +269,7 @@ def test_probabilities_that_are_to_equal_labels_are_named(run_dir: Path) -> None
     labels = (SUM > 0).float()
     loader = loader_of(shuffle=False, labels=labels)
     (finding,) = found(run_dir, probabilities_equal_labels, loader, BITS, labels)
-    assert "44 have digits behind the point" in finding.message
+    assert "44 are fractions" in finding.message
     assert finding.severity is Severity.WARNING
 
 
