@@ -40,6 +40,7 @@ __all__ = [
     "Collection",
     "case_named",
     "cases",
+    "eleventh",
     "fifth",
     "first",
     "fourth",
@@ -210,6 +211,7 @@ seventh = Collection("seventh")
 eighth = Collection("eighth")
 ninth = Collection("ninth")
 tenth = Collection("tenth")
+eleventh = Collection("eleventh")
 #: For cases in a file of a user's.
 own = Collection("own")
 ORIGINS = (
@@ -223,6 +225,7 @@ ORIGINS = (
     "eighth",
     "ninth",
     "tenth",
+    "eleventh",
     "own",
 )
 
