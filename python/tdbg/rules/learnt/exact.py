@@ -7,6 +7,7 @@ Thread safety: pure functions.
 
 from __future__ import annotations
 
+import itertools
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ _ALIKE = ("min", "max", "mean", "m2", "l2")
 _RATE = re.compile(r"^scalar/optimizer(_\d+)?/.*/lr$")
 # With fewer elements, rows are alike by chance.
 FEWEST_ELEMENTS = 16
-# Consecutive recorded steps at which nothing changes.
+# Consecutive recorded steps at which nothing changes, or an order is broken.
 STILL = 2
 
 
@@ -441,6 +442,62 @@ class _Rate(Relation):
         return change, fall, rows.known & (before >= 0)
 
 
+class _Order(Relation):
+    """Learning rates one of which is below another at every step."""
+
+    kind = "order"
+    # Times that the upper rate is the lower one, at least, in a healthy run.
+    LEAST = 1.5
+
+    def learn(self, rows: Rows) -> Iterator[LearntInvariant]:
+        """Yield each rate with the next above it, if the two are always apart."""
+        if rows.mode not in TRAINING:
+            return
+        rates = rows.fields("mean")
+        every = [i for i, name in enumerate(rows.names) if _RATE.match(name)]
+        usual = {i: float(np.sum(rates[i][rows.known[i]])) for i in every}
+        for low, high in itertools.pairwise(sorted(every, key=usual.__getitem__)):
+            both = rows.known[low] & rows.known[high] & (rates[high] > 0)
+            is_apart = rates[high] >= self.LEAST * rates[low]
+            n = int(np.count_nonzero(both))
+            if n >= fewest_rows(rows.mode) and is_apart[both].all():
+                yield LearntInvariant(
+                    kind=self.kind,
+                    tensor=rows.names[low],
+                    mode=rows.mode.name,
+                    other=rows.names[high],
+                    rows=n,
+                )
+
+    def judge(
+        self, invariants: Sequence[LearntInvariant], rows: Rows
+    ) -> JudgedInvariants:
+        """Find where the lower rate is not the lower one, for some rows in a row."""
+        place, rates = rows.places(), rows.fields("mean")
+        low = [place[each.tensor] for each in invariants]
+        high = [place[each.other] for each in invariants]
+        known = rows.known[low] & rows.known[high] & (rates[high] > 0)
+        is_over = known & (rates[low] >= rates[high])
+        lasts = streak_of_known(is_over, known) >= STILL
+        return self._all(invariants, known & (lasts | ~is_over), lasts)
+
+    def describe(
+        self, invariant: LearntInvariant, rows: Rows, column: int
+    ) -> tuple[str, float | None, float | None]:
+        """Name both rates."""
+        place, rates = rows.places(), rows.fields("mean")
+        here, there = (
+            float(rates[place[name], column])
+            for name in (invariant.tensor, invariant.other)
+        )
+        said = (
+            f"This rate is {number(here)}, and {invariant.other} is {number(there)}. "
+            f"In the healthy run, the second was always at least {self.LEAST:g} times "
+            "as high."
+        )
+        return said, here, there
+
+
 class _Evaluation(Relation):
     """How many training steps pass without an evaluation."""
 
@@ -505,6 +562,7 @@ EXACT: tuple[Relation, ...] = (
     _Equal(),
     _Dtype(),
     _Rate(),
+    _Order(),
     _Evaluation(),
 )
 

@@ -40,7 +40,7 @@ PHASES = ("begin", "middle", "end")
 #: The kinds of invariants; docs/learnt-invariants.md describes them.
 KINDS = (
     *("training", "parameter", "changes", "equal", "dtype", "rate", "evaluation"),
-    *("initial", "range"),
+    *("order", "initial", "range"),
 )
 # Those that each kind can be about; others have none.
 WHATS: Mapping[str, tuple[str, ...]] = {
@@ -56,6 +56,8 @@ WHATS: Mapping[str, tuple[str, ...]] = {
     "initial": ("rms",),
     "rate": ("rises", "falls"),
 }
+# The kinds that are about two tensors.
+_PAIRS = frozenset({"equal", "order"})
 # The type of the value of each kind that has one.
 _VALUES: Mapping[str, type] = {
     **dict.fromkeys(("training", "parameter", "changes", "rate"), bool),
@@ -84,7 +86,7 @@ class LearntInvariant:
         tensor: The tensor, scalar or parameter; "training" for the whole of it.
         mode: Mode of the steps, as ``ModeKeys`` names it.
         what: The quantity or fact of the tensor, if its kind has several.
-        other: The tensor that an ``equal`` one equals.
+        other: The tensor that an ``equal`` one equals, or an ``order`` puts above it.
         value: What holds, for kinds without bounds.
         bounds: The bounds of each phase, with the margin.
         seen: Least and greatest value in the healthy runs, by phase.
@@ -304,8 +306,8 @@ def _checks(given: Mapping[str, Any]) -> Iterator[tuple[str, bool, str]]:
     yield "what", given.get("what", "") in whats, ", ".join(whats) or "none"
     yield "value", type(given.get("value")) is expected, _VALUE_WORDS[expected]
     other = given.get("other", "")
-    is_name = isinstance(other, str) and (other != "") == (kind == "equal")
-    yield "other", is_name, "a tensor for kind equal, and for no other kind"
+    is_name = isinstance(other, str) and (other != "") == (kind in _PAIRS)
+    yield "other", is_name, "a tensor for kinds equal and order, and for no other kind"
     bounds = '{"middle": [least, most], ...}, with numbers or null'
     yield "bounds", _bounds(given.get("bounds", {})) is not None, bounds
 

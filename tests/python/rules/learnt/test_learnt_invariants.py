@@ -104,6 +104,31 @@ def test_another_seed_breaks_nothing(learnt: str, tmp_path: Path) -> None:
         assert not found(record(tmp_path / str(seed), seed), learnt)
 
 
+def test_an_order_of_learning_rates_is_learnt_and_broken(tmp_path: Path) -> None:
+    def rates(head: float) -> Change:
+        def add(step: int, arrays: Arrays) -> None:
+            warm_up = min(1.0, step / 5)
+            arrays["scalar/optimizer/group_0/lr"] = np.float64(1e-3 * warm_up)
+            arrays["scalar/optimizer/group_1/lr"] = np.float64(head * warm_up)
+
+        return add
+
+    out = tmp_path / "invariants.json"
+    tdbg.learn(record(tmp_path / "good", change=rates(1e-2)), out=out)
+    orders = [e for e in read_invariants(out).invariants if e.kind == "order"]
+    assert [(e.tensor[-10:], e.other[-10:]) for e in orders] == [
+        ("group_0/lr", "group_1/lr")
+    ]
+    lower_head = record(tmp_path / "lower", 1, change=rates(5e-3))
+    assert not [e for e in found(lower_head, str(out)) if "second" in e.message]
+    alike = found(record(tmp_path / "alike", 1, change=rates(1e-3)), str(out))
+    (finding,) = [
+        each for each in alike if "In the healthy run, the second" in each.message
+    ]
+    assert finding.severity is Severity.WARNING
+    assert finding.tensor == "scalar/optimizer/group_0/lr"
+
+
 def test_what_does_not_hold_in_each_run_is_dropped(tmp_path: Path) -> None:
     def thaw(step: int, arrays: Arrays) -> None:
         arrays["stem.weight"] = arrays.get("stem.weight", np.zeros(64)) + step
