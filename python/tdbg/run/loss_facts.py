@@ -118,12 +118,14 @@ class UntrainedParameter:
         shape: Its shape.
         is_training: Whether its module is in training mode, or has none.
         since: Global step of the loss that was first seen to depend on it.
+        n_made: The number of losses that each depend on a new one; 0: it stays.
     """
 
     name: str | None
     shape: tuple[int, ...]
     is_training: bool
     since: int = 0
+    n_made: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
@@ -132,6 +134,7 @@ class UntrainedParameter:
             "shape": list(self.shape),
             "is_training": self.is_training,
             "since": self.since,
+            "n_made": self.n_made,
         }
 
     @classmethod
@@ -142,10 +145,11 @@ class UntrainedParameter:
             return None
         if not isinstance(shape, list) or not all(map(is_integer, shape)):
             return None
-        since = document.get("since")
+        since, n_made = document.get("since"), document.get("n_made")
         return cls(
             name,
             tuple(shape),
             document.get("is_training") is True,
             since if is_integer(since) else 0,
+            n_made if is_integer(n_made) else 0,
         )

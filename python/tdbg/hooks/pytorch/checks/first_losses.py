@@ -3,6 +3,8 @@
 A parameter that takes part in the loss, but is in neither the model nor an optimizer,
 never changes.  Layers in a plain list are an example, or a loss with its own weights.
 A parameter that the program writes to, such as a copy of the model's, is no mistake.
+Nor does a layer change that ``forward`` makes anew each time: it is gone when the next
+loss has another one.
 
 Thread safety: the training's thread.  Errors: none; unreadable graphs are skipped.
 """
@@ -11,8 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +47,8 @@ _MOST_IN_VAIN = 10
 _LOOKS = 2
 # Parameters that are watched and reported, at most.
 _MOST_PARAMETERS = 100
+# Losses that each had another layer: no accident.
+_MADE_ANEW = 3
 # How deep lists in lists are searched for modules.
 _DEEPEST = 3
 
@@ -57,6 +63,9 @@ class _Table(Protocol):
 
 
 class _Watched(NamedTuple):
+    # Whether the model takes part in the same loss.
+    is_beside_ours: bool
+    shape: tuple[int, ...]
     parameter: weakref.ref[Any]
     sample: torch.Tensor
     version: int
@@ -212,7 +221,7 @@ class FirstLosses:
             else:
                 self._reached.add(key)
         if self._n_looks < _LOOKS and theirs:
-            self._watch(theirs)
+            self._watch(theirs, is_beside_ours=len(theirs) < len(graph.leaves))
         if graph.root is not None and len(theirs) == len(graph.leaves):
             self._n_in_vain += 1
         else:
@@ -247,7 +256,7 @@ class FirstLosses:
         known |= {(each.fault, each.operation): each for each in self.facts}
         self.facts = tuple(known.values())
 
-    def _watch(self, leaves: Sequence[torch.Tensor]) -> None:
+    def _watch(self, leaves: Sequence[torch.Tensor], *, is_beside_ours: bool) -> None:
         attributes = set[int]()
         if any(not isinstance(leaf, nn.Parameter) for leaf in leaves):
             attributes = {id(each) for _, each in self._plain_tensors()}
@@ -257,13 +266,32 @@ class FirstLosses:
                 continue
             if len(self._watched) < _MOST_PARAMETERS:
                 self._watched[id(leaf)] = _Watched(
+                    is_beside_ours,
+                    tuple(leaf.shape),
                     weakref.ref(leaf),
                     sample_of(leaf),
                     leaf._version,
                     max(0, self._step()),
                 )
 
+    def _find_made_anew(self) -> Iterator[UntrainedParameter]:
+        """Yield weights and biases of layers that each loss had one of its own of."""
+        gone = defaultdict[tuple[int, ...], dict[int, None]](dict)
+        for each in self._watched.values():
+            if each.is_beside_ours and each.parameter() is None:
+                gone[each.shape][each.since] = None
+        often = {shape: [*at] for shape, at in gone.items() if len(at) >= _MADE_ANEW}
+        for shape, at in often.items():
+            is_layer = any(
+                len(weight) > 1 and bias == (weight[0],)
+                for weight, bias in itertools.permutations(often, 2)
+                if shape in (weight, bias)
+            )
+            if is_layer:
+                yield UntrainedParameter(None, shape, True, at[0], len(at))
+
     def _find_untrained(self) -> Iterator[UntrainedParameter]:
+        yield from self._find_made_anew()
         left = {
             id(parameter): parameter
             for each in self._watched.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tdbg.config.quantities import join_names, plural
@@ -52,6 +53,8 @@ class UnregisteredParameter(ModelStateRule):
     def describe(self, model_info: ModelInfo, since: int) -> Description:  # noqa: ARG002
         """Name the parameters."""
         found = model_info.untrained
+        if made := [each for each in found if each.n_made]:
+            return _made_anew(made)
         names = [each.name or f"one of shape {each.shape}" for each in found]
         if any(each.name for each in found):
             advice = (
@@ -80,6 +83,24 @@ class UnregisteredParameter(ModelStateRule):
             threshold=0.0,
             advice=advice,
         )
+
+
+def _made_anew(found: Sequence[UntrainedParameter]) -> Description:
+    shapes = join_names([str(each.shape) for each in found])
+    n_made = max(each.n_made for each in found)
+    return Description(
+        message=(
+            f"A layer is made anew in each forward pass: {n_made} losses each depend "
+            f"on new parameters of shapes {shapes}, which are gone afterwards. No "
+            "module has registered them, and no optimizer trains them."
+        ),
+        value=float(n_made),
+        threshold=0.0,
+        advice=(
+            "Make the layer once, in the constructor of your module (a lazy layer if "
+            "you do not know the size of its input), and call it in the forward pass."
+        ),
+    )
 
 
 def _is_mistake(parameter: UntrainedParameter) -> bool:
