@@ -97,6 +97,8 @@ class ModelInfoWriter:
         # What it returned.
         self._waiting: Sequence[int] | None = None
         self._countdown = 1
+        # Training steps at the latest look, and from there to the next one.
+        self._n_at_look, self._until_next = 0, 1
         self._n_forwards = 0
         # Forwards in training since an optimizer has stepped; the most before, and all.
         self._n_since_step = self._most_for_step = self._n_in_steps = 0
@@ -135,6 +137,11 @@ class ModelInfoWriter:
         self._n_since_step = 0
         if self._countdown <= 0:
             self._update()
+
+    def step_captured(self) -> None:
+        """Count the steps that nobody saw before this one, which is captured."""
+        n_since = self._session.n_training_steps - self._n_at_look
+        self._countdown = min(self._countdown, self._until_next - n_since + 1)
 
     def forward_begins(self, *, has_optimizer: bool, has_gradients: bool) -> None:
         """Count a forward in training.
@@ -212,7 +219,8 @@ class ModelInfoWriter:
         """
         n_parameters, marks = self._source.marks()
         soon = n_parameters // _PARAMETERS_A_STEP
-        self._countdown = min(_LATEST, max(_SOONEST, soon))
+        self._countdown = self._until_next = min(_LATEST, max(_SOONEST, soon))
+        self._n_at_look = self._session.n_training_steps
         if self._session.writes_as is None or (marks == self._marks and self._written):
             return
         self._marks = marks

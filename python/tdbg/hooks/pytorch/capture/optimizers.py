@@ -351,6 +351,7 @@ class OptimizerWatch:
         try:
             if key in self.around.contexts:
                 self.around.end(key, optimizer, skipped=skipped is True)
+                self._model_info.step_captured()
             if key in self._kept and not self._has_closure:
                 self._kept[key].step_ends(parameters_of(optimizer))
             if not self._first_updates.is_over:

@@ -307,10 +307,12 @@ class NotNormalizedData(Rule):
                 f"{'above' if is_large else 'below'} 1"
             )
             other = f"mean {number(mean)}"
+        twice = _bytes_divided_twice(table, i)
+        end = ", and undo the scaling in predictions" if kind == "target" else ""
         return Description(
             message=(
                 f"{said} ({other}), so this {kind} is not normalized."
-                f"{self._columns(table, i)}"
+                f"{self._columns(table, i)}{twice}"
             ),
             value=value,
             threshold=limit,
@@ -318,14 +320,9 @@ class NotNormalizedData(Rule):
             if is_far
             else Evidence("std", limit),
             advice=lambda words: (
-                f"Subtract the training set's mean from each {kind} and divide by its "
-                f"standard deviation ({words.normalizing}). Use the same two numbers "
-                "in validation"
-                + (
-                    ", and undo the scaling in predictions."
-                    if kind == "target"
-                    else "."
-                )
+                f"{'Divide bytes by 255 once. ' if twice else ''}Subtract the training "
+                f"set's mean from each {kind} and divide by its standard deviation "
+                f"({words.normalizing}). Use the same two numbers in validation{end}."
             ),
         )
 
@@ -391,6 +388,18 @@ class _Placeholder(NamedTuple):
     share: float
     least: float
     most: float
+
+
+def _bytes_divided_twice(table: Table, i: int) -> str:
+    """Return a sentence if no value exceeds 1/255, and the largest is not far below."""
+    known = table.known[i]
+    low, high = float(table["min"][i][known].min()), float(table["max"][i][known].max())
+    if table.roles[i] == "label" or low < 0 or not 0.8 < high * 255 <= 1 + 1e-6:
+        return ""
+    return (
+        f" The largest value is {number(high)}, and 1/255 is 0.00392: were bytes "
+        "divided by 255 twice, by the dataset and by the transform?"
+    )
 
 
 def _placeholder(table: Table, i: int) -> _Placeholder | None:

@@ -57,6 +57,19 @@ def test_data_that_were_not_normalized_are_a_warning_at_once(make: Any):
     assert "mean" in finding.message
 
 
+def test_bytes_that_were_divided_twice_are_recognized():
+    (finding,) = judge(
+        fed(lambda random: random.integers(0, 256, (32, 64)) / 255**2),
+        NotNormalizedData(),
+    )
+    assert "were bytes divided by 255 twice" in finding.message
+    assert finding.advice.startswith("Divide bytes by 255 once.")
+    (other,) = judge(
+        fed(lambda random: random.uniform(-1, 1, (32, 64)) / 255), NotNormalizedData()
+    )
+    assert "255" not in other.message + other.advice
+
+
 @pytest.mark.parametrize(
     ("of_layer", "kind", "dtype", "n_findings"),
     [

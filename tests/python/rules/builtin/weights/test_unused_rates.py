@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,21 @@ Loop = Callable[[Training], None]
 Make = Callable[[optim.Optimizer], Any]
 
 
-def judged(loop: Loop, run_dir: Path) -> list[Finding]:
+def judged(loop: Loop, run_dir: Path, *, drops: bool = False) -> list[Finding]:
+    """Train, and perhaps drop everything before the hook is closed."""
     training = Training()
     rules = [ScheduleMisuse()]
-    with td.Hook(run_dir, rules=rules, min_free_bytes=0) as hook:
+    if drops:
+        save = td.SaveConfig(statistics_interval=5)
+        hook = td.watch(training.model, out=run_dir, save_config=save, budget="off")
+    else:
+        hook = td.Hook(run_dir, rules=rules, min_free_bytes=0)
         hook.register_module(training.model)
+    with hook:
         loop(training)
+        if drops:
+            del training
+            gc.collect()
         assert hook.counters()["internal_errors"] == 0
     return list(tdbg.rules.check(run_dir, rules=rules).findings)
 
@@ -282,10 +292,13 @@ SICK: dict[str, tuple[Loop, str]] = {
 }
 
 
+@pytest.mark.parametrize("drops", [False, True])
 @pytest.mark.parametrize("name", SICK)
-def test_says_what_has_no_effect_or_too_much(name: str, run_dir: Path) -> None:
+def test_says_what_has_no_effect_or_too_much(
+    name: str, drops: bool, run_dir: Path
+) -> None:
     loop, said = SICK[name]
-    (finding,) = judged(loop, run_dir)
+    (finding,) = judged(loop, run_dir, drops=drops)
     assert finding.severity is Severity.WARNING
     assert said in finding.message
     assert finding.advice

@@ -173,8 +173,8 @@ def _set_by(schedule: LRScheduler) -> list[float]:
 
 # Values of a number that is no setting, and looks, at least.
 _ENOUGH_VALUES, _ENOUGH_TIMES = 3, 3
-# Rates that are no factors, even of the end of a schedule.
-_LARGEST_RATE = 0.05
+# Rates that are no factors of a whole training.
+_LARGEST_RATE = 0.3
 # What programs call a rate.
 _NAME = re.compile(r"(^|_)(lr|learning_?rate|rate)$", re.IGNORECASE)
 # What programs call the rate that they are at.
@@ -240,6 +240,8 @@ class StrangeRates:
         self._seen: weakref.WeakKeyDictionary[Optimizer, _Seen] = (
             weakref.WeakKeyDictionary()
         )
+        # Also of optimizers that are gone when the training is closed.
+        self._every: list[_Seen] = []
         self._handles: list[Any] = []
 
     def look(self, optimizers: Sequence[Optimizer]) -> None:
@@ -251,6 +253,7 @@ class StrangeRates:
             seen = self._seen.get(each)
             if seen is None:
                 seen = self._seen[each] = _Seen(rates)
+                self._every.append(seen)
                 self._hear_of_states(each, seen)
             if seen.is_over:
                 continue
@@ -328,7 +331,7 @@ class StrangeRates:
         """Say what the largest factors are: training ends."""
         while self._handles:
             self._handles.pop().remove()
-        for seen in self._seen.values():
+        for seen in self._every:
             if seen.is_over or len(seen.factors) < _ENOUGH_TIMES:
                 continue
             # On its way to a larger one it may have been any number.

@@ -188,7 +188,9 @@ def _faults_of_epochs(
     if epochs < 2:
         return
     numbers = {"batches": float(batches), "epochs": float(epochs)}
-    is_whole = n_steps % batches == 0 and steps in {epochs - 1, epochs}
+    # Its last steps may be unknown, if the program has dropped it.
+    seen = each.latest.n_steps // batches
+    is_whole = n_steps % batches == 0 and steps in {seen - 1, seen}
     lengths = each.falls_at or ((each.length,) if each.length == n_steps else ())
     if is_whole and any(lengths):
         # All lie behind the end, and would be at the ends of epochs.
