@@ -377,6 +377,13 @@ class Fault(enum.StrEnum):
     ADDED_TO_ITSELF = "added_to_itself"
     # And a function whose own backward is not the derivative of its forward.
     WRONG_BACKWARD = "wrong_backward"
+    # Layers that compute less than they could: two with nothing between, an attention
+    # that does not divide its scores or knows no places; and a layer that drops what
+    # its argument says is to be kept.
+    LAYERS_IN_A_ROW = "layers_in_a_row"
+    SCORES_UNSCALED = "scores_unscaled"
+    PLACES_UNKNOWN = "places_unknown"
+    KEPT_AS_DROPPED = "kept_as_dropped"
 
     # Forms of a loss: a code with uniform noise; an error that is cut off before it is
     # squared; the density of an action that belongs to the number before its limit;

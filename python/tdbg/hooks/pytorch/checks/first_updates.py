@@ -41,6 +41,7 @@ from tdbg.hooks.pytorch.checks.losses.known_forms import (
     TakenActions,
     faults_of_forms,
 )
+from tdbg.hooks.pytorch.checks.losses.layer_forms import faults_of_layers
 from tdbg.hooks.pytorch.checks.losses.loss_targets import (
     faults_of_mixtures,
     faults_of_samples,
@@ -226,6 +227,7 @@ class FirstUpdates:
 def _faults_of_targets(graph: Graph) -> Iterator[Found]:
     yield from faults_of_mixtures(graph)
     yield from faults_of_samples(graph)
+    yield from faults_of_layers(graph)
 
 
 def _faults_of_terms(graph: Graph) -> Iterator[Found]:

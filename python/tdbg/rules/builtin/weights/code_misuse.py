@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tdbg.config.quantities import number
@@ -29,7 +29,10 @@ class CodeMisuse(ObservedRule):
     - a method such as ``model.eval`` that is named and not called;
     - a residual that is kept and never added, and a layer's output added to itself;
     - a setting, or a mask, that no line reads;
-    - a function of your own whose backward is not the derivative of its forward.
+    - a function of your own whose backward is not the derivative of its forward;
+    - two layers with nothing between that compute what one could, and a dropout that
+      takes the share to keep for the one to drop;
+    - an attention that does not scale its scores, or that cannot tell places apart.
     """
 
     severities = (Severity.INFO, Severity.WARNING)
@@ -37,24 +40,34 @@ class CodeMisuse(ObservedRule):
     faults = frozenset(
         {
             Fault.ADDED_TO_ITSELF,
+            Fault.KEPT_AS_DROPPED,
+            Fault.LAYERS_IN_A_ROW,
+            Fault.PLACES_UNKNOWN,
             Fault.RESULT_DROPPED,
+            Fault.SCORES_UNSCALED,
             Fault.SETTING_UNREAD,
             Fault.WRONG_BACKWARD,
         }
     )
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return info for an approximate backward, and for settings left over."""
-        is_general = observation.words.get("kind") == "general"
-        is_left = observation.fault is Fault.SETTING_UNREAD
-        return Severity.INFO if is_general or is_left else Severity.WARNING
+        """Return info for what may be meant: an approximation, a layer, a setting."""
+        kind = observation.words.get("kind")
+        may_be_meant = kind == "general" or observation.fault in {
+            Fault.LAYERS_IN_A_ROW,
+            Fault.SCORES_UNSCALED,
+            Fault.SETTING_UNREAD,
+        }
+        if observation.fault in {Fault.KEPT_AS_DROPPED, Fault.PLACES_UNKNOWN}:
+            may_be_meant = not observation.words.get("name")
+        return Severity.INFO if may_be_meant else Severity.WARNING
 
     def describe(self, observation: Observation) -> Description:
         """Say what the line does, and how it should be."""
         if observation.fault is Fault.WRONG_BACKWARD:
             message, advice = _of_backward(observation)
-        elif observation.fault is Fault.SETTING_UNREAD:
-            message, advice = _of_setting(observation)
+        elif observation.fault in _OF_LAYERS:
+            message, advice = _OF_LAYERS[observation.fault](observation)
         else:
             message, advice = _of_line(observation)
         more = round(observation.numbers.get("more", 0))
@@ -206,3 +219,89 @@ def _of_backward(observation: Observation) -> tuple[str, str]:
         ),
         advice,
     )
+
+
+# ---- layers --------------------------------------------------------------------------
+
+
+def _of_row(observation: Observation) -> tuple[str, str]:
+    words, numbers = observation.words, observation.numbers
+    sizes = (round(numbers.get(key, 0)) for key in ("given", "middle", "out"))
+    of = "convolution" if words.get("kind") == "convolution" else "linear layer"
+    return (
+        (
+            f"Two {of}s follow each other with nothing between: {words.get('first')} "
+            f"and {words.get('second')}, of {' to '.join(map(str, sizes))} features. "
+            f"One {of} could compute the same, so the second one adds nothing."
+        ),
+        (
+            "Put an activation between them, such as torch.nn.ReLU(). If you call one "
+            "in forward, check that its result goes on. If you mean no activation, one "
+            "layer does."
+        ),
+    )
+
+
+def _of_scores(observation: Observation) -> tuple[str, str]:
+    features, deviation, peak = (
+        observation.numbers.get(key, 0) for key in ("features", "deviation", "peak")
+    )
+    root = number(features**0.5)
+    return (
+        (
+            "An attention does not divide its scores by the root of the number of "
+            f"features: queries have {round(features)}, scores have a standard "
+            f"deviation of {number(deviation)}, and the largest weight of a query is "
+            f"{number(peak)} on average. Where weights are near 0 and 1, queries and "
+            "keys hardly learn."
+        ),
+        (
+            f"Divide by {root}: scores = query @ key.transpose(-2, -1) / "
+            "math.sqrt(query.shape[-1]). Or call scaled_dot_product_attention, which "
+            "does that."
+        ),
+    )
+
+
+def _of_places(observation: Observation) -> tuple[str, str]:
+    who = next(iter(observation.names), "Your model")
+    name = observation.words.get("name", "")
+    message = (
+        f"{who} does not see the order of its tokens: with the tokens of each sample "
+        "in another order, it answers the same. Attention alone knows no places."
+    )
+    if name:
+        message += f" The model has `{name}`, and it tells no place from another."
+    return message, (
+        "Add an embedding of the places to that of the tokens: x = self.tokens(ids) + "
+        "self.places(torch.arange(ids.shape[1], device=ids.device)). If the order "
+        "means nothing in your task, all is well."
+    )
+
+
+def _of_dropout(observation: Observation) -> tuple[str, str]:
+    words = observation.words
+    share = number(observation.numbers.get("p", 0))
+    where = f"`{words.get('text', '')}`"
+    if "line" in observation.numbers:
+        line = round(observation.numbers["line"])
+        where += f" (line {line} of {words.get('file', 'its file')})"
+    message = (
+        f"A dropout sets {share} of its inputs to zero: {where}. In PyTorch, p is the "
+        "share to drop, not the one to keep."
+    )
+    if name := words.get("name", ""):
+        message = (
+            f"A dropout drops what `{name}` says is to be kept: {where} sets {share} "
+            "of its inputs to zero. In PyTorch, p is the share to drop."
+        )
+    return message, "Pass the share to drop: nn.Dropout(1 - keep), such as 0.1."
+
+
+_OF_LAYERS: Mapping[Fault, Callable[[Observation], tuple[str, str]]] = {
+    Fault.KEPT_AS_DROPPED: _of_dropout,
+    Fault.LAYERS_IN_A_ROW: _of_row,
+    Fault.PLACES_UNKNOWN: _of_places,
+    Fault.SCORES_UNSCALED: _of_scores,
+    Fault.SETTING_UNREAD: _of_setting,
+}

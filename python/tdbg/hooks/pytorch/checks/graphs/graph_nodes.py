@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Container, Iterator
@@ -71,6 +72,7 @@ SHAPING = frozenset(
 )
 
 
+_first, _is_none = operator.itemgetter(0), functools.partial(operator.is_, None)
 _LEAF = "torch::autograd::AccumulateGrad"
 # Operations whose gradient is zero wherever there is one.
 _FLAT = frozenset({"Ceil", "Floor", "Round", "Sgn", "Sign", "Trunc"})
@@ -101,7 +103,9 @@ def shape_of(node: Any) -> tuple[int, ...]:
 
 def operands_of(node: Any) -> list[Any]:
     """Return the operations that made the arguments with a gradient."""
-    return [each for each, _ in node.next_functions if each is not None]
+    # Graphs have many: no other function of Python is called for one.
+    made = map(_first, node.next_functions)
+    return list(itertools.filterfalse(_is_none, made))
 
 
 def source_of(node: Any) -> Any:

@@ -23,7 +23,6 @@ from tdbg.hooks.pytorch.checks.data.scrambled_layouts import (
     faults_of_views,
 )
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
-    SHAPING,
     Graph,
     name_of,
     operands_of,
@@ -32,6 +31,11 @@ from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
     walk,
 )
 from tdbg.hooks.pytorch.checks.graphs.graph_reader import Found
+from tdbg.hooks.pytorch.checks.losses.layer_forms import (
+    compares_places,
+    leads_to_softmax,
+    passes_weights,
+)
 from tdbg.run.observations import Fault
 
 __all__ = ["faults_of_dimensions", "key_of_dimensions"]
@@ -73,12 +77,6 @@ _JOINING = frozenset({"Cat", "Stack"})
 _CHOOSING = frozenset({"Amax", "Logsumexp", "Mean", "Select", "Sum"})
 _PRODUCTS_OF_TWO = ("Bmm", "Mm")
 _PRODUCTS = frozenset({"Addmm", "Baddbmm", "Bmm", "Mm"})
-# Between the weights of an attention and the product with its values.
-_OF_WEIGHTS = SHAPING | {"Expand", "FusedDropout", "NativeDropout"}
-# Between these weights and the product of queries and keys.
-_OF_SCORES = SHAPING | {
-    "Add", "Clamp", "Div", "Expand", "MaskedFill", "Mul", "Sub", "Tanh", "Where",
-}  # fmt: skip
 _DISTANCES = frozenset(
     {"BinaryCrossEntropyWithLogits", "HuberLoss", "MseLoss", "SmoothL1Loss"}
 )
@@ -181,12 +179,12 @@ def _of_attention(product: Any) -> Iterator[_Seen]:
     """Yield the fault of weights that do not add up to one where a product does."""
     for i, back in ((0, 1), (1, 2)):
         result = product.next_functions[i]
-        if not _leads_to_softmax(result[0]):
+        if not leads_to_softmax(result[0]):
             continue
         shape = _shape(result)
         axis: _Axis | None = _Axis(len(shape) - back, shape[-back])
         for _ in range(_MOST_BETWEEN):
-            if axis is None or not _passes_weights(result[0]):
+            if axis is None or not passes_weights(result[0]):
                 break
             result, axis = next(_below(result, axis), (result, None))
         if axis is None or name_of(result[0]) not in _SOFTMAXES:
@@ -195,40 +193,8 @@ def _of_attention(product: Any) -> Iterator[_Seen]:
         # Queries and keys are the same places.
         if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] < _LEAST_SAMPLES:
             continue
-        if axis.is_whole(shape) and over != axis.at and _compares(result[0]):
+        if axis.is_whole(shape) and over != axis.at and compares_places(result[0]):
             yield _Seen(Fault.ATTENTION_OVER_QUERIES, shape, over)
-
-
-def _leads_to_softmax(node: Any) -> bool:
-    """Return whether there is a softmax where weights of an attention would be made."""
-    for _ in range(_MOST_BETWEEN):
-        if node is None or not _passes_weights(node):
-            break
-        node = next(iter(operands_of(node)), None)
-    return node is not None and name_of(node) in _SOFTMAXES
-
-
-def _passes_weights(node: Any) -> bool:
-    """Return whether weights of an attention pass an operation as they are.
-
-    Dropout multiplies them by numbers that have no gradient.
-    """
-    name = name_of(node)
-    return name in _OF_WEIGHTS or (name == "Mul" and len(operands_of(node)) == 1)
-
-
-def _compares(softmax: Any) -> bool:
-    """Return whether a softmax is one of products of queries and keys."""
-    waiting = [softmax.next_functions[0][0]]
-    for _ in range(_MOST_BETWEEN):
-        node = waiting.pop() if waiting else None
-        if node is None:
-            continue
-        if name_of(node) in {"Baddbmm", "Bmm", "Mm"}:
-            return sum(each is not None for each, _ in node.next_functions) >= 2
-        if name_of(node) in _OF_SCORES:
-            waiting += [each for each, _ in node.next_functions]
-    return False
 
 
 # ---- samples -------------------------------------------------------------------------

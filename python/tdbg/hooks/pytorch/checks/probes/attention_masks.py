@@ -11,11 +11,14 @@ Thread safety: the training's thread.  Errors: those of PyTorch.
 from __future__ import annotations
 
 import inspect
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from tdbg.hooks.pytorch.checks.probes.token_labels import is_array, lengths_of
@@ -26,8 +29,10 @@ __all__ = [
     "ATTENTION",
     "AttentionMasks",
     "PaddedInput",
+    "fault_of_places",
     "faults_of_masks",
     "mask_beside",
+    "reordered",
 ]
 
 ATTENTION = "scaled_dot_product_attention"
@@ -39,6 +44,11 @@ _MOST_CALLS, _MOST_ELEMENTS = 64, 1 << 22
 _MASKED = -1e4
 # Places of a causal mask, at least.
 _LEAST_PLACES = 4
+# What programs call attention, and what tells its places.
+_ATTENDS = re.compile(r"attn|attention|transformer", re.IGNORECASE)
+_PLACES = re.compile(r"(^|[._])(pos|wpe|positions?|pe)(?=[._]|$|_?e|ition)|positional")
+# Tokens that change their places; and the share of them that stand at several.
+_LEAST_REORDERED, _AT_SEVERAL = 3, 0.5
 # Dictionaries, such as batches, in each of which so many names are looked at, at most.
 _MOST_MAPPINGS, _MOST_NAMES = 40, 40
 
@@ -313,3 +323,51 @@ def _is_mask(value: object, seen: torch.Tensor) -> bool:
     return bool(((value == 1) == seen).all() and ((value == 0) == ~seen).all()) or bool(
         ((value == 0) == seen).all() and ((value == 1) == ~seen).all()
     )
+
+
+# ---- the order of tokens -------------------------------------------------------------
+
+
+def reordered(
+    every: torch.Tensor, given: torch.Tensor, outputs: torch.Tensor, model: nn.Module
+) -> torch.Tensor | None:
+    """Return tokens in another order, but for the first and the last ones.
+
+    None: the model has no attention, or says the same of all samples; or each place has
+    tokens of its own, as the columns of a table have.
+
+    Args:
+        every: All tokens of a batch.
+        given: Those that the model is given.
+        outputs: What it says, with a row for each sample.
+        model: What is called.
+    """
+    lengths = lengths_of(every)
+    width = every.shape[1] if lengths is None else int(lengths.min())
+    inner = slice(1, width - 1)
+    is_varied = bool((outputs != outputs[:1]).any())
+    names = (type(each).__name__ for each in model.modules())
+    if width - 2 < _LEAST_REORDERED or not (
+        is_varied and any(map(_ATTENDS.search, names))
+    ):
+        return None
+    placed = every[:, inner] if lengths is None else every[:, : width - 1]
+    pairs = {pair for row in placed.tolist() for pair in enumerate(row)}
+    n_places = Counter(token for _, token in pairs)
+    n_at_several = sum(n > 1 for n in n_places.values())
+    if n_at_several < _AT_SEVERAL * len(n_places) or len(n_places) < 2:
+        return None
+    changed = given.clone()
+    changed[:, inner] = changed[:, inner].flip(1)
+    is_other = (changed != given).any(1)
+    return changed if bool(is_other.all()) else None
+
+
+def fault_of_places(
+    model: nn.Module,
+) -> tuple[Fault, Mapping[str, float], Mapping[str, str]]:
+    """Return that a model knows no places, and what it has that should tell them."""
+    every = [*model.named_parameters(), *model.named_buffers()]
+    names = (name for name, _ in every if _PLACES.search(name))
+    name = next(names, "")
+    return Fault.PLACES_UNKNOWN, {}, {"name": name} if name else {}

@@ -33,8 +33,10 @@ from torch.utils import _pytree as pytree
 from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.probes.attention_masks import (
     PaddedInput,
+    fault_of_places,
     faults_of_masks,
     mask_beside,
+    reordered,
 )
 from tdbg.hooks.pytorch.checks.probes.outside_effects import ModelSurvey
 from tdbg.hooks.pytorch.checks.probes.probe_batch import (
@@ -43,6 +45,7 @@ from tdbg.hooks.pytorch.checks.probes.probe_batch import (
     GivenLoss,
     ModelCall,
     Unsuitable,
+    has_no_order,
 )
 from tdbg.hooks.pytorch.checks.probes.quiet_copy import QuietCopy, short
 from tdbg.hooks.pytorch.checks.probes.token_labels import lengths_of
@@ -59,11 +62,9 @@ _FIRST, _LAST = 2, 50
 # Forwards and losses that are looked at, at most.
 _MOST_CALLS, _MOST_LOSSES = 64, 8
 # A change that rounding does not explain, in standard deviations of the outputs.
-_TOLERANCE, _NARROW_TOLERANCE = 2e-3, 5e-2
+_TOLERANCE, _NARROW_TOLERANCE, _ROUNDING = 2e-3, 5e-2, 1e-5
 # The share of samples whose outputs others must change, and by how many tolerances.
 _SHARE, _TIMES = 0.75, 5.0
-# Of samples in no order, neighbours differ by this share of what any two differ by.
-_UNORDERED = 0.8
 # Places that padding must have, and that a sequence must have.
 _LEAST_PADDING, _LEAST_PLACES = 2, 3
 _MOST_ELEMENTS = 1 << 22
@@ -188,7 +189,7 @@ class FunctionProbes:
         self._say(Fault.PROBED, words=probe.unasked)
         for each in found:
             self._say(*each)
-        if found:
+        if found and found[0][0] is not Fault.PLACES_UNKNOWN:
             padded = self._seen_padding(found[0], self._batch)
             self.remove()
             self._padded, self.is_open = padded, padded is not None
@@ -297,6 +298,7 @@ class _Probe:
             yield from found
         else:
             yield from self._reasons(first, changed, change, inner)
+        yield from self._of_places(first)
 
     def _choose(self) -> tuple[_Change | None, _Change | None]:
         """Return the change inside of samples, and all changes at once."""
@@ -391,7 +393,7 @@ class _Probe:
         first = self._call.tensors()[0]
         if not any(each.is_of_rows(batch.n) for each in batch.losses):
             return "no loss compares each sample with a label of its own"
-        is_mixed = first.dim() > 1 and _has_no_order(first)
+        is_mixed = first.dim() > 1 and has_no_order(first)
         return "" if is_mixed else "the samples are in an order"
 
     def _other_token(self) -> _Change | None:
@@ -461,6 +463,16 @@ class _Probe:
         calls, n_widths = self._copied.masks.calls, len(self._batch.widths)
         for found in faults_of_masks(calls, tokens, n_widths):
             yield _Finding(*found)
+
+    def _of_places(self, first: torch.Tensor) -> Iterator[_Finding]:
+        """Change the order of tokens, which attention alone does not see."""
+        for index, every in [*self._batch.tokens.items()][: self._known is None]:
+            given = self._call.leaves[index]
+            tokens = reordered(every, given, first, self._copied.module)
+            is_told = any(each.is_of_rows(self._batch.n) for each in self._batch.losses)
+            other = self._try(self._call.replace(index, tokens)) if is_told else None
+            if other is not None and _distance(first, other) <= _ROUNDING:
+                yield _Finding(*fault_of_places(self._copied.module))
 
     # ---- what they tell ------------------------------------------------------
 
@@ -586,12 +598,3 @@ def _uses_batch(module: nn.Module) -> bool:
     """Return whether a module normalizes by the batch in evaluation, too."""
     is_normalization = isinstance(module, nn.modules.batchnorm._BatchNorm)
     return is_normalization and module.running_mean is None
-
-
-def _has_no_order(rows: torch.Tensor) -> bool:
-    """Return whether samples differ from their neighbours as from any other."""
-    values = rows.reshape(len(rows), -1).double().nan_to_num()
-    of_pairs = torch.cdist(values, values)
-    n = len(values)
-    of_neighbours = float(of_pairs.diagonal(1).mean())
-    return of_neighbours >= _UNORDERED * float(of_pairs.sum()) / (n * (n - 1)) > 0

@@ -46,12 +46,15 @@ __all__ = [
     "LabelFacts",
     "ModelCall",
     "Unsuitable",
+    "has_no_order",
     "note_calls",
     "settings_of",
 ]
 
 # Samples that are taken, and the bytes of all inputs together.
 LEAST_ROWS, _MOST_ROWS, _MOST_BYTES = 4, 16, 4 << 20
+# Of samples in no order, neighbours differ by this share of what any two differ by.
+_UNORDERED = 0.8
 # Elements of inputs and of labels that are compared.
 _MOST_TOKENS = 1 << 16
 # Batches whose labels are compared, and their losses, at most.
@@ -261,6 +264,19 @@ class FirstBatch:
             is not None
         ]
         return min(found, key=lambda each: abs(each[1].shift - 1), default=None)
+
+
+def has_no_order(rows: torch.Tensor) -> bool:
+    """Return whether samples differ from their neighbours as from any other.
+
+    Args:
+        rows: One for each sample.
+    """
+    values = rows.reshape(len(rows), -1).double().nan_to_num()
+    of_pairs = torch.cdist(values, values)
+    n = len(values)
+    of_neighbours = float(of_pairs.diagonal(1).mean())
+    return of_neighbours >= _UNORDERED * float(of_pairs.sum()) / (n * (n - 1)) > 0
 
 
 def _is_odd(tensor: torch.Tensor) -> bool:
