@@ -73,7 +73,7 @@ class PrecisionLoss(Rule):
     severities = (Severity.INFO, Severity.WARNING)
 
     threshold: float = 25.0
-    update_threshold: float = 90.0
+    update_threshold: float = 65.0
     patience: int = 3
 
     def __post_init__(self) -> None:

@@ -156,7 +156,7 @@ def narrow(kept: int, n_steps: int = 5, dtype: str = "bfloat16") -> FakeRun:
     return run
 
 
-@pytest.mark.parametrize(("kept", "n_findings"), [(10, 1), (11, 0)])
+@pytest.mark.parametrize(("kept", "n_findings"), [(35, 1), (36, 0)])
 def test_updates_that_are_rounded_away_are_reported(kept: int, n_findings: int):
     found = judge(narrow(kept), PrecisionLoss())
     assert len(found) == n_findings
