@@ -231,6 +231,7 @@ class Fault(enum.StrEnum):
     UNMASKED_COUNT = "unmasked_count"
     CLASS_NEVER_COUNTS = "class_never_counts"
     END_NEVER_COUNTS = "end_never_counts"
+    PADDING_IS_TEXT = "padding_is_text"
     # A column of the inputs is the label.
     LABEL_AMONG_INPUTS = "label_among_inputs"
     # A mask is given, nothing is computed of it, and labels at padding count.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tdbg.rules.builtin.observed_rule import ObservedRule
@@ -33,6 +34,7 @@ class LabelMisuse(ObservedRule):
             Fault.UNMASKED_COUNT,
             Fault.CLASS_NEVER_COUNTS,
             Fault.END_NEVER_COUNTS,
+            Fault.PADDING_IS_TEXT,
             Fault.LABEL_AMONG_INPUTS,
             Fault.MIXED_LABEL_FORGOTTEN,
             Fault.LABELS_FROM_ONE,
@@ -51,27 +53,7 @@ class LabelMisuse(ObservedRule):
 
     def describe(self, observation: Observation) -> Description:
         """Say which labels count, or do not."""
-        if observation.fault is Fault.LABEL_AMONG_INPUTS:
-            return _of_column(observation)
-        if observation.fault is Fault.PADDING_COUNTS:
-            return _of_padding(observation)
-        if observation.fault is Fault.UNMASKED_COUNT:
-            return _of_unmasked(observation)
-        if observation.fault is Fault.CLASS_NEVER_COUNTS:
-            return _of_class(observation)
-        if observation.fault is Fault.MIXED_LABEL_FORGOTTEN:
-            return _of_mixed(observation)
-        if observation.fault is Fault.LABELS_FROM_ONE:
-            return _from_one(observation)
-        if observation.fault is Fault.CLASSES_AS_NUMBERS:
-            return _as_numbers(observation)
-        if observation.fault is Fault.MASK_NOT_READ:
-            return _of_mask(observation)
-        if observation.fault is Fault.SHUFFLED_APART:
-            return _of_orders(observation)
-        if observation.fault is Fault.WEIGHTS_NOT_READ:
-            return _of_weights()
-        return _of_end(observation)
+        return _DESCRIBED[observation.fault](observation)
 
 
 def _as_numbers(observation: Observation) -> Description:
@@ -157,7 +139,8 @@ def _from_one(observation: Observation) -> Description:
     )
 
 
-def _of_weights() -> Description:
+def _of_weights(observation: Observation) -> Description:
+    del observation
     return Description(
         message=(
             "All samples count alike: fit gives your train_step a weight for each "
@@ -212,6 +195,26 @@ def _of_padding(observation: Observation) -> Description:
         advice=(
             "Set the labels at padding to -100, or give the loss their number "
             f"(ignore_index={label}) if no other label has it."
+        ),
+    )
+
+
+def _padding_is_text(observation: Observation) -> Description:
+    token = int(observation.numbers.get("token", 0.0))
+    inside = observation.numbers.get("inside", 0.0)
+    times = int(observation.numbers.get("times", 0.0))
+    return Description(
+        message=(
+            f"Token {token} is the padding_idx of an embedding, but no padding: "
+            f"{inside:.0%} of the {times:,} that {observation.names[0]} was given "
+            "stand inside texts, between others, and count as labels. Its row in the "
+            "embedding gets no gradient, so the model never learns what it means."
+        ),
+        value=inside,
+        threshold=0.0,
+        advice=(
+            "Leave out padding_idx if nothing is padded. Otherwise give padding a "
+            "number of its own."
         ),
     )
 
@@ -297,3 +300,19 @@ def _of_mixed(observation: Observation) -> Description:
             "probabilities."
         ),
     )
+
+
+_DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
+    Fault.CLASSES_AS_NUMBERS: _as_numbers,
+    Fault.CLASS_NEVER_COUNTS: _of_class,
+    Fault.END_NEVER_COUNTS: _of_end,
+    Fault.LABELS_FROM_ONE: _from_one,
+    Fault.LABEL_AMONG_INPUTS: _of_column,
+    Fault.MASK_NOT_READ: _of_mask,
+    Fault.MIXED_LABEL_FORGOTTEN: _of_mixed,
+    Fault.PADDING_COUNTS: _of_padding,
+    Fault.PADDING_IS_TEXT: _padding_is_text,
+    Fault.SHUFFLED_APART: _of_orders,
+    Fault.UNMASKED_COUNT: _of_unmasked,
+    Fault.WEIGHTS_NOT_READ: _of_weights,
+}

@@ -105,6 +105,37 @@ def test_padding_that_counts_is_a_warning(
     assert "count though" in finding.message
 
 
+def of_packed_texts(model: nn.Module) -> Tensor:
+    """Texts one behind the other: PAD ends each of them, and nothing is padded."""
+    x = torch.randint(1, 20, (N, PLACES))
+    x[:, 3::7] = PAD
+    inputs, labels = next_tokens(x)
+    return flat(model(inputs), labels)
+
+
+def with_dropped_words(model: nn.Module) -> Tensor:
+    """Words that are hidden on purpose, and are to be said all the same."""
+    x = torch.randint(1, 20, (N, PLACES))
+    inputs, labels = next_tokens(x)
+    return flat(model(inputs.masked_fill(torch.rand(inputs.shape) < 0.1, PAD)), labels)
+
+
+def test_a_token_of_texts_that_is_padding_idx_is_a_warning(run_dir: Path) -> None:
+    (finding,) = found(run_dir, Language(PAD), of_packed_texts)
+    assert finding.severity is Severity.WARNING
+    assert "Token 0 is the padding_idx of an embedding, but no pad" in finding.message
+    assert "Leave out padding_idx" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("padding", "loss"), [(None, of_packed_texts), (PAD, with_dropped_words)]
+)
+def test_a_row_that_is_trained_or_hides_words_is_not_accused(
+    run_dir: Path, padding: int | None, loss: Loss
+) -> None:
+    assert found(run_dir, Language(padding), loss) == []
+
+
 @pytest.mark.parametrize(("end", "n_findings"), [(None, 1), (PAD, 0)])
 def test_padding_that_the_settings_name_is_known_unless_it_ends_texts(
     run_dir: Path, end: int | None, n_findings: int

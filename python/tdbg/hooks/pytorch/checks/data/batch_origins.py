@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from tdbg.capture.session import Session
-from tdbg.hooks.pytorch.checks.probes.token_labels import is_array, is_whole
+from tdbg.hooks.pytorch.checks.probes.token_shifts import is_array, is_whole
 from tdbg.hooks.pytorch.device.tensors import is_recording
 from tdbg.hooks.pytorch.model.call_context import is_in_transform, is_traced
 from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA

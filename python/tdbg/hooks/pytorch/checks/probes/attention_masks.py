@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tdbg.hooks.pytorch.checks.probes.token_labels import is_array, lengths_of
+from tdbg.hooks.pytorch.checks.probes.token_shifts import is_array, lengths_of
 from tdbg.hooks.pytorch.model.variables import namespaces
 from tdbg.run.observations import Fault
 

@@ -48,7 +48,7 @@ from tdbg.hooks.pytorch.checks.probes.probe_batch import (
     has_no_order,
 )
 from tdbg.hooks.pytorch.checks.probes.quiet_copy import QuietCopy, short
-from tdbg.hooks.pytorch.checks.probes.token_labels import lengths_of
+from tdbg.hooks.pytorch.checks.probes.token_shifts import lengths_of
 from tdbg.hooks.pytorch.functions.followed_functions import followed
 from tdbg.hooks.pytorch.model.call_context import is_in_transform
 from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA

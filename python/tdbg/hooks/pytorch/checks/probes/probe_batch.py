@@ -23,8 +23,10 @@ from tdbg.capture.session import Session
 from tdbg.hooks.pytorch.checks.probes.token_labels import (
     CountedLabels,
     LabelledBatch,
-    TokenLabels,
     faults_of_labels,
+)
+from tdbg.hooks.pytorch.checks.probes.token_shifts import (
+    TokenLabels,
     is_array,
     is_whole,
     shift_of,

@@ -20,17 +20,17 @@ from torch import nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
+from tdbg.hooks.pytorch.checks.probes.token_shifts import (
+    is_array,
+    is_whole,
+    shift_of,
+)
 from tdbg.run.observations import Fault
 
 __all__ = [
     "CountedLabels",
     "LabelledBatch",
-    "TokenLabels",
     "faults_of_labels",
-    "is_array",
-    "is_whole",
-    "lengths_of",
-    "shift_of",
 ]
 
 # Elements of a tensor that is kept, at most.
@@ -50,12 +50,8 @@ _LEAST_MASKED = 32
 _LEAST_LABELS, _AS_OFTEN, _MOST_CLASSES = 64, 3.0, 1024
 # Batches of different widths in which the longest text ends with the padding.
 _LEAST_WIDTHS = 3
-# The least of places that are compared, and the share that is equal at the right shift
-# and at most equal at any other.
-_LEAST, _EQUAL, _OTHERWISE = 64, 0.98, 0.7
-_SHIFTS = (0, 1, 2)
-# The share of sequences that end with padding, and of how many lengths they are.
-_LEAST_PADDED_ROWS, _LEAST_LENGTHS = 0.25, 3
+# How often the token of padding stands inside texts, at least, and in which share.
+_LEAST_INSIDE, _INSIDE = 32, 0.75
 _REDUCTIONS = frozenset({"mean", "sum"})
 _LABELS = ("label", "labels", "target", "targets", "y")
 
@@ -164,6 +160,7 @@ def faults_of_labels(
     texts = [text for each in batches for text in _texts(each)]
     yield from _skipped(batches)
     yield from _of_padding(texts, _paddings_of(model))
+    yield from _of_real_tokens(texts, model)
     if batches and not _writes_anew(model, gets_labels=batches[0].gets_labels):
         yield from _of_unmasked(texts)
     yield from _of_class(batches)
@@ -336,6 +333,31 @@ def _paddings_of(model: nn.Module) -> dict[int, str]:
     }
 
 
+def _of_real_tokens(texts: Sequence[_Text], model: nn.Module) -> Iterator[_Fault]:
+    """Yield that the ``padding_idx`` of an embedding is a token of the texts.
+
+    It stands inside of them, between others, and the model learns to say it.
+    """
+    whole = [text.whole for text in texts if text.shift == 1]
+    most = max([int(tokens.max()) for tokens in whole], default=0)
+    found = [each for each in model.modules() if isinstance(each, nn.Embedding)]
+    of_tokens = [each for each in found if each.num_embeddings > most]
+    for token in {each.padding_idx for each in of_tokens} - {None}:
+        n = n_inside = n_labels = 0
+        for tokens in whole:
+            is_token = tokens == token
+            is_before = (~is_token).cumsum(1) > 0
+            is_after = (~is_token).flip(1).cumsum(1).flip(1) > 0
+            n += int(is_token.sum())
+            n_inside += int((is_token & is_before & is_after).sum())
+        for text in texts:
+            n_labels += int((text.labels[text.counts] == token).sum())
+        is_real = n_inside >= max(_LEAST_INSIDE, _INSIDE * n)
+        if is_real and n_labels >= _INSIDE * n_inside:
+            numbers = {"token": float(token), "inside": n_inside / n, "times": float(n)}
+            yield Fault.PADDING_IS_TEXT, numbers, {}
+
+
 def _of_unmasked(texts: Sequence[_Text]) -> Iterator[_Fault]:
     """Yield that a model of masked tokens is judged by all tokens."""
     n_masked = n_counted = n_different = 0
@@ -488,113 +510,3 @@ def _named(model: nn.Module, setting: str) -> set[int]:
                 tokens = token if isinstance(token, list | tuple) else [token]
                 found |= {each for each in tokens if isinstance(each, int)}
     return found
-
-
-def is_array(value: object) -> bool:
-    """Return whether a value is a tensor that has a dimension."""
-    return isinstance(value, torch.Tensor) and value.dim() > 0
-
-
-def is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor has whole numbers."""
-    return tensor.dtype in {torch.int64, torch.int32, torch.int16, torch.uint8}
-
-
-class TokenLabels(NamedTuple):
-    """How labels follow from the tokens of an input.
-
-    Attributes:
-        shift: The label at a place is the token so many places later.
-        is_batch_first: Whether the input has the shape (batch, place); else it is
-            (place, batch).
-        first: The first place of each sequence whose label counts.
-        last: The last one.
-    """
-
-    shift: int
-    is_batch_first: bool
-    first: tuple[int, ...] = ()
-    last: tuple[int, ...] = ()
-
-
-def shift_of(
-    tokens: torch.Tensor,
-    labels: torch.Tensor,
-    ignored: int = -100,
-    *,
-    is_batch_first: bool = True,
-) -> TokenLabels | None:
-    """Return how labels follow from tokens; None if they do not.
-
-    Args:
-        tokens: Whole numbers with two dimensions.
-        labels: Whole numbers, as many, or fewer by up to two places of each sequence.
-        ignored: The label that counts as none.
-        is_batch_first: What is likely: labels that are the tokens fit both.
-
-    Example:
-        >>> tokens = torch.arange(100).reshape(2, 50)
-        >>> shift_of(tokens[:, :-1], tokens[:, 1:])
-        TokenLabels(shift=1, is_batch_first=True, first=(0, 0), last=(48, 48))
-    """
-    for is_first in (is_batch_first, not is_batch_first):
-        rows = tokens if is_first else tokens.t()
-        for length in range(rows.shape[1], max(0, rows.shape[1] - 3), -1):
-            if labels.numel() != rows.shape[0] * length:
-                continue
-            shape = rows.shape[0], length
-            labelled = labels.reshape(shape if is_first else shape[::-1])
-            labelled = labelled if is_first else labelled.t()
-            found = _shift(rows, labelled, ignored)
-            if found is not None:
-                ends = _ends((labelled >= 0) & (labelled != ignored))
-                return TokenLabels(found, is_first, *ends)
-    return None
-
-
-def _ends(counts: torch.Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the first and the last place of each sequence that counts."""
-    n = counts.shape[1]
-    first = counts.int().argmax(1)
-    last = n - 1 - counts.flip(1).int().argmax(1)
-    return tuple(map(int, first)), tuple(map(int, last))
-
-
-def _shift(tokens: torch.Tensor, labels: torch.Tensor, ignored: int) -> int | None:
-    shares = [_share_equal(tokens, labels, each, ignored) for each in _SHIFTS]
-    best = max(shares)
-    if best < _EQUAL or sorted(shares)[-2] > _OTHERWISE:
-        return None
-    return _SHIFTS[shares.index(best)]
-
-
-def _share_equal(
-    tokens: torch.Tensor, labels: torch.Tensor, shift: int, ignored: int
-) -> float:
-    """Return the share of labels that are the token *shift* places later."""
-    n = min(labels.shape[1], tokens.shape[1] - shift)
-    if n <= 0:
-        return 0.0
-    labelled, found = labels[:, :n], tokens[:, shift : shift + n]
-    counts = (labelled >= 0) & (labelled != ignored)
-    n_places = int(counts.sum())
-    if n_places < _LEAST:
-        return 0.0
-    return float((labelled == found)[counts].double().mean())
-
-
-def lengths_of(tokens: torch.Tensor) -> torch.Tensor | None:
-    """Return the lengths of sequences without padding behind; None: there is none.
-
-    Padding is a token that many sequences end with, and none has inside.
-    """
-    padding = tokens[:, -1].mode().values
-    is_padding = tokens == padding
-    width = tokens.shape[1]
-    places = torch.arange(1, width + 1, device=tokens.device)
-    lengths = (~is_padding * places).amax(1)
-    is_inside = is_padding & (places <= lengths[:, None])
-    share = float((lengths < width).double().mean())
-    if bool(is_inside.any()) or share < _LEAST_PADDED_ROWS:
-        return None
-    return lengths if len({*lengths.tolist()}) >= _LEAST_LENGTHS else None
