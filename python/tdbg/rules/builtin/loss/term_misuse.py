@@ -334,11 +334,12 @@ def _of_reductions(observation: Observation) -> tuple[str, str]:
     is_mean = observation.words.get("kind") == "mean"
     one, other = ("a mean", "the sum") if is_mean else ("the sum", "a mean")
     effect = "too small" if is_mean else "too large"
+    times = round(observation.numbers.get("times", n))
     return (
         (
             f"The divergence in the loss is {one} over the {n:,} samples of a batch, "
             f"and the rest of the loss is {other}. So the divergence weighs about "
-            f"{n:,} times {effect}, and its weight depends on the batch size."
+            f"{times:,} times {effect}, and its weight depends on the batch size."
         ),
         (
             "Reduce both alike: add up over the features and take the mean over the "

@@ -60,6 +60,19 @@ def test_a_divergence_is_reduced_otherwise_than_the_rest(
     assert autoencoder(rest, divergence) == [Fault.REDUCTIONS_DIFFER]
 
 
+def test_a_small_weight_does_not_balance_a_sum_with_a_mean_over_many_values() -> None:
+    layer = nn.Linear(WIDTH, 2 * WIDTH)
+    decoder = nn.Linear(WIDTH, 500)
+    mean, spread = layer(torch.randn(N, WIDTH)).chunk(2, 1)
+    out = decoder(mean + (0.5 * spread).exp() * torch.randn(N, WIDTH))
+    apart = -0.5 * (1 + spread - mean.pow(2) - spread.exp()).sum()
+    error = functional.mse_loss(out, torch.randn(N, 500))
+    ((fault, numbers, _),) = faults_of_terms(Graph(error + 0.2 * apart))
+    assert fault is Fault.REDUCTIONS_DIFFER
+    assert numbers["times"] == pytest.approx(0.2 * N * 500)
+    assert list(faults_of_terms(Graph(error + apart / (N * 500)))) == []
+
+
 @pytest.mark.parametrize(
     ("rest", "divergence"),
     [
@@ -68,6 +81,8 @@ def test_a_divergence_is_reduced_otherwise_than_the_rest(
         (by_sample, by_sample),
         (by_sample, divided),
         (averaged, lambda x: 0.001 * x.sum()),
+        (by_sample, lambda x: 0.1 * x.sum()),
+        (added, lambda x: 0.1 * x.mean()),
         (lambda x: (x.sum() + 0.0) * 1.0, added),
     ],
 )

@@ -13,7 +13,7 @@ import itertools
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -58,6 +58,8 @@ _OF_FOCAL = frozenset({"Add", "Mul", "Neg", "Pow", "Rsub", "Sub"})
 _MOST_OF_FOCAL = 8
 # Samples of a batch, at least; and the weight of a term that is no small one.
 _LEAST_BATCH, _LEAST_WEIGHT = 8, 0.4
+# Times that a divergence is too large whose weight nobody has chosen with care.
+_OUTWEIGHS = 100.0
 _OF_DIVERGENCE = frozenset({"Add", "Mul", "Neg", "Pow", "Rsub", "Sub", "Sum"})
 _MOST_OF_DIVERGENCE = 40
 _CUMULATIVE = frozenset({"Cumsum", "Logcumsumexp"})
@@ -361,36 +363,66 @@ def _of_reductions(graph: Graph) -> Iterator[Found]:
     Or the reverse.  Both are whole terms of the loss, with no small weight.
     """
     terms = [
-        (reduced[0], reduced[1], node)
+        (reduced, node)
         for node, factor in terms_of(graph.root)
         if (reduced := _reduction_of(node, factor)) is not None
     ]
-    for is_mean, n, node in terms:
+    for own, node in terms:
         below = operands_of(node)[0]
-        if n < _LEAST_BATCH or not _is_divergence(below, n):
+        if own.n < _LEAST_BATCH or not _is_divergence(below, own.n):
             continue
-        others = {mean for mean, its_n, other in terms if other is not node}
-        is_same = any(its_n == n for _, its_n, other in terms if other is not node)
-        if is_same and others == {not is_mean}:
-            kind = "mean" if is_mean else "sum"
-            yield Fault.REDUCTIONS_DIFFER, {"samples": float(n)}, {"kind": kind}
+        others = [other for other, its_node in terms if its_node is not node]
+        is_same = any(each.n == own.n for each in others)
+        are_other = {each.is_mean for each in others} == {not own.is_mean}
+        if is_same and are_other and (times := own.outweighs(others)):
+            numbers = {"samples": float(own.n), "times": times}
+            kind = "mean" if own.is_mean else "sum"
+            yield Fault.REDUCTIONS_DIFFER, numbers, {"kind": kind}
             return
 
 
-def _reduction_of(node: Any, factor: float) -> tuple[bool, int] | None:
-    """Return whether a term is a mean over samples, and of how many; None: neither."""
+class _Reduced(NamedTuple):
+    """A term that is reduced over samples.
+
+    Attributes:
+        is_mean: Whether it is a mean over them; else a sum.
+        n: Samples.
+        n_values: Numbers that are reduced.
+        weight: What it is multiplied by.
+    """
+
+    is_mean: bool
+    n: int
+    n_values: int
+    weight: float
+
+    def outweighs(self, others: Iterable[_Reduced]) -> float:
+        """Return how many times a divergence is too large or small; 0: it is not.
+
+        A small weight is the choice of one who balances the terms, unless the sum
+        outweighs means over many numbers all the same.
+        """
+        if self.weight >= _LEAST_WEIGHT:
+            return float(self.n)
+        least = min(each.n_values / each.weight for each in others)
+        times = 0.0 if self.is_mean else 2.0 * self.weight * least
+        return times if times >= _OUTWEIGHS else 0.0
+
+
+def _reduction_of(node: Any, factor: float) -> _Reduced | None:
+    """Return how a term is reduced over samples; None: it is not."""
     name, below = name_of(node), operands_of(node)
     if shape_of(node) or len(below) != 1 or not (shape := shape_of(below[0])):
         return None
     reduction = getattr(node, "_saved_reduction", None)
-    size = abs(factor)
+    size, n = abs(factor), shape[0]
+    found = _Reduced(True, n, math.prod(shape), size)
     if name == "Mean" or reduction == _REDUCED_BY_MEAN:
-        return (True, shape[0]) if _LEAST_WEIGHT <= size <= 1.0 else None
+        return found if _LEAST_WEIGHT <= size <= 1.0 else None
     if name == "Sum" or reduction == _REDUCED_BY_SUM:
-        if size >= _LEAST_WEIGHT:
-            return False, shape[0]
-        if _LEAST_WEIGHT <= size * shape[0] <= 1.0 + _ROUNDING:
-            return True, shape[0]
+        is_mean = _LEAST_WEIGHT <= size * n <= 1.0 + _ROUNDING
+        is_mean &= size < _LEAST_WEIGHT
+        return found._replace(is_mean=is_mean) if size > 0 else None
     return None
 
 

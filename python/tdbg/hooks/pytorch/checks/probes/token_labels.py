@@ -342,7 +342,9 @@ def _of_real_tokens(texts: Sequence[_Text], model: nn.Module) -> Iterator[_Fault
     most = max([int(tokens.max()) for tokens in whole], default=0)
     found = [each for each in model.modules() if isinstance(each, nn.Embedding)]
     of_tokens = [each for each in found if each.num_embeddings > most]
-    for token in {each.padding_idx for each in of_tokens} - {None}:
+    for token in {each.padding_idx for each in of_tokens}:
+        if token is None:
+            continue
         n = n_inside = n_labels = 0
         for tokens in whole:
             is_token = tokens == token
