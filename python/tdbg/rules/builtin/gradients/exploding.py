@@ -11,12 +11,6 @@ from numpy.typing import NDArray
 from tdbg.config.needs import Needs, with_beginning
 from tdbg.config.quantities import affected, number, times
 from tdbg.modes import TRAINING
-from tdbg.rules.builtin.data.outlying_batch import (
-    Outlier,
-    data_of,
-    is_data,
-    outlier_at,
-)
 from tdbg.rules.columns import MAD_TO_DEVIATION, KnownRows, median
 from tdbg.rules.registry import register
 from tdbg.rules.rule import Rule, check_number
@@ -40,6 +34,8 @@ OVERFLOW = 1e18
 SHARE = 0.5
 # Largest relative distance of the norm from the number to which gradients were clipped.
 CHOSEN = 2e-5
+# A batch is unlike the others if its largest number is this many times theirs.
+OUTLYING = 10.0
 OUTLIERS = " Look for outliers in the batch of this step."
 CLIPPED = (
     "Nothing, if this is rare: the program clips the norm of all gradients to {}. "
@@ -109,14 +105,14 @@ class ExplodingGradient(Rule):
 
     def selects(self, tensor: TensorInfo) -> bool:
         """Select gradients, and what the model and its loss are given."""
-        return tensor.role == "gradient" or is_data(tensor)
+        return tensor.role == "gradient" or _is_data(tensor)
 
     def evaluate(self, window: Window) -> Iterator[Evaluation]:
         """Judge each step of training by the gradients that dominate its norm."""
         for table in window.tables(*TRAINING):
             gradients = np.flatnonzero([role == "gradient" for role in table.roles])
             if len(gradients):
-                yield self._judge(table.select(gradients), data_of(window, table))
+                yield self._judge(table.select(gradients), _data_of(window, table))
 
     def _judge(self, table: Table, data: Table) -> Evaluation:
         norm = table["l2"]
@@ -160,7 +156,7 @@ class ExplodingGradient(Rule):
                 is_early=bool(np.isnan(first[i, j])),
                 is_clipped=severities[i, j] == Severity.INFO,
                 total=total,
-                outlier=outlier_at(data, j, self.window, self.min_rows),
+                outlier=_outlier_at(data, j, self.window, self.min_rows),
                 grown=affected(
                     int(np.count_nonzero(grown[:, j])),
                     int(np.count_nonzero(sure[:, j])),
@@ -251,7 +247,7 @@ class ExplodingGradient(Rule):
         is_early: bool,
         is_clipped: bool,
         total: float,
-        outlier: Outlier | None,
+        outlier: _Outlier | None,
         grown: str,
     ) -> Description:
         if not usual > 0:
@@ -294,7 +290,7 @@ class ExplodingGradient(Rule):
         )
 
 
-def _of_batch(outlier: Outlier | None) -> str:
+def _of_batch(outlier: _Outlier | None) -> str:
     if outlier is None:
         return ""
     return (
@@ -321,3 +317,67 @@ def _median_before(values: Floats, i: NDArray[np.intp], j: NDArray[np.intp]) -> 
     columns = np.flatnonzero(np.isfinite(values).any(axis=0))
     before = np.where(columns[np.newaxis, :] < j[:, np.newaxis], 1.0, np.nan)
     return median(values[i][:, columns] * before)
+
+
+# ---- the batch that stands out: unlike those of the steps before ---------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Outlier:
+    """A tensor whose largest number at one step is unlike those before.
+
+    Attributes:
+        name: The input or target.
+        size: Its largest magnitude.
+        before: The largest magnitude in the rows before.
+    """
+
+    name: str
+    size: float
+    before: float
+
+
+def _is_data(tensor: TensorInfo) -> bool:
+    """Return whether a tensor is an input of the model or a target, in floats."""
+    return tensor.role in {"model_input", "label"} and "float" in tensor.dtype
+
+
+def _data_of(window: Window, table: Table) -> Table:
+    """Return the inputs and targets that no model has made."""
+    info = window.model_info_at(int(table.steps[-1]))
+    made = () if info is None else info.made_inputs
+    roles = {"model_input", "label"}
+    if info is not None and info.makes_targets:
+        roles.remove("label")
+    kinds = zip(table.names, table.roles, strict=True)
+    return table.select(
+        [
+            i
+            for i, (name, role) in enumerate(kinds)
+            if role in roles and name not in made
+        ]
+    )
+
+
+def _outlier_at(data: Table, j: int, n_rows: int, min_rows: int) -> _Outlier | None:
+    """Return the input or target that stands out most at a column; None: none does.
+
+    Args:
+        data: The inputs and targets.
+        j: The column.
+        n_rows: How many rows before it to compare with.
+        min_rows: Least number of them.
+    """
+    known = data.known
+    sizes = np.where(known, np.fmax(np.abs(data["min"]), np.abs(data["max"])), np.nan)
+    found = [
+        _Outlier(name, float(row[j]), float(before.max()))
+        for name, row in zip(data.names, sizes, strict=True)
+        if len(before := _last_known(row[:j], n_rows)) >= min_rows
+    ]
+    found = [each for each in found if each.size > OUTLYING * each.before > 0]
+    return max(found, key=lambda each: each.size / each.before, default=None)
+
+
+def _last_known(row: Floats, n: int) -> Floats:
+    return np.asarray(row[np.isfinite(row)][-n:])
