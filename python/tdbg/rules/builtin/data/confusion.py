@@ -199,8 +199,9 @@ class Confusion(ClassifierRule):
         taken = confusion[classes, numbers].sum()
         return Description(
             message=(
-                "The model distinguishes the classes, but numbers them differently "
-                f"from these labels. It takes {text}."
+                "The labels of this evaluation number the classes differently from "
+                "those of training: the model distinguishes the classes, but takes "
+                f"{text}."
             ),
             value=float(taken / confusion[classes].sum()),
             threshold=self.learned,

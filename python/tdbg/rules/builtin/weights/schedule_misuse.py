@@ -345,8 +345,9 @@ def _in_batches(name: str, numbers: _Numbers, words: _Words) -> Description:
         threshold=float(at),
         since=0,
         advice=(
-            "Call scheduler.step() after each optimizer.step(), or give its lengths in "
-            "epochs, without len(loader)."
+            "Call scheduler.step() after each optimizer.step() (in Lightning, return "
+            'it with "interval": "step"), or give its lengths in epochs, without '
+            "len(loader)."
         ),
     )
 

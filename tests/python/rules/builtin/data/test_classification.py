@@ -457,7 +457,7 @@ def test_labels_of_evaluation_with_other_numbers_are_told(moved: dict[int, int])
     """
     run = with_other_numbers(moved)
     finding = judge(run, Confusion())[0]
-    assert "numbers them differently from these labels" in finding.message
+    assert "number the classes differently" in finding.message
     number, label = next(iter(moved.items()))
     assert f"class {label} for {number} (9" in finding.message
     assert "class_to_idx" in finding.advice
@@ -481,7 +481,7 @@ def test_a_number_that_another_class_gets_too_is_no_other_number():
     recall[4] = recall[3] = 0.0
     run = run_of(BALANCED, recall, {4: 7, 3: 8}, n_steps=80, mode=ModeKeys.EVAL)
     for found in judge(run, Confusion()):
-        assert "numbers them differently" not in found.message
+        assert "number the classes differently" not in found.message
 
 
 def test_one_class_with_the_number_of_another_is_mixed_up():
@@ -554,7 +554,7 @@ def test_all_of_two_classes_swapped_may_be_a_score_that_means_the_opposite():
     run = run_of([1.0] * 2, [0.03] * 2, both, n_steps=80, mode=ModeKeys.EVAL)
     assert judge(run, Confusion()) == []
     run = run_of([1.0] * 3, [0.03, 0.03, 1.0], both, n_steps=80, mode=ModeKeys.EVAL)
-    assert "numbers them differently" in judge(run, Confusion())[0].message
+    assert "number the classes differently" in judge(run, Confusion())[0].message
 
 
 @pytest.mark.parametrize(("each", "is_said"), [(9, False), (10, True)])

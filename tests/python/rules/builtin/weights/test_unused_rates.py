@@ -238,6 +238,12 @@ def cosine(length: int) -> Make:
     return functools.partial(lr_scheduler.CosineAnnealingLR, T_max=length)
 
 
+def one_cycle(length: int) -> Make:
+    return functools.partial(
+        lr_scheduler.OneCycleLR, max_lr=RATE, total_steps=length, cycle_momentum=False
+    )
+
+
 def linear(length: int) -> Make:
     return functools.partial(
         lr_scheduler.LinearLR, start_factor=0.1, total_iters=length
@@ -263,6 +269,10 @@ SICK: dict[str, tuple[Loop, str]] = {
     "never, in steps": (never(steps(2)), "never been stepped"),
     "never, a warm-up": (never(linear(20)), "(LinearLR) has never been stepped"),
     "cosine in batches": (per_epoch(cosine(N_STEPS)), "counts batches, but the prog"),
+    "one cycle in batches": (
+        per_epoch(one_cycle(N_STEPS + 1)),
+        "(OneCycleLR) counts batches, but the prog",
+    ),
     "milestones in batches": (
         per_epoch(milestones(3 * BATCHES, 5 * BATCHES)),
         "what it does at step 36 (epoch 3 of 6",

@@ -191,14 +191,17 @@ def _faults_of_epochs(
     # Its last steps may be unknown, if the program has dropped it.
     seen = each.latest.n_steps // batches
     is_whole = n_steps % batches == 0 and steps in {seen - 1, seen}
-    lengths = each.falls_at or ((each.length,) if each.length == n_steps else ())
-    if is_whole and any(lengths):
+    if is_whole and any(each.falls_at):
         # All lie behind the end, and would be at the ends of epochs.
         if all(
             steps < at <= n_steps and at % batches == 0 and at >= batches
-            for at in lengths
+            for at in each.falls_at
         ):
-            yield Fault.SCHEDULE_IN_BATCHES, {**numbers, "at": float(min(lengths))}
+            yield Fault.SCHEDULE_IN_BATCHES, {**numbers, "at": float(each.falls_at[0])}
+        return
+    # A step more keeps OneCycleLR from refusing the last one.
+    if is_whole and n_steps <= each.length <= n_steps + 1:
+        yield Fault.SCHEDULE_IN_BATCHES, {**numbers, "at": float(n_steps)}
         return
     # All are over long before the end, and would be at different epochs.
     last = max(each.falls_at, default=n_steps)
