@@ -44,6 +44,8 @@ class TreeFault(enum.StrEnum):
     # A setting that the library does not know, or that does nothing without another.
     SETTING_UNKNOWN = "setting_unknown"
     SETTING_IGNORED = "setting_ignored"
+    # A setting that is an argument of the function that trains.
+    SETTING_IS_ARGUMENT = "setting_is_argument"
     # All samples of a ranking belong to one query.
     ONE_QUERY = "one_query"
     # Features, or labels, of validation lie beyond all that are trained on.

@@ -29,6 +29,7 @@ __all__ = [
     "fault_of_queries",
     "fault_of_reversal",
     "fault_of_test_data",
+    "misplaced_arguments",
     "unknown_settings",
 ]
 
@@ -280,6 +281,16 @@ def fault_of_queries(
     return TreeFact(TreeFault.ONE_QUERY, "group", (float(n_rows),), words)
 
 
+# What programs call arguments of the function that trains, and their names there.
+_ARGUMENTS = {
+    **dict.fromkeys(
+        ("n_estimators", "num_boost_round", "num_rounds", "num_iterations"),
+        "num_boost_round",
+    ),
+    "early_stopping_rounds": "early_stopping_rounds",
+}
+
+
 def unknown_settings(
     given: Iterable[str], known: Mapping[str, Collection[str]]
 ) -> Iterator[TreeFact]:
@@ -303,6 +314,27 @@ def unknown_settings(
         near = difflib.get_close_matches(name.lower(), names, 1, _SIMILAR)
         if near:
             yield TreeFact(TreeFault.SETTING_UNKNOWN, name, (), (names[near[0]],))
+
+
+def misplaced_arguments(
+    settings: Mapping[str, Any], call: Mapping[str, Any]
+) -> Iterator[TreeFact]:
+    """Yield settings that a library reads only as arguments of the call that trains.
+
+    Args:
+        settings: What the program gives as parameters.
+        call: The arguments of the call, by name.
+
+    Example:
+        >>> call = {"num_boost_round": 10}
+        >>> [each.words for each in misplaced_arguments({"n_estimators": 80}, call)]
+        [('num_boost_round',)]
+    """
+    for name, argument in _ARGUMENTS.items():
+        meant, used = settings.get(name), call.get(argument)
+        if isinstance(meant, int | float) and meant != used:
+            numbers = (float(meant), *([float(used)] if used else []))
+            yield TreeFact(TreeFault.SETTING_IS_ARGUMENT, name, numbers, (argument,))
 
 
 def _totals_of_classes(

@@ -50,6 +50,7 @@ from tdbg.hooks.trees.settings import (
     fault_of_margins,
     fault_of_queries,
     fault_of_reversal,
+    misplaced_arguments,
 )
 from tdbg.hooks.xgboost.booster import OwnDerivatives, XGBoostModel
 from tdbg.modes import EVAL, TRAIN, ModeKeys
@@ -373,6 +374,7 @@ class Hook(TreeHook, TrainingCallback):
         faults = (
             *_faults_of_weights(train.data, model),
             *self._faults_of_rows(train.data, model),
+            *misplaced_arguments(_settings_of(call), call),
         )
         return dataclasses.replace(
             facts,
@@ -517,6 +519,15 @@ def _faults_of_weights(data: DMatrix, model: XGBoostModel) -> Iterator[TreeFact]
         fault_of_balance(labels, weights, factor, "scale_pos_weight"),
     )
     yield from (each for each in found if each is not None)
+
+
+def _settings_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parameters of a call, without what its callbacks make up for."""
+    given = call.get("params")
+    settings = dict(given) if isinstance(given, Mapping) else {}
+    if any(isinstance(each, EarlyStopping) for each in call.get("callbacks") or ()):
+        settings.pop("early_stopping_rounds", None)
+    return settings
 
 
 def _has_classes(objective: str) -> bool:

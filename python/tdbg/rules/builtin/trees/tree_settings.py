@@ -53,7 +53,8 @@ class TreeSettings(Rule):
     - rows of validation that are trained on, and classes of it that are not;
     - an objective of your own that no tree can follow, or that leads away;
     - a metric of probabilities that gets sums of trees;
-    - settings that the library does not know, or that do nothing;
+    - settings that the library does not know, that do nothing, or that are arguments
+      of its function;
     - a ranking of all samples as one query;
     - features and labels of validation that lie beyond those of training.
 
@@ -446,6 +447,25 @@ def _ignored(fact: TreeFact) -> Description:
     )
 
 
+def _is_argument(fact: TreeFact) -> Description:
+    meant, *used = fact.numbers
+    (argument,) = fact.words
+    instead = (
+        f"the training has {number(used[0])} rounds"
+        if argument == "num_boost_round" and used
+        else "the training runs all rounds"
+    )
+    return Description(
+        message=(
+            f"{fact.name}={number(meant)} is among the parameters, where the library "
+            f"does not use it: it is an argument of train, and {instead}."
+        ),
+        value=meant,
+        threshold=used[0] if used else 0.0,
+        advice=f"Pass it to train itself: {argument}={number(meant)}.",
+    )
+
+
 def _one_query(fact: TreeFact) -> Description:
     n_rows = fact.numbers[0]
     why = "the program gives no queries" if not fact.words else "there is one query"
@@ -534,6 +554,7 @@ _DESCRIBED: Mapping[TreeFault, Callable[[TreeFact], Description]] = {
     TreeFault.METRIC_OF_MARGINS: _of_margins,
     TreeFault.SETTING_UNKNOWN: _unknown,
     TreeFault.SETTING_IGNORED: _ignored,
+    TreeFault.SETTING_IS_ARGUMENT: _is_argument,
     TreeFault.ONE_QUERY: _one_query,
     TreeFault.ROWS_OUT_OF_RANGE: _rows_out,
     TreeFault.LABELS_OUT_OF_RANGE: _labels_out,
