@@ -395,6 +395,13 @@ class Fault(enum.StrEnum):
     SIMILARITIES_CLOSE = "similarities_close"
     DENSITY_BEFORE_LIMIT = "density_before_limit"
     OTHER_ACTIONS_WEIGHED = "other_actions_weighed"
+    # Rollouts of older policies that stay in a list; returns that are values and
+    # standardized advantages; the larger one of two critics in a target; and a target
+    # network that chooses actions, which the other one judges.
+    ROLLOUTS_KEPT = "rollouts_kept"
+    RETURNS_OF_STANDARDIZED = "returns_of_standardized"
+    LARGER_OF_CRITICS = "larger_of_critics"
+    ROLES_EXCHANGED = "roles_exchanged"
     GENERATOR_HELPS = "generator_helps"
     # A step of training logs a metric under a name of validation.
     LOGGED_AS_VALIDATION = "logged_as_validation"

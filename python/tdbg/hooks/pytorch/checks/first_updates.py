@@ -33,6 +33,7 @@ from tdbg.hooks.pytorch.checks.graphs.graph_reader import (
     GraphReader,
     StepCheck,
 )
+from tdbg.hooks.pytorch.checks.graphs.weighed_chances import Rollouts
 from tdbg.hooks.pytorch.checks.losses.bootstraps import Bootstraps, LossVariables
 from tdbg.hooks.pytorch.checks.losses.contrasts import Contrasts
 from tdbg.hooks.pytorch.checks.losses.gradient_use import GradientUse
@@ -68,8 +69,8 @@ from tdbg.run.observations import Fault, Observation
 
 __all__ = ["FirstUpdates"]
 
-# Graphs whose dimensions are read, and whose terms are.
-_OF_DIMENSIONS, _OF_TERMS = 2, 6
+# Graphs whose dimensions are read, whose terms are, and at which rollouts are.
+_OF_DIMENSIONS, _OF_TERMS, _OF_ROLLOUTS = 2, 6, 20_000
 
 
 class _Table(Protocol):
@@ -150,6 +151,7 @@ class FirstUpdates:
             Contrasts(self._note),
             Adversaries(self._note),
             TakenActions(self._note),
+            GraphFaults(Rollouts(), _OF_ROLLOUTS, self._note),
             evaluated,
         ]
         reader.add(self)

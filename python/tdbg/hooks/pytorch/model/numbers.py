@@ -28,7 +28,10 @@ __all__ = [
     "as_numbers",
     "as_tensor",
     "discounted",
+    "is_log_chance",
     "is_reward",
+    "is_taken",
+    "larger_of_two",
     "named",
     "numbers_in",
     "pairs_of_steps",
@@ -283,3 +286,102 @@ def _discounts(frame: FrameType | None) -> Iterator[float]:
                 if type(value) is float and _DISCOUNT.search(name):
                     yield value
         frame = frame.f_back
+
+
+# ---- actions, chances and critics ----------------------------------------------------
+
+_ACTION = re.compile(r"(^|_)(a|act|acts|action|actions)(_|$|\d)", re.IGNORECASE)
+_NO_ACTION = re.compile(
+    r"next|best|greedy|target|prob|(^|_)(n|num|new|log|logp|dim|pi)(_|$)|mask|space",
+    re.IGNORECASE,
+)
+_CHANCE = re.compile(r"log_?p(rob|i)?s?(_|$)", re.IGNORECASE)
+# Steps at which critics differ, at least, and of all; a discount; and rounding.
+_LEAST_APART, _LEAST_SHARE, _ROUNDED = (8, 0.25), 0.5, 1e-5
+# The digit or letter that tells two critics apart.
+_WHICH = re.compile(r"1|(?<=_)a(?=_|$)")
+
+
+def is_taken(name: str) -> bool:
+    """Return whether a program calls actions so that somebody has taken.
+
+    Args:
+        name: Of a variable.
+
+    Example:
+        >>> is_taken("batch_actions"), is_taken("next_actions")
+        (True, False)
+    """
+    return _ACTION.search(name) is not None and _NO_ACTION.search(name) is None
+
+
+def is_log_chance(name: str) -> bool:
+    """Return whether a name is that of logarithms of chances.
+
+    Args:
+        name: Of a variable.
+    """
+    return _CHANCE.search(name) is not None
+
+
+def larger_of_two(beyond: NDArray[np.float64], names: ProgramNumbers) -> str:
+    """Return the name of values of two critics of which a target takes the larger.
+
+    Args:
+        beyond: Targets less their rewards.
+        names: The numbers of the program.
+
+    Returns:
+        A name; "": targets take something else.
+    """
+    n, known = beyond.size, dict[str, NDArray[np.float64]]()
+    for name, each in names.every:
+        if each.size == n:
+            known.setdefault(name, each.reshape(-1))
+    chances = [None, *(each for name, each in known.items() if is_log_chance(name))]
+    for name, one in known.items():
+        other = next(
+            (
+                known[twin]
+                for found in _WHICH.finditer(name)
+                if (twin := _twin(name, found)) in known
+            ),
+            None,
+        )
+        if other is None:
+            continue
+        apart = np.abs(one - other) > _ROUNDED * float(np.abs(one).max() + 1e-6)
+        counts = np.abs(beyond) > 0
+        if (apart & counts).sum() < max(_LEAST_APART[0], _LEAST_APART[1] * n):
+            continue
+        for chance in chances[:3]:
+            larger, smaller = np.maximum(one, other), np.minimum(one, other)
+            if _explains(beyond, larger, chance, counts) and not _explains(
+                beyond, smaller, chance, counts
+            ):
+                return name
+    return ""
+
+
+def _twin(name: str, found: re.Match[str]) -> str:
+    other = {"1": "2", "a": "b"}[found[0]]
+    return name[: found.start()] + other + name[found.end() :]
+
+
+def _explains(
+    beyond: NDArray[np.float64],
+    values: NDArray[np.float64],
+    chance: NDArray[np.float64] | None,
+    counts: NDArray[np.bool_],
+) -> bool:
+    """Return whether a share of values, and of logarithms, is what targets look to."""
+    parts = np.stack([values] if chance is None else [values, chance], axis=1)[counts]
+    shares, *_ = np.linalg.lstsq(parts, beyond[counts], rcond=None)
+    if not _LEAST_SHARE <= float(shares[0]) <= 1.0 + _ROUNDED:
+        return False
+    return _are_alike(parts @ shares, beyond[counts])
+
+
+def _are_alike(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    size = float(max(np.abs(one).max(), np.abs(other).max(), 1e-6))
+    return bool(np.abs(one - other).max() <= 2 * _ROUNDED * size)

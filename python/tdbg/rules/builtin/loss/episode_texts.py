@@ -204,6 +204,67 @@ def _of_other(words: Mapping[str, str]) -> tuple[str, str]:
     )
 
 
+def _of_kept(words: Mapping[str, str]) -> tuple[str, str]:
+    name = words.get("name", "actions")
+    return (
+        (
+            f"Your program never clears its rollouts: in each update, `{name}` begin "
+            "with all that the update before had. So a policy gradient, which is right "
+            "for what the present policy has done, learns ever more from old policies."
+        ),
+        (
+            "Clear the lists behind each update: buffer.clear(), or set them to [] at "
+            "the beginning of the loop that collects."
+        ),
+    )
+
+
+def _of_standardized(words: Mapping[str, str]) -> tuple[str, str]:
+    name, of = words.get("name", "returns"), words.get("of", "advantages")
+    return (
+        (
+            f"`{name}` are the values plus `{of}`, which you have standardized before: "
+            "they have a mean of 0 and a deviation of 1. So the values learn themselves"
+            " and some units more or less, whatever the rewards are."
+        ),
+        (
+            f"Compute `{name}` first: returns = advantages + values, and standardize "
+            "the advantages behind that, for the loss of the policy alone."
+        ),
+    )
+
+
+def _of_larger(words: Mapping[str, str]) -> tuple[str, str]:
+    return (
+        (
+            "The target takes the larger one of two critics' values "
+            f"(`{words.get('name', 'q1')}` and its twin). Both guess too high at times,"
+            " and the larger guess wins in each target, so the values grow beyond what "
+            "rewards explain."
+        ),
+        (
+            "Take the smaller one: target = reward + gamma * (1 - done) * "
+            "torch.min(q1, q2)."
+        ),
+    )
+
+
+def _of_roles(words: Mapping[str, str]) -> tuple[str, str]:
+    name, _, other = words.get("kind", "target_net q_net").partition(" ")
+    return (
+        (
+            "The networks of double Q-learning have exchanged their roles: "
+            f"`{name}` chooses the next action, and `{other}` says what it is worth: "
+            f"`{words.get('text', '')}`. So each update of `{other}` moves its own "
+            "target at once, which the target network is there to prevent."
+        ),
+        (
+            f"Let `{other}` choose and `{name}` judge: best = {other}(next_states)"
+            f".argmax(1, keepdim=True); value = {name}(next_states).gather(1, best)."
+        ),
+    )
+
+
 OF_EPISODES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     Fault.TARGET_PAST_END: _of_past_end,
     Fault.ENDS_INVERTED: _of_inverted,
@@ -216,4 +277,8 @@ OF_EPISODES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     Fault.SUM_OF_PRESENT: _of_no_next,
     Fault.DENSITY_BEFORE_LIMIT: _of_density,
     Fault.OTHER_ACTIONS_WEIGHED: _of_other,
+    Fault.ROLLOUTS_KEPT: _of_kept,
+    Fault.RETURNS_OF_STANDARDIZED: _of_standardized,
+    Fault.LARGER_OF_CRITICS: _of_larger,
+    Fault.ROLES_EXCHANGED: _of_roles,
 }

@@ -43,6 +43,8 @@ class LossTermMisuse(ObservedRule):
     - a target or an advantage that has a gradient, and a term that has none;
     - pairs of a contrastive loss that are one sample, or that nobody means;
     - chances of other actions than those taken, or of numbers before a tanh;
+    - rollouts that nobody clears, and returns of standardized advantages;
+    - the larger one of two critics, or a target network that chooses actions;
     - similarities of unit vectors that a softmax cannot tell apart;
     - errors that are cut off, and noise that is uniform where it should be normal;
     - a generator that makes its samples easy to tell from real ones.
@@ -89,6 +91,10 @@ class LossTermMisuse(ObservedRule):
             Fault.SIMILARITIES_CLOSE,
             Fault.DENSITY_BEFORE_LIMIT,
             Fault.OTHER_ACTIONS_WEIGHED,
+            Fault.ROLLOUTS_KEPT,
+            Fault.RETURNS_OF_STANDARDIZED,
+            Fault.LARGER_OF_CRITICS,
+            Fault.ROLES_EXCHANGED,
             Fault.GENERATOR_HELPS,
         }
     )

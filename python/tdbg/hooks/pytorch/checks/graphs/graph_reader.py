@@ -86,7 +86,7 @@ class GraphFaults(StepCheck):
     """Notes what is wrong in the graphs of the first losses, each fault once.
 
     Args:
-        find: Yields the faults of a graph.
+        find: Yields the faults of a graph; may have an attribute ``is_over``.
         most: The number of graphs that are read.
         note: Called with what is found out.
         key: Returns what graphs have in common that have the same faults: one of them
@@ -120,3 +120,4 @@ class GraphFaults(StepCheck):
             if fault not in self._found:
                 self._found.add(fault)
                 self._note(fault, numbers, words)
+        self.is_over |= getattr(self._find, "is_over", False)

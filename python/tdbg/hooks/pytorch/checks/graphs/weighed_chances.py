@@ -1,13 +1,19 @@
 """Find the chances of choices that a loss weighs, and the sign of all that it adds up.
 
+A policy gradient learns from what the present policy has done.  Steps of older policies
+that stay in a list come again in each update.  Returns are values plus advantages, as
+long as nobody has standardized these.
+
 Thread safety: reads only.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
+import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,17 +21,29 @@ from numpy.typing import NDArray
 
 from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
     SHAPING,
+    Graph,
     factor_of,
     name_of,
     operands_of,
     saved_of,
     walk,
 )
-from tdbg.hooks.pytorch.model.numbers import as_numbers
+from tdbg.hooks.pytorch.model.numbers import (
+    ProgramNumbers,
+    as_numbers,
+    is_log_chance,
+    is_taken,
+    numbers_in,
+)
+from tdbg.run.observations import Fault
+
+if TYPE_CHECKING:
+    from tdbg.hooks.pytorch.checks.graphs.graph_reader import Found
 
 __all__ = [
     "PAIRS",
     "PASSES",
+    "Rollouts",
     "WeighedChances",
     "are_in_order",
     "signed_parts",
@@ -50,6 +68,22 @@ _LOGARITHMS = {
 _OF_CHANCE = SHAPING | {
     "Add", "Clamp", "Div", "Exp", "Mean", "Mul", "Neg", "Rsub", "Sub", "Sum",
 }  # fmt: skip
+
+# Losses of policies that are looked at, and those of others before the first, at most.
+_MOST_LOOKS, _MOST_IN_VAIN = 40, 8
+# How many losses pass between two looks: this share of those so far.
+_SPARSER = 0.2
+# Steps of a rollout, at least; rollouts that begin with the one before, or are new.
+_LEAST_STEPS, _ENOUGH_KEPT, _ENOUGH_NEW, _ENOUGH = 8, 3, 2, 2
+# What standardized numbers are, to rounding; and other equal numbers.
+_STANDARD, _ROUNDING = 1e-3, 1e-5
+
+_LOG = re.compile(
+    r"(^|_)(all|hist\w*|total|count\w*|track\w*|record\w*)(_|$)", re.IGNORECASE
+)
+_GAIN = re.compile(r"(^|_)(adv|advs|advantages?|gaes?)(_|$)", re.IGNORECASE)
+_RETURN = re.compile(r"(^|_)(returns?|rets?|rtgs?|v_?targets?)(_|$)", re.IGNORECASE)
+_VALUE = re.compile(r"(^|_)(v|vs|vals?|values?|v_?preds?)(_|$)", re.IGNORECASE)
 
 _Numbers = NDArray[np.float64]
 
@@ -177,3 +211,108 @@ def _constant(node: Any) -> torch.Tensor | None:
         if isinstance(found, torch.Tensor):
             return found.detach()
     return None
+
+
+# ---- rollouts ------------------------------------------------------------------------
+
+
+class Rollouts:
+    """Looks at the rollouts that a policy learns from, as ``GraphFaults`` asks it to.
+
+    Attributes:
+        is_over: Whether nothing more will be found out.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._n_losses = self._n_looks = self._next = 0
+        # The latest numbers of a name, and how often they began with those before.
+        self._latest: dict[str, _Numbers] = {}
+        self._n_kept: dict[str, int] = {}
+        self._n_new = 0
+        self._n_standard = 0
+
+    def __call__(self, graph: Graph) -> Iterator[Found]:
+        """Yield what the variables of a program show that trains a policy."""
+        self._n_losses += 1
+        if self._n_losses < self._next:
+            return
+        if "Mul" in graph.names and any(weighed_chances(graph.root)):
+            self._n_looks += 1
+            self._next = self._n_losses + max(1, int(_SPARSER * self._n_losses))
+            names = numbers_in(sys._getframe(1))
+            yield from self._look_at_returns(names)
+            yield from self._look_at_rollouts(names)
+        is_vain = not self._n_looks and self._n_losses >= _MOST_IN_VAIN
+        is_sound = self._n_new >= _ENOUGH_NEW and self._n_looks >= _MOST_IN_VAIN
+        self.is_over |= is_vain or is_sound or self._n_looks >= _MOST_LOOKS
+
+    def _look_at_rollouts(self, names: ProgramNumbers) -> Iterator[Found]:
+        """Compare actions with those of the rollout before."""
+        sizes = {
+            each.size
+            for name, each in names.every
+            if _GAIN.search(name) or _RETURN.search(name)
+        }
+        every = dict(reversed(names.every))  # The innermost, of several with one name.
+        for name, each in every.items():
+            is_of_steps = is_taken(name) or is_log_chance(name)
+            is_flat = len(each) == each.size >= _LEAST_STEPS
+            if is_of_steps and is_flat and not _LOG.search(name):
+                is_used = each.size in sizes
+                yield from self._compare(name, each.reshape(-1), is_used=is_used)
+
+    def _compare(
+        self, name: str, numbers: _Numbers, *, is_used: bool
+    ) -> Iterator[Found]:
+        """See whether steps begin with those that a name stood for before."""
+        before = self._latest.setdefault(name, numbers)
+        n = before.size
+        if not is_used or (numbers.size == n and (numbers == before).all()):
+            return
+        begins = numbers.size >= n + _LEAST_STEPS and (numbers[:n] == before).all()
+        self._latest[name] = numbers
+        self._n_kept[name] = self._n_kept.get(name, 0) + 1 if begins else 0
+        self._n_new += not begins
+        if self._n_kept[name] == _ENOUGH_KEPT and not self.is_over:
+            steps = {"steps": float(numbers.size), "before": float(n)}
+            self.is_over = True
+            yield Fault.ROLLOUTS_KEPT, steps, {"name": name}
+
+    def _look_at_returns(self, names: ProgramNumbers) -> Iterator[Found]:
+        """Find returns that are values and standardized advantages."""
+        for name, gain in names.every:
+            if not _GAIN.search(name) or not _is_standard(gain):
+                continue
+            found = [
+                other
+                for other, each in _of_size(names, _RETURN, gain.size)
+                for _, value in _of_size(names, _VALUE, gain.size)
+                if _are_equal(each - value, gain.reshape(-1)) and value.std() > 0
+            ]
+            self._n_standard += bool(found)
+            if found and self._n_standard >= _ENOUGH:
+                words = {"name": found[0], "of": name}
+                yield Fault.RETURNS_OF_STANDARDIZED, {}, words
+
+
+def _is_standard(numbers: _Numbers) -> bool:
+    """Return whether numbers have a mean of 0 and a deviation of 1."""
+    if numbers.size < 2 * _LEAST_STEPS:
+        return False
+    is_centred = abs(float(numbers.mean())) < _STANDARD
+    ways = (float(numbers.std(ddof=n)) for n in (0, 1))
+    return is_centred and any(abs(each - 1.0) < _STANDARD for each in ways)
+
+
+def _of_size(
+    names: ProgramNumbers, pattern: re.Pattern[str], n: int
+) -> Iterator[tuple[str, _Numbers]]:
+    for name, each in names.every:
+        if each.size == n and pattern.search(name):
+            yield name, each.reshape(-1)
+
+
+def _are_equal(one: _Numbers, other: _Numbers) -> bool:
+    size = float(max(np.abs(one).max(), np.abs(other).max(), 1e-6))
+    return bool(np.abs(one - other).max() <= 2 * _ROUNDING * size)

@@ -48,6 +48,8 @@ from tdbg.hooks.pytorch.model.numbers import (
     as_numbers,
     as_tensor,
     discounted,
+    is_taken,
+    larger_of_two,
     numbers_in,
     standardized,
 )
@@ -82,13 +84,6 @@ _TARGET = re.compile(
 
 _NEXT = re.compile(r"next|boot|target|(^|_)(q|v)|value|disc", re.IGNORECASE)
 _GAIN = re.compile(r"(^|_)(adv|advs|advantages?|gaes?)(_|$)", re.IGNORECASE)
-# What programs call the actions that were taken.
-_ACTION = re.compile(r"(^|_)(a|act|acts|action|actions)(_|$|\d)", re.IGNORECASE)
-_NO_ACTION = re.compile(
-    r"next|best|greedy|target|prob|(^|_)(n|num|new|log|logp|dim|pi)(_|$)|mask|space",
-    re.IGNORECASE,
-)
-
 # Between what compares numbers and the loss.
 _TO_END = PASSES | {"Abs", "Pow"}
 _COMPARISONS = {"HuberLoss", "MseLoss", "SmoothL1Loss"}
@@ -235,7 +230,7 @@ class Bootstraps(StepCheck):
             if best is None:
                 continue
             for name, each in names.every:
-                if not _ACTION.search(name) or _NO_ACTION.search(name):
+                if not is_taken(name):
                     continue
                 if (
                     not _LEAST_SAMPLES <= each.size == best.size
@@ -262,18 +257,24 @@ class Bootstraps(StepCheck):
             ]
         for target in targets[:_MOST_TARGETS]:
             n = target.size
-            ends = [(name, each) for name, each in names.ends if each.size == n]
-            masks = [(name, each) for name, each in names.masks if each.size == n]
-            rewards = [each for _, each in names.rewards if each.size == n]
+            ends, masks, rewards = (
+                [(name, each.reshape(-1)) for name, each in every if each.size == n]
+                for every in (names.ends, names.masks, names.rewards)
+            )
             if n < _LEAST_SAMPLES or not (ends or masks):
                 continue
             values = None
-            for reward in rewards[:_MOST_TARGETS]:
-                step = _Step(target, reward.reshape(-1))
+            steps = [_Step(target, each) for _, each in rewards[:_MOST_TARGETS]]
+            for step in steps:
                 if step.is_trivial:
                     continue
+                self._look_at_critics(step, names)
                 values = list(_values(names, n)) if values is None else values
-                self._judge(step, _flat(ends), _flat(masks), values, limit)
+                self._judge(step, ends, masks, values, limit)
+
+    def _look_at_critics(self, step: _Step, names: ProgramNumbers) -> None:
+        if name := larger_of_two(step.beyond, names):
+            self._add(Fault.LARGER_OF_CRITICS, 2, name)
 
     def _judge(
         self,
@@ -469,15 +470,16 @@ class _Step:
 
     Attributes:
         n: How many there are.
+        beyond: Targets less rewards.
         is_trivial: Whether the targets are the rewards.
     """
 
     def __init__(self, target: _Numbers, reward: _Numbers) -> None:
         self.n = target.size
-        self._beyond = target - reward
+        self.beyond = target - reward
         size = float(max(np.abs(target).max(), np.abs(reward).max(), 1e-6))
         self._rounding = _ROUNDING * size
-        self._is_none = np.abs(self._beyond) <= self._rounding
+        self._is_none = np.abs(self.beyond) <= self._rounding
         self.is_trivial = bool(self._is_none.all())
 
     def stops_at(self, ends: _Numbers) -> bool:
@@ -500,7 +502,7 @@ class _Step:
 
         They have it if rewards and a share of certain values make up all targets.
         """
-        beyond, is_end = self._beyond, ends > 0
+        beyond, is_end = self.beyond, ends > 0
         for is_named, each in values:
             square = float(each @ each)
             if square <= 0.0 or each.std() <= _FAR * self._rounding:
@@ -578,10 +580,6 @@ def _learned(root: Any) -> Iterator[_Numbers | None]:
     ones = [each for each in several if each.size == 1]
     if len(ones) >= _LEAST_STEPS:
         yield np.concatenate(ones)
-
-
-def _flat(named_numbers: _Named) -> list[tuple[str, _Numbers]]:
-    return [(name, each.reshape(-1)) for name, each in named_numbers]
 
 
 def _values(names: ProgramNumbers, n: int) -> Iterator[tuple[bool, _Numbers]]:

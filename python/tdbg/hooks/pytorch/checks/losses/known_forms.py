@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ from tdbg.hooks.pytorch.checks.graphs.weighed_chances import (
     signed_parts,
     weighed_chances,
 )
-from tdbg.hooks.pytorch.model.numbers import numbers_in
+from tdbg.hooks.pytorch.model.numbers import is_taken, numbers_in
 from tdbg.hooks.pytorch.model.process_objects import held_ids
 from tdbg.run.observations import Fault
 
@@ -70,11 +69,6 @@ _OF_JACOBIAN = SHAPING | _LOGARITHMS | {
 }  # fmt: skip
 # Rows of length 1, by rounding; classes or samples that are told apart, at least.
 _UNIT, _LEAST_CLASSES = 1e-3, 3
-_ACTION = re.compile(r"(^|_)(a|act|acts|action|actions)(_|$|\d)", re.IGNORECASE)
-_NO_ACTION = re.compile(
-    r"next|best|greedy|target|prob|(^|_)(n|num|new|log|logp|dim|pi)(_|$)|mask|space",
-    re.IGNORECASE,
-)
 
 
 def faults_of_forms(graph: Graph) -> Iterator[Found]:
@@ -337,7 +331,7 @@ def _other_actions(flat: Any, names: Any, *, is_ratio: bool) -> str | None:
         for name, numbers in names.every
         if numbers.size == flat.size and not (numbers % 1).any()
     ]
-    known = [(name, its) for name, its in every if _is_taken(name)]
+    known = [(name, its) for name, its in every if is_taken(name)]
     if not known or not names.rewards:
         return None
     order = sorted(flat)
@@ -345,11 +339,6 @@ def _other_actions(flat: Any, names: Any, *, is_ratio: bool) -> str | None:
         if (its == flat).all() or sorted(its) == order:
             return ""
     return str(max((name for name, _ in known), key=len))
-
-
-def _is_taken(name: str) -> bool:
-    """Return whether a program calls actions so that somebody has taken."""
-    return _ACTION.search(name) is not None and _NO_ACTION.search(name) is None
 
 
 # ---- generators and discriminators ---------------------------------------------------

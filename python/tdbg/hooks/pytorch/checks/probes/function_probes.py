@@ -458,21 +458,21 @@ class _Probe:
 
     def _of_masks(self) -> Iterator[_Finding]:
         """Judge the masks that attention got in the first call."""
-        leaves = (self._call.leaves[index] for index in self._batch.tokens)
-        tokens = [each for each in leaves if each.dim() == 2]
+        tokens = [self._call.leaves[index] for index in self._batch.tokens]
         calls, n_widths = self._copied.masks.calls, len(self._batch.widths)
         for found in faults_of_masks(calls, tokens, n_widths):
             yield _Finding(*found)
 
     def _of_places(self, first: torch.Tensor) -> Iterator[_Finding]:
         """Change the order of tokens, which attention alone does not see."""
-        for index, every in [*self._batch.tokens.items()][: self._known is None]:
-            given = self._call.leaves[index]
-            tokens = reordered(every, given, first, self._copied.module)
-            is_told = any(each.is_of_rows(self._batch.n) for each in self._batch.losses)
-            other = self._try(self._call.replace(index, tokens)) if is_told else None
+        for i, every in [*self._batch.tokens.items()][: self._known is None]:
+            model, n = self._copied.module, self._batch.n
+            tokens = reordered(every, self._call.leaves[i], first, model)
+            if tokens is None or not any(e.is_of_rows(n) for e in self._batch.losses):
+                return
+            other = self._try(self._call.replace(i, tokens))
             if other is not None and _distance(first, other) <= _ROUNDING:
-                yield _Finding(*fault_of_places(self._copied.module))
+                yield _Finding(*fault_of_places(model))
 
     # ---- what they tell ------------------------------------------------------
 

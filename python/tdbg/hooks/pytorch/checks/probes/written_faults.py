@@ -16,6 +16,7 @@ import linecache
 import re
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -76,6 +77,14 @@ _WITH_METHODS = (nn.Module, torch.optim.Optimizer, LRScheduler)
 _SEEDS = frozenset({"manual_seed", "seed"})
 _RESIDUAL = re.compile(r"(x_)?(residual|identity|shortcut|skip|resid)(_x)?$")
 _MOST_MODULES, _MOST_UNREAD = 2_000, 4
+
+# What programs call a target network, and networks of values.
+_TARGET = re.compile(r"(^|_)(target|targ|tgt)(_|$|\d|net)|_t$", re.IGNORECASE)
+_NETWORK = re.compile(
+    r"net|model|critic|policy|online|local|target|agent|(^|_)d?d?q(n|_|\d|$)",
+    re.IGNORECASE,
+)
+_MOST_MADE = 3
 
 # What is wrong, how, and in which line.
 _Written = tuple[Fault, str, Any]
@@ -179,7 +188,7 @@ class WrittenFaults(StepCheck):
         for node in program_of(code) or functions_of(code)[:1]:
             body = executed(node, known)
             found = [*_dropped(body, known, _shown(node)), *_ended(body)]
-            found += faults_of_preparation(body, known)
+            found += [*faults_of_preparation(body, known), *_roles_of(body)]
             self._tell(code.co_name, code, found)
             for each in parts_of(body):
                 function = known(each.func) if isinstance(each, ast.Call) else None
@@ -446,3 +455,67 @@ def _is_read_elsewhere(name: str, node: Any) -> bool:
         if isinstance(file, str) and not _is_foreign(vars(module), file):
             n += any(word.search(line) for line in linecache.getlines(file))
     return n > 1
+
+
+# ---- double Q-learning ---------------------------------------------------------------
+
+
+def _roles_of(body: list[ast.stmt]) -> Iterator[_Written]:
+    """Yield that a target network chooses actions, which another network judges."""
+    single = [
+        (each.targets[0].id, each.value)
+        for each in body
+        if isinstance(each, ast.Assign)
+        and len(each.targets) == 1
+        and isinstance(each.targets[0], ast.Name)
+    ]
+    n_of = Counter(name for name, _ in single)
+    made = {name: value for name, value in single if n_of[name] == 1}
+    for statement in body:
+        if not isinstance(
+            statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.Return
+        ):
+            continue
+        for node in ast.walk(statement):
+            attribute = getattr(node, "func", None)
+            if isinstance(attribute, ast.Attribute) and attribute.attr == "gather":
+                found = _roles(node, attribute.value, made)
+                if found:
+                    yield Fault.ROLES_EXCHANGED, found, node
+
+
+def _roles(call: Any, values: ast.AST, made: Mapping[str, ast.AST]) -> str:
+    """Return the names of the networks that choose and that judge, if exchanged."""
+    given = [*call.args[1:], *(each.value for each in call.keywords)]
+    chosen = _all_of(given[0], made) if given else []
+    if not any(getattr(e, "attr", "") in {"argmax", "max"} for e in chosen):
+        return ""
+    choosing, judging = _networks(chosen), _networks(_all_of(values, made))
+    if len(choosing) != 1 or len(judging) != 1:
+        return ""
+    (one, about), (other, its) = *choosing, *judging
+    is_exchanged = _TARGET.search(one) and not _TARGET.search(other)
+    return f"{one!s} {other!s}" if is_exchanged and about == its else ""
+
+
+def _all_of(node: ast.AST, made: Mapping[str, ast.AST]) -> list[ast.AST]:
+    """Return the parts of an expression, and of those that its names stand for."""
+    found, names = list(ast.walk(node)), set[str]()
+    for each in found:
+        name = getattr(each, "id", "")
+        if name in made and name not in names and len(names) < _MOST_MADE:
+            names.add(name)
+            found += ast.walk(made[name])
+    return found
+
+
+def _networks(parts: list[ast.AST]) -> set[tuple[str, str]]:
+    """Return the networks that are called, by name, and what they are given."""
+    found = set[tuple[str, str]]()
+    for each in parts:
+        if isinstance(each, ast.Call) and each.args:
+            name = ast.unparse(each.func).rpartition(".")[2]
+            is_name = isinstance(each.func, ast.Name | ast.Attribute)
+            if is_name and _NETWORK.search(name):
+                found.add((name, ast.dump(each.args[0])))
+    return found
