@@ -234,3 +234,69 @@ def test_states_that_go_on_and_inner_trainings_are_right(
     with tj.Hook(tmp_path / "run", include_collections=collections) as hook:
         stepping(hook, inside=inside, n_inner=n_inner)
     assert not findings(tmp_path / "run")
+
+
+# ---- numbers -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def judged(make_hook: Any, tmp_path: Path) -> Callable[[Loop], list[Finding]]:
+    def judge(loop: Loop) -> list[Finding]:
+        hook = make_hook()
+        loop(hook)
+        hook.close(timeout=60)
+        assert hook.counters()["internal_errors"] == 0
+        return findings(tmp_path / "run0")
+
+    return judge
+
+
+def trained_with(
+    hook: Any, rate_of: Callable[[int], float], *, as_argument: bool, n: int = N_STEPS
+) -> None:
+    """Train with a rate that the step reads from outside, or is given."""
+    params, lr = made(), rate_of(0)
+
+    @hook.jit
+    def step(params: Any, rate: Any, x: Any, y: Any) -> Any:
+        loss, grads = jax.value_and_grad(loss_of)(params, x, y)
+        size = rate if as_argument else lr
+        return jax.tree.map(lambda one, other: one - size * other, params, grads), loss
+
+    for i in range(n):
+        lr = rate_of(i)
+        params, _ = step(params, lr, *batch(i))
+
+
+def test_a_number_that_is_read_when_the_step_is_traced(judged: Any) -> None:
+    (finding,) = judged(
+        lambda hook: trained_with(hook, lambda i: 0.1 * 0.9**i, as_argument=False)
+    )
+    assert (finding.rule, finding.severity) == ("OptimizerMisuse", Severity.WARNING)
+    assert "computes with lr = 0.1, which jax.jit read when it" in finding.message
+    assert "Give lr to the step as an argument" in finding.advice
+
+
+def test_a_number_that_changes_after_many_calls(judged: Any) -> None:
+    (finding,) = judged(
+        lambda hook: trained_with(
+            hook, lambda i: 0.1 if i < 40 else 0.03, as_argument=False, n=120
+        )
+    )
+    assert "since, to 0.03" in finding.message
+
+
+MEANT_NUMBERS = {
+    "an argument": lambda hook: trained_with(
+        hook, lambda i: 0.1 * 0.9**i, as_argument=True
+    ),
+    "one that stays": lambda hook: trained_with(hook, lambda _: 0.1, as_argument=False),
+    "not finite": lambda hook: trained_with(
+        hook, lambda _: float("inf"), as_argument=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MEANT_NUMBERS)
+def test_numbers_that_the_step_need_not_read_again(judged: Any, name: str) -> None:
+    assert judged(MEANT_NUMBERS[name]) == []

@@ -139,6 +139,48 @@ def test_a_state_of_the_optimizer_that_is_not_kept(judged: Any) -> None:
     assert "begins anew" in finding.message
 
 
+def test_a_state_of_the_optimizer_that_the_step_hands_on_as_it_was(judged: Any) -> None:
+    def loop(hook: Any) -> None:
+        params, statistics = made()
+        tx = optax.adam(1e-2)
+        state = tx.init(params)
+        whole = make_step(tx)
+
+        @hook.jit
+        def step(params: Any, state: Any, statistics: Any, x: Any, y: Any) -> Any:
+            params, _, loss, new = whole(params, state, statistics, x, y)
+            return params, state, loss, new
+
+        for i in range(N_STEPS):
+            params, state, _, statistics = step(params, state, statistics, *batch(i))
+
+    (finding,) = judged(loop)
+    assert (finding.rule, finding.severity) == ("OptimizerMisuse", Severity.WARNING)
+    assert "threw the new one away, and returned the one" in finding.message
+    assert finding.advice.startswith("Return the state that the optimizer's update")
+
+
+def test_a_state_that_the_step_passes_by(judged: Any) -> None:
+    def loop(hook: Any) -> None:
+        params, statistics = made()
+        tx = optax.adam(1e-2)
+        state = tx.init(params)
+
+        @hook.jit
+        def step(params: Any, state: Any, statistics: Any, x: Any, y: Any) -> Any:
+            """Steps of plain descent before the optimizer takes over."""
+            slope = jax.grad(lambda *given: evaluate(*given, x, y))
+            moved = jax.tree.map(
+                lambda p, g: p - 1e-2 * g, params, slope(params, statistics)
+            )
+            return moved, state, statistics
+
+        for i in range(N_STEPS):
+            params, state, statistics = step(params, state, statistics, *batch(i))
+
+    assert not [each for each in judged(loop) if each.rule == "OptimizerMisuse"]
+
+
 def test_a_state_of_the_optimizer_that_is_made_for_each_step(judged: Any) -> None:
     def loop(hook: Any) -> None:
         params, statistics = made()

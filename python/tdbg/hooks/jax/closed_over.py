@@ -1,8 +1,9 @@
 """See values that a compiled step has taken in, and the program has replaced since.
 
 ``jax.jit`` reads variables from outside of the step, and attributes of ``self``, once:
-when it traces the step.  Arrays become constants of the program.  If the program gives
-such a variable other arrays, the step goes on with the first ones.
+when it traces the step.  Arrays become constants of the program, and numbers become
+literals.  If the program gives such a variable other arrays or another number, the step
+goes on with the first ones.
 
 Thread safety: the training's thread.
 
@@ -16,12 +17,14 @@ import dis
 import functools
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.extend.core import Literal
 
 from tdbg.capture.session import Session
 from tdbg.hooks.jax.programs import program_of
@@ -36,7 +39,7 @@ _ENOUGH, _MOST_CALLS, _MOST_EVALUATED = 3, 24, 2000
 # How deep functions that call each other are followed; variables, their arrays, and
 # elements of an array that is compared.
 _MOST_DEPTH, _MOST_VARIABLES, _MOST_LEAVES = 3, 256, 4096
-_MOST_ELEMENTS = 1 << 16
+_MOST_ELEMENTS, _MOST_LITERALS = 1 << 16, 1 << 14
 _LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 
@@ -67,6 +70,18 @@ class _Taken(NamedTuple):
     structure: Any
 
 
+class _Number(NamedTuple):
+    """A variable that held a number which a compiled step has as a literal.
+
+    Attributes:
+        variable: The variable.
+        value: The number.
+    """
+
+    variable: _Variable
+    value: float
+
+
 class ClosedOver:
     """Compares what a step has taken in with what its variables hold.
 
@@ -76,6 +91,7 @@ class ClosedOver:
 
     Attributes:
         is_on: Whether calls are to be looked at: most steps take in nothing.
+        has_numbers: Whether calls that are captured are to be looked at.
     """
 
     def __init__(self, session: Session, function: Callable[..., Any]) -> None:
@@ -85,7 +101,9 @@ class ClosedOver:
         self._taken: list[_Taken] = []
         self._n_calls = 0
         self._n_stale: dict[str, int] = {}
+        self._numbers: list[_Number] = []
         self.is_on = True
+        self.has_numbers = False
 
     def look(
         self,
@@ -112,11 +130,57 @@ class ClosedOver:
             # Traced anew, by the values that hold now.
             self._program, self._n_stale = program, {}
             self._taken = list(self._find(program.consts, args))
+            self._numbers = list(self._find_numbers(program, args))
         else:
             for taken in self._taken:
                 self._compare(taken)
+            self._compare_numbers()
         most = _MOST_CALLS if trains else _MOST_EVALUATED
-        self.is_on = bool(self._taken) and self._n_calls < most
+        is_open = bool(self._taken) or (bool(self._numbers) and trains)
+        self.is_on = is_open and self._n_calls < most
+        self.has_numbers = bool(self._numbers) and trains
+
+    def look_later(
+        self, compiled: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Look at the numbers of a call that is captured, when ``is_on`` is over."""
+        self.has_numbers = False  # Also if anything below fails.
+        if program_of(compiled, args, kwargs) is self._program:
+            self._compare_numbers()
+            self.has_numbers = bool(self._numbers)
+
+    def _find_numbers(self, program: Any, args: tuple[Any, ...]) -> Iterator[_Number]:
+        """Yield variables whose numbers are literals of the program.
+
+        Numbers that every program has, such as 1, would be found by accident.
+        """
+        literals = set(itertools.islice(_literals_in(program.jaxpr), _MOST_LITERALS))
+        if not literals:
+            return
+        variables = _variables_of(self._function, args, 0, set())
+        for variable in itertools.islice(variables, _MOST_VARIABLES):
+            value = variable.read()
+            is_number = type(value) is float and math.isfinite(value)
+            is_own = is_number and 2 * value != round(2 * value)
+            if is_own and float(np.float32(value)) in literals:
+                yield _Number(variable, value)
+
+    def _compare_numbers(self) -> None:
+        """Tell once of a number that has changed."""
+        for name, value in [
+            (each.variable.name, now)
+            for each in self._numbers
+            if type(now := each.variable.read()) is float and now != each.value
+        ]:
+            self._n_stale[name] = self._n_stale.get(name, 0) + 1
+            if self._n_stale[name] == _ENOUGH:
+                first = next(n.value for n in self._numbers if n.variable.name == name)
+                numbers = {"first": first, "latest": value, "calls": float(_ENOUGH)}
+                step = max(0, self._session.latest_step(TRAIN)[0])
+                fault, words = Fault.TAKEN_IN_AND_REPLACED, {"kind": "number"}
+                self._session.observe(Observation(fault, step, (name,), numbers, words))
+                self._numbers = []
+                return
 
     def _find(self, constants: Any, args: tuple[Any, ...]) -> Iterator[_Taken]:
         known = {id(each) for each in constants if isinstance(each, jax.Array)}
@@ -200,6 +264,21 @@ def _variables_of(
     for owner in (*owners, *filter(_is_object, args)):
         for name in attributes & vars(owner).keys() if owner is not None else ():
             yield _Variable(f"self.{name}", functools.partial(_attribute, owner, name))
+
+
+def _literals_in(program: Any) -> Iterator[float]:
+    """Yield the literals of a program and of those that it calls, as 32-bit floats."""
+    for equation in program.eqns:
+        for each in equation.invars:
+            if isinstance(each, Literal) and isinstance(each.val, float | np.floating):
+                yield float(np.float32(each.val))
+            elif isinstance(each, Literal) and np.ndim(each.val) == 0:
+                yield float(np.float32(np.asarray(each.val)))
+        called = jax.tree_util.tree_leaves(list(equation.params.values()))
+        for each in called:
+            inner = getattr(each, "jaxpr", each)
+            if hasattr(inner, "eqns"):
+                yield from _literals_in(inner)
 
 
 def _inner_of(function: Any) -> Any:

@@ -182,6 +182,8 @@ class JitStep(CompiledFunction[_Tapped]):
             if other.is_on:
                 looks = True
                 session.run(other.look, plain, args, kwargs)
+        if self._closed_over.has_numbers and not self._closed_over.is_on:
+            session.run(self._closed_over.look_later, plain, args, kwargs)
         return looks
 
     def _read_program(

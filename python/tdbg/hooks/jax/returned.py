@@ -163,6 +163,8 @@ class ReturnedTrees:
         # Whether a state that has counted no step was another than that before.
         self._is_made_anew = False
         self._n_made = 0
+        # Whether the step computes with a state, and returns it as it was.
+        self._hands_state_on = False
         self.makes_state = False
         self.is_on = True
 
@@ -193,6 +195,13 @@ class ReturnedTrees:
         }
         if self._n_calls == 1 and found.statistics is not None:
             self._look_at_statistics(compiled, args, kwargs, found)
+        if self._n_calls == _ENOUGH and self._hands_state_on:
+            self._observe_state("handed on")
+        elif self._n_calls == 1 and found.state is not None:
+            self._hands_state_on = _hands_on(
+                compiled, args, kwargs, found.state, outputs
+            )
+        self._hands_state_on &= has_moved
         for fault, tree in followed.items():
             known = self._given.get(fault)
             if tree is None or (self._n_calls > 1 and known is None):
@@ -200,6 +209,7 @@ class ReturnedTrees:
             self._follow(fault, known, tree, outputs, has_moved=has_moved)
         has_copies = self._look_at_copies(found.parameters, outputs)
         follows = bool(self._given) or self._makes_another(has_moved)
+        follows |= self._hands_state_on and self._n_calls < _ENOUGH
         follows = follows and self._n_calls < _MOST_CALLS
         self.is_on = follows or has_copies
 
@@ -209,14 +219,14 @@ class ReturnedTrees:
             return False
         self._n_made += has_moved
         if self._n_made == _ENOUGH:
-            numbers, words = {"calls": float(self._n_made)}, {"how": "inside"}
-            step = max(0, self._session.latest_step(TRAIN)[0])
-            self._session.observe(
-                Observation(
-                    Fault.OPTIMIZER_STATE_DROPPED, step, ("optimizer",), numbers, words
-                )
-            )
+            self._observe_state("inside")
         return self._n_made < _ENOUGH
+
+    def _observe_state(self, how: str) -> None:
+        fault, numbers = Fault.OPTIMIZER_STATE_DROPPED, {"calls": float(_ENOUGH)}
+        step = max(0, self._session.latest_step(TRAIN)[0])
+        names, words = ("optimizer",), {"how": how}
+        self._session.observe(Observation(fault, step, names, numbers, words))
 
     def _look_at_copies(self, parameters: Any, outputs: Any) -> bool:
         """Compare the copies of parameters that devices hold, once.
@@ -444,6 +454,37 @@ def _computes_with(
         )
     except Exception:
         return True
+
+
+def _hands_on(
+    compiled: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    tree: Any,
+    outputs: Any,
+) -> bool:
+    """Return whether a function computes with a tree, and returns it as it was."""
+    form = form_of(tree)
+    way = find_subtree(outputs, form) if form.is_container else None
+    known = None if way is None else program_of(compiled, args, kwargs)
+    if way is None or known is None:
+        return False
+    program, given = known.jaxpr, jax.tree_util.tree_leaves((args, kwargs))
+    returned, structure = jax.tree_util.tree_flatten(outputs)
+    fits = len(given) == len(program.invars) and len(returned) == len(program.outvars)
+    if not fits:
+        return False
+    variable = dict(zip(map(id, given), program.invars, strict=True))
+    places = jax.tree_util.tree_unflatten(structure, range(len(returned)))
+    pairs = zip(
+        jax.tree_util.tree_leaves(tree),
+        jax.tree_util.tree_leaves(subtree_at(places, way)),
+        strict=True,
+    )
+    is_same = all(
+        program.outvars[place] is variable.get(id(leaf)) for leaf, place in pairs
+    )
+    return is_same and _computes_with(compiled, args, kwargs, tree)
 
 
 def form_of(tree: Any) -> Form:

@@ -161,12 +161,19 @@ def _begins_anew(seen: Observation) -> Description:
     calls = int(seen.numbers.get("calls", 0))
     how = seen.words.get("how")
     again = "one that had counted no step" if how == "made" else "the first one again"
-    what = (
-        f"each of {plural(calls, 'call')} made its state inside of the training step, "
-        "by init"
-        if how == "inside"
-        else f"in each of {plural(calls, 'call')}, the training step returned a new "
-        f"state of the optimizer, and the next call got {again}"
+    what = {
+        "inside": (
+            f"each of {plural(calls, 'call')} made its state inside of the training "
+            "step, by init"
+        ),
+        "handed on": (
+            f"in each of {plural(calls, 'call')}, the training step used the state, "
+            "threw the new one away, and returned the one that it was given"
+        ),
+    }.get(
+        str(how),
+        f"in each of {plural(calls, 'call')}, the training step returned a new state "
+        f"of the optimizer, and the next call got {again}",
     )
     return Description(
         message=(
@@ -177,9 +184,10 @@ def _begins_anew(seen: Observation) -> Description:
         value=float(calls),
         threshold=0.0,
         advice=(
-            "Assign the state that the step returns to the variable that you give to "
-            "the next call: params, opt_state, loss = step(params, opt_state, batch). "
-            "Make the first state once, before the loop."
+            "Return the state that the optimizer's update returns, and assign it to "
+            "the variable that you give to the next call: params, opt_state, loss = "
+            "step(params, opt_state, batch). Make the first state once, before the "
+            "loop."
         ),
     )
 
@@ -288,12 +296,20 @@ def _not_frozen(seen: Observation) -> Description:
 
 def _taken_in(seen: Observation) -> Description:
     calls, name = int(seen.numbers.get("calls", 0)), seen.names[0]
+    used = (
+        f"The compiled step computes with old values of {name}: jax.jit took them in "
+        "when it compiled the step. The program has replaced them since, and "
+        f"{plural(calls, 'call')} still used the first ones."
+    )
+    if seen.words.get("kind") == "number":
+        first, latest = seen.numbers.get("first", 0.0), seen.numbers.get("latest", 0.0)
+        used = (
+            f"The compiled step computes with {name} = {number(first)}, which jax.jit "
+            "read when it traced the step, and never again. The program has changed it "
+            f"since, to {number(latest)}, and the step goes on with the first one."
+        )
     return Description(
-        message=(
-            f"The compiled step computes with old values of {name}: jax.jit took them "
-            "in when it compiled the step. The program has replaced them since, and "
-            f"{plural(calls, 'call')} still used the first ones."
-        ),
+        message=used,
         value=float(calls),
         threshold=0.0,
         advice=(
