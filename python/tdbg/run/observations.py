@@ -234,6 +234,8 @@ class Fault(enum.StrEnum):
     PADDING_IS_TEXT = "padding_is_text"
     # A column of the inputs is the label.
     LABEL_AMONG_INPUTS = "label_among_inputs"
+    # Targets of the size of images are mirrored where these are not.
+    FLIPPED_APART = "flipped_apart"
     # A mask is given, nothing is computed of it, and labels at padding count.
     MASK_NOT_READ = "mask_not_read"
     # Samples have weights, and nothing is computed of them.

@@ -49,7 +49,7 @@ from tdbg.hooks.pytorch.checks.copies.shared_weights import SharedWeights
 from tdbg.hooks.pytorch.checks.copies.teachers import Teachers
 from tdbg.hooks.pytorch.checks.data.batch_origins import BatchOrigins
 from tdbg.hooks.pytorch.checks.data.evaluated_outputs import EvaluatedOutputs
-from tdbg.hooks.pytorch.checks.data.first_inputs import FirstInputs, LabelsAmongInputs
+from tdbg.hooks.pytorch.checks.data.first_inputs import FirstInputs, LabelsBesideInputs
 from tdbg.hooks.pytorch.checks.data.metric_sums import MetricSums
 from tdbg.hooks.pytorch.checks.first_losses import FirstLosses
 from tdbg.hooks.pytorch.checks.first_updates import FirstUpdates
@@ -114,7 +114,7 @@ class Hook(FrameworkHook):
         self._variables = LossVariables()
         self._evaluated = EvaluatedOutputs(session, MetricSums())
         facts = (LabelFacts(session), BatchOrigins(session), self._variables)
-        checks = (probes, self._inputs, *facts, LabelsAmongInputs(session))
+        checks = (probes, self._inputs, *facts, LabelsBesideInputs(session))
         self._batches = FirstBatches(checks)
         self._called_parts = UncompiledHooks()
         self._schedules = Schedules(session)

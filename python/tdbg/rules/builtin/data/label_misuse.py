@@ -36,6 +36,7 @@ class LabelMisuse(ObservedRule):
             Fault.END_NEVER_COUNTS,
             Fault.PADDING_IS_TEXT,
             Fault.LABEL_AMONG_INPUTS,
+            Fault.FLIPPED_APART,
             Fault.MIXED_LABEL_FORGOTTEN,
             Fault.LABELS_FROM_ONE,
             Fault.CLASSES_AS_NUMBERS,
@@ -219,6 +220,24 @@ def _padding_is_text(observation: Observation) -> Description:
     )
 
 
+def _flipped_apart(observation: Observation) -> Description:
+    n = int(observation.numbers.get("samples", 0.0))
+    n_mirrored = int(observation.numbers.get("mirrored", 0.0))
+    return Description(
+        message=(
+            f"Images and targets are flipped apart: {n_mirrored:,} of {n:,} targets of "
+            f"{observation.names[0]} fit their image only if you mirror one of the two "
+            "(by correlation), and the others fit as they are."
+        ),
+        value=n_mirrored / max(1, n),
+        threshold=0.0,
+        advice=(
+            "Draw each flip once, and apply it to the image and to its mask: pass both "
+            "to one transform, or draw the random number outside of it."
+        ),
+    )
+
+
 def _of_unmasked(observation: Observation) -> Description:
     share = observation.numbers.get("share", 0.0)
     masked = observation.numbers.get("masked", 0.0)
@@ -306,6 +325,7 @@ _DESCRIBED: Mapping[Fault, Callable[[Observation], Description]] = {
     Fault.CLASSES_AS_NUMBERS: _as_numbers,
     Fault.CLASS_NEVER_COUNTS: _of_class,
     Fault.END_NEVER_COUNTS: _of_end,
+    Fault.FLIPPED_APART: _flipped_apart,
     Fault.LABELS_FROM_ONE: _from_one,
     Fault.LABEL_AMONG_INPUTS: _of_column,
     Fault.MASK_NOT_READ: _of_mask,

@@ -1,8 +1,8 @@
 """What a model is given in the first steps: do other ranks, or the labels, have it?
 
 Ranks compare a few numbers.  A column of the inputs that is the label itself leaves
-nothing to learn.  And a model of transformers with one output takes two classes for
-numbers.
+nothing to learn.  A target that fits its image mirrored was flipped apart from it.  And
+a model of transformers with one output takes two classes for numbers.
 
 Thread safety: the training's thread.  Errors: none; what cannot be read is left out.
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from tdbg.capture.session import Session
@@ -24,7 +25,7 @@ from tdbg.hooks.pytorch.model.module_tree import IS_REPLICA, class_name
 from tdbg.modes import TRAIN
 from tdbg.run.observations import Fault, Observation
 
-__all__ = ["INPUTS_LOOK", "FirstInputs", "LabelsAmongInputs"]
+__all__ = ["INPUTS_LOOK", "FirstInputs", "LabelsBesideInputs"]
 
 # The look that has the inputs of the steps before, and the elements that are read.
 INPUTS_LOOK, _MOST_OF_INPUT = 16, 1 << 18
@@ -33,6 +34,15 @@ INPUTS_LOOK, _MOST_OF_INPUT = 16, 1 << 18
 _MOST_SAMPLES, _MOST_STEPS, _MOST_COLUMNS = 256, 8, 4096
 _LEAST_SAMPLES, _LEAST_OF_CLASS, _LEAST_VALUES = 64, 8, 16
 _OWN = "transformers."
+# Images: their dimensions, least side, and side when they are compared; those of a
+# batch, and their elements, at most; how they may be mirrored.
+_IMAGE_DIMENSIONS, _LEAST_SIDE, _SMALL_SIDE = 4, 6, 32
+_MOST_IMAGES, _MOST_PIXELS = 64, 1 << 21
+_MIRRORS: tuple[tuple[int, ...], ...] = ((), (1,), (2,), (1, 2))
+# A correlation that shows that a target fits, and by how much it is higher than others;
+# samples that are decided, and the share of those that are mirrored, or are not.
+_LIKE, _MORE_LIKE = 0.5, 0.2
+_LEAST_IMAGES, _LEAST_APART = 16, 0.2
 # How far from one the correlation of a column with the label may be, by rounding.
 _ROUNDED = 1e-5
 
@@ -84,7 +94,7 @@ class FirstInputs:
         self.is_open = False
 
 
-class LabelsAmongInputs:
+class LabelsBesideInputs:
     """Finds a column of the inputs that is the label.  One of the checks of batches.
 
     Args:
@@ -104,6 +114,7 @@ class LabelsAmongInputs:
         # Labels that a model with one output was given for its own loss.
         self._numbers: list[torch.Tensor] = []
         self._regression = ""
+        self._flips = _Flips()
         self.is_open = True
 
     def note_call(self, model: nn.Module, name: str, args: Any, kwargs: Any) -> None:
@@ -112,7 +123,8 @@ class LabelsAmongInputs:
         if not is_training or IS_REPLICA in vars(model) or is_traced():
             return
         given: Any = next(iter((*args, *(kwargs or {}).values())), None)
-        self._given, self._name = (given if _is_table(given) else None), name
+        is_kept = _is_table(given) or _is_of_images(given)
+        self._given, self._name = (given if is_kept else None), name
         if kwargs and "labels" in kwargs and self.is_open:
             self._note_own_loss(model, kwargs["labels"])
 
@@ -134,6 +146,9 @@ class LabelsAmongInputs:
         with contextlib.suppress(Exception), torch.no_grad():
             args = value[0] if type(value) is tuple and len(value) == 2 else value
             outputs, labels = args[0], args[1]
+            if given.dim() == _IMAGE_DIMENSIONS:
+                self._flips.add(given.detach(), labels.detach())
+                return
             n, shape = len(given), tuple(given.shape[1:])
             is_of_samples = (
                 labels.numel() == n == len(outputs) and outputs.requires_grad
@@ -156,7 +171,16 @@ class LabelsAmongInputs:
                     self._look_at_numbers(torch.cat(self._numbers))
             with contextlib.suppress(Exception), torch.no_grad():
                 self._compare()
+            self._look_at_flips()
             self.remove()
+
+    def _look_at_flips(self) -> None:
+        found, step = self._flips, max(0, self._session.latest_step(TRAIN)[0])
+        if found.are_apart:
+            n = found.n_as_is + found.n_mirrored
+            numbers = {"mirrored": float(found.n_mirrored), "samples": float(n)}
+            seen = Observation(Fault.FLIPPED_APART, step, (self._name,), numbers)
+            self._session.run(self._session.observe, seen)
 
     def _look_at_numbers(self, labels: torch.Tensor) -> None:
         counts = [int((labels == each).sum()) for each in (0, 1)]
@@ -200,6 +224,57 @@ class LabelsAmongInputs:
         self._given = None
         self._rows.clear()
         self._numbers.clear()
+
+
+class _Flips:
+    """Counts samples whose target fits their image as it is, and mirrored."""
+
+    def __init__(self) -> None:
+        self.n_as_is = self.n_mirrored = 0
+
+    @property
+    def are_apart(self) -> bool:
+        """Whether many targets were flipped without their images, and many were not."""
+        fewer, more = sorted((self.n_as_is, self.n_mirrored))
+        return fewer + more >= _LEAST_IMAGES and fewer >= _LEAST_APART * (fewer + more)
+
+    def add(self, images: torch.Tensor, targets: torch.Tensor) -> None:
+        """Compare images with targets of their size, by absolute correlations.
+
+        Args:
+            images: Samples x channels x height x width.
+            targets: The same, or without channels.
+        """
+        size = images.shape[-2:]
+        if targets.shape[-2:] != size or len(targets) != len(images):
+            return
+        of_one = images[0].numel() + targets[0].numel()
+        n = max(1, min(_MOST_IMAGES, _MOST_PIXELS // of_one))
+        one, other = (_small(each[:n], size) for each in (images, targets))
+        like = [(one * other.flip(axes)).sum((1, 2)).abs() for axes in _MIRRORS]
+        as_is, mirrored = like[0], torch.stack(like[1:]).amax(0)
+        is_like = torch.maximum(as_is, mirrored) >= _LIKE
+        self.n_as_is += int((is_like & (as_is >= mirrored + _MORE_LIKE)).sum())
+        self.n_mirrored += int((is_like & (mirrored >= as_is + _MORE_LIKE)).sum())
+
+
+def _small(images: torch.Tensor, size: torch.Size) -> torch.Tensor:
+    """Return small images without channels, with mean 0 and norm 1."""
+    gray = images.float().reshape(len(images), -1, *size).mean(1)
+    height, width = (min(each, _SMALL_SIDE) for each in size)
+    pooled = functional.adaptive_avg_pool2d(gray, (height, width)).double()
+    centered: torch.Tensor = pooled - pooled.mean((1, 2), keepdim=True)
+    norms: torch.Tensor = centered.square().sum((1, 2), keepdim=True).sqrt()
+    return centered / norms.clamp_min(1e-12)
+
+
+def _is_of_images(given: Any) -> bool:
+    return (
+        isinstance(given, torch.Tensor)
+        and given.dim() == _IMAGE_DIMENSIONS
+        and given.is_floating_point()
+        and min(given.shape[-2:]) >= _LEAST_SIDE
+    )
 
 
 def _is_table(given: Any) -> bool:
