@@ -404,6 +404,9 @@ class Fault(enum.StrEnum):
     RETURNS_OF_STANDARDIZED = "returns_of_standardized"
     LARGER_OF_CRITICS = "larger_of_critics"
     ROLES_EXCHANGED = "roles_exchanged"
+    # A diffusion whose samples never are mostly noise, or have one level in a batch.
+    NEVER_ALL_NOISE = "never_all_noise"
+    ONE_LEVEL_OF_NOISE = "one_level_of_noise"
     GENERATOR_HELPS = "generator_helps"
     # A step of training logs a metric under a name of validation.
     LOGGED_AS_VALIDATION = "logged_as_validation"

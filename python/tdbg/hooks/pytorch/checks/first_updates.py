@@ -23,6 +23,7 @@ from tdbg.hooks.pytorch.checks.copies.shared_weights import EqualNetworks, Share
 from tdbg.hooks.pytorch.checks.data.evaluated_outputs import EvaluatedOutputs
 from tdbg.hooks.pytorch.checks.data.loop_answers import state_over_batches
 from tdbg.hooks.pytorch.checks.data.program_loops import (
+    kept_as_dropped,
     unread_arguments,
     unread_settings,
 )
@@ -44,12 +45,12 @@ from tdbg.hooks.pytorch.checks.losses.known_forms import (
 )
 from tdbg.hooks.pytorch.checks.losses.layer_forms import faults_of_layers
 from tdbg.hooks.pytorch.checks.losses.loss_targets import (
-    faults_of_mixtures,
     faults_of_samples,
 )
 from tdbg.hooks.pytorch.checks.losses.loss_terms import ClassWeights, faults_of_terms
 from tdbg.hooks.pytorch.checks.losses.micro_batches import MicroBatches
 from tdbg.hooks.pytorch.checks.losses.misplaced_gradients import MisplacedGradients
+from tdbg.hooks.pytorch.checks.losses.noise_mixtures import Mixtures
 from tdbg.hooks.pytorch.checks.losses.policy_losses import (
     ActorLosses,
     PolicyLosses,
@@ -69,8 +70,9 @@ from tdbg.run.observations import Fault, Observation
 
 __all__ = ["FirstUpdates"]
 
-# Graphs whose dimensions are read, whose terms are, and at which rollouts are.
-_OF_DIMENSIONS, _OF_TERMS, _OF_ROLLOUTS = 2, 6, 20_000
+# Graphs whose dimensions are read, whose terms are, whose noise is, and at which
+# rollouts are.
+_OF_DIMENSIONS, _OF_TERMS, _OF_MIXTURES, _OF_ROLLOUTS = 2, 6, 64, 20_000
 
 
 class _Table(Protocol):
@@ -137,6 +139,7 @@ class FirstUpdates:
                 state_of=state_over_batches,
                 unread_of=unread_settings,
                 unread_by=unread_arguments,
+                dropped_of=kept_as_dropped,
             ),
             OwnGradients(step, observe, is_open=may_probe),
             MisplacedGradients(self._parameters, self._note),
@@ -152,6 +155,7 @@ class FirstUpdates:
             Adversaries(self._note),
             TakenActions(self._note),
             GraphFaults(Rollouts(), _OF_ROLLOUTS, self._note),
+            GraphFaults(Mixtures(), _OF_MIXTURES, self._note),
             evaluated,
         ]
         reader.add(self)
@@ -227,7 +231,6 @@ class FirstUpdates:
 
 
 def _faults_of_targets(graph: Graph) -> Iterator[Found]:
-    yield from faults_of_mixtures(graph)
     yield from faults_of_samples(graph)
     yield from faults_of_layers(graph)
 

@@ -95,16 +95,19 @@ class LossTermMisuse(ObservedRule):
             Fault.RETURNS_OF_STANDARDIZED,
             Fault.LARGER_OF_CRITICS,
             Fault.ROLES_EXCHANGED,
+            Fault.NEVER_ALL_NOISE,
+            Fault.ONE_LEVEL_OF_NOISE,
             Fault.GENERATOR_HELPS,
         }
     )
     hooks = frozenset({"Keras", "PyTorch"})
 
     def severity_of(self, observation: Observation) -> Severity:
-        """Return a warning, unless similarities are merely not multiplied."""
+        """Return a warning, unless you may mean similarities or levels of noise."""
         is_meant = observation.fault is Fault.SIMILARITIES_CLOSE and (
             observation.numbers.get("scale", 1.0) == 1.0
         )
+        is_meant |= observation.fault in _OF_LEVELS
         return Severity.INFO if is_meant else Severity.WARNING
 
     def describe(self, observation: Observation) -> Description:
@@ -115,6 +118,8 @@ class LossTermMisuse(ObservedRule):
             message, advice = _of_cut(observation.numbers, observation.words)
         elif observation.fault is Fault.REDUCTIONS_DIFFER:
             message, advice = _of_reductions(observation)
+        elif observation.words.get("of") == "mixture":
+            message, advice = _of_uniform_mixture()
         elif observation.fault in _OF_NUMBERS:
             message, advice = _OF_NUMBERS[observation.fault](observation.numbers)
         elif observation.fault in _OF_NAMES:
@@ -532,11 +537,54 @@ def _of_slope() -> tuple[str, str]:
     )
 
 
+def _of_uniform_mixture() -> tuple[str, str]:
+    return (
+        (
+            "The noise that your model learns to find is uniform, between 0 and 1: the "
+            "program has drawn it with rand. Sampling begins with normal noise, which "
+            "your model never sees."
+        ),
+        "Draw normal noise: noise = torch.randn_like(x).",
+    )
+
+
+def _of_most_noise(numbers: Mapping[str, float]) -> tuple[str, str]:
+    most, n = numbers.get("most", 0.0), round(numbers.get("samples", 0))
+    return (
+        (
+            f"No sample is ever mostly noise: in {n} samples, the largest share of "
+            f"noise is {number(most)}, and the data have the rest. Sampling begins with"
+            " nothing but noise, and your model never learns what to do there."
+        ),
+        (
+            "Take the product of all steps, alpha_bar = torch.cumprod(1 - betas, 0), "
+            "not 1 - betas of one. Draw steps from all: torch.randint(0, T, (len(x),))."
+        ),
+    )
+
+
+def _of_one_level(numbers: Mapping[str, float]) -> tuple[str, str]:
+    n = round(numbers.get("batches", 0))
+    return (
+        (
+            f"All samples of a batch have the same level of noise, in {n} batches: the "
+            "program draws one step for all of them. Gradients of one batch then pull "
+            "in the direction of one level, and training is slower and less steady."
+        ),
+        "Draw a step for each sample: t = torch.randint(0, T, (len(x),)).",
+    )
+
+
+_OF_LEVELS: Mapping[Fault, Callable[[Mapping[str, float]], tuple[str, str]]] = {
+    Fault.NEVER_ALL_NOISE: _of_most_noise,
+    Fault.ONE_LEVEL_OF_NOISE: _of_one_level,
+}
 _OF_NUMBERS: Mapping[Fault, Callable[[Mapping[str, float]], tuple[str, str]]] = {
     Fault.WEIGHTS_UPSIDE_DOWN: _of_weights,
     Fault.RATIO_CLIPPED_ASIDE: _of_bounds,
     Fault.SIMILARITIES_CLOSE: _of_similarities,
     Fault.ONE_MATCHES_ALL: _of_match,
+    **_OF_LEVELS,
 }
 _OF_NAMES: Mapping[Fault, Callable[[Mapping[str, str]], tuple[str, str]]] = {
     **OF_EPISODES,

@@ -59,7 +59,7 @@ class CodeMisuse(ObservedRule):
             Fault.SETTING_UNREAD,
         }
         if observation.fault in {Fault.KEPT_AS_DROPPED, Fault.PLACES_UNKNOWN}:
-            may_be_meant = not observation.words.get("name")
+            may_be_meant = not (kind or observation.words.get("name"))
         return Severity.INFO if may_be_meant else Severity.WARNING
 
     def describe(self, observation: Observation) -> Description:
@@ -281,19 +281,18 @@ def _of_places(observation: Observation) -> tuple[str, str]:
 
 def _of_dropout(observation: Observation) -> tuple[str, str]:
     words = observation.words
-    share = number(observation.numbers.get("p", 0))
     where = f"`{words.get('text', '')}`"
-    if "line" in observation.numbers:
-        line = round(observation.numbers["line"])
-        where += f" (line {line} of {words.get('file', 'its file')})"
+    share = number(observation.numbers.get("p", 0))
     message = (
-        f"A dropout sets {share} of its inputs to zero: {where}. In PyTorch, p is the "
-        "share to drop, not the one to keep."
+        f"A dropout sets {share} of its inputs to zero in training: {where}. In "
+        "PyTorch, p is the share to drop, not the one to keep."
     )
-    if name := words.get("name", ""):
+    if name := words.get("kind", ""):
+        line = round(observation.numbers.get("line", 0))
+        at = f"line {line} of {words.get('file', 'its file')}"
         message = (
-            f"A dropout drops what `{name}` says is to be kept: {where} sets {share} "
-            "of its inputs to zero. In PyTorch, p is the share to drop."
+            f"A dropout drops what `{name}` says is to be kept: {where} ({at}). "
+            "In PyTorch, p is the share to drop."
         )
     return message, "Pass the share to drop: nn.Dropout(1 - keep), such as 0.1."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -225,3 +226,64 @@ def test_columns_with_tokens_of_their_own_need_no_places(tmp_path: Path) -> None
         0, 3, (N, PLACES), generator=luck
     )
     assert not of_words(tmp_path, Reader(places="none"), columns)
+
+
+# ---- dropout -------------------------------------------------------------------------
+
+
+class Dropping(nn.Module):
+    def __init__(self, keep_prob: float, *, turns: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(WIDTH, 24), nn.Linear(24, 2)
+        self.drop = nn.Dropout(1 - keep_prob)
+        if not turns:
+            self.drop = make_dropout(keep_prob)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(self.drop(self.first(x).relu()))
+
+
+def make_dropout(share: float) -> nn.Module:
+    return nn.Dropout(share)
+
+
+def test_a_dropout_that_leaves_little_is_an_info(tmp_path: Path) -> None:
+    (finding,) = of_numbers(tmp_path, Dropping(0.9, turns=False))
+    assert finding.severity is Severity.INFO
+    assert "sets 0.9 of its inputs to zero" in finding.message
+
+
+def test_a_dropout_of_the_rest_is_fine(tmp_path: Path) -> None:
+    assert not of_numbers(tmp_path, Dropping(0.9, turns=True))
+
+
+PROGRAM = """
+import torch
+from torch import nn
+import tdbg.pytorch as td
+
+keep_prob = 0.8
+drop = nn.Dropout(p={share})
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), drop, nn.Linear(16, 2))
+labels = torch.arange(8) % 2
+optimizer = torch.optim.Adam(model.parameters())
+with td.watch(model, out={run!r}, min_free_bytes=0):
+    for _ in range(4):
+        loss = nn.functional.cross_entropy(model(torch.randn(8, 8)), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("share", "n"), [("keep_prob", 1), ("1 - keep_prob", 0)])
+def test_a_share_to_keep_that_is_dropped_is_a_warning(
+    tmp_path: Path, share: str, n: int
+) -> None:
+    file, run = tmp_path / "program.py", tmp_path / "run"
+    file.write_text(PROGRAM.format(share=share, run=str(run)))
+    runpy.run_path(str(file), run_name="program")
+    found = tdbg.rules.check(run, rules=[tdbg.rules.CodeMisuse()]).findings
+    assert [each.severity for each in found] == [Severity.WARNING] * n
+    assert all("what `keep_prob` says is to be kept" in e.message for e in found)

@@ -32,6 +32,7 @@ __all__ = [
     "dead_branches",
     "inside",
     "is_never_set",
+    "kept_as_dropped",
     "live",
     "live_of",
     "loops_around",
@@ -305,6 +306,12 @@ def _is_unset_near(
 # ---- settings that nobody reads ------------------------------------------------------
 
 
+_DROPOUT = re.compile(
+    r"(?P<layer>(Alpha|FeatureAlpha)?Dropout[123]?d?)$|dropout[123]?d?$"
+)
+_KEPT = re.compile(r"(^|_)(keep|kept|retain)(_|$|p)", re.IGNORECASE)
+
+
 def unread_settings(tree: ast.Module) -> Iterator[tuple[Fault, str, Any]]:
     """Yield settings that a file sets, or takes as arguments, and never reads.
 
@@ -324,6 +331,30 @@ def unread_settings(tree: ast.Module) -> Iterator[tuple[Fault, str, Any]]:
             is_variable = isinstance(node.targets[0], ast.Name)
             if name not in owned and not (is_variable and name in named):
                 yield Fault.SETTING_UNREAD, name, node
+
+
+def kept_as_dropped(tree: ast.Module) -> Iterator[tuple[Fault, str, Any]]:
+    """Yield dropouts that get the share to keep, by its name, as the one to drop.
+
+    Args:
+        tree: The source of a file.
+
+    Example:
+        >>> [name for _, name, _ in kept_as_dropped(ast.parse("nn.Dropout(keep_prob)"))]
+        ['keep_prob']
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (found := _DROPOUT.match(_last(node.func))):
+            by_name = [each.value for each in node.keywords if each.arg == "p"]
+            at = 0 if found["layer"] else 1
+            for share in (by_name or node.args[at:])[:1]:
+                if _KEPT.search(_last(share)):
+                    yield Fault.KEPT_AS_DROPPED, _last(share), node
+
+
+def _last(node: ast.AST) -> str:
+    """Return the last name of a variable or an attribute; "": it is none."""
+    return str(getattr(node, "id", getattr(node, "attr", "")))
 
 
 def _words_of(every: list[ast.AST]) -> set[str]:

@@ -38,6 +38,7 @@ from tdbg.hooks.pytorch.checks.graphs.weighed_chances import (
     signed_parts,
     weighed_chances,
 )
+from tdbg.hooks.pytorch.checks.losses.noise_mixtures import is_spread_evenly
 from tdbg.hooks.pytorch.model.numbers import is_taken, numbers_in
 from tdbg.hooks.pytorch.model.process_objects import held_ids
 from tdbg.run.observations import Fault
@@ -57,8 +58,6 @@ _ERRORS = frozenset({"Abs", "Mul", "Pow"})
 # share of the range of targets.
 _LEAST_CUT, _FAR_OF_RANGE = 0.05, 0.1
 _DISTANCES = frozenset({"HuberLoss", "MseLoss", "SmoothL1Loss"})
-# Noise of 16 numbers or more is told from that of another distribution.
-_LEAST_NOISE, _MOST_NOISE = 64, 4096
 _OF_DEVIATION = SHAPING | {"Add", "Clamp", "Div", "Exp", "Expand", "Mul"}
 # Logarithms of how a tanh stretches, and what they are made of.
 _LOGARITHMS = frozenset({"Log", "Log1P", "LogSigmoid", "Softplus"})
@@ -165,13 +164,7 @@ def _is_uniform(node: Any) -> bool:
         noise = saved_of(node, "self")
     if not isinstance(noise, torch.Tensor) or not noise.is_floating_point():
         return False
-    if tuple(noise.shape) != shape_of(node) or noise.numel() < _LEAST_NOISE:
-        return False
-    some = noise.detach().flatten()[:_MOST_NOISE].float()
-    near = 4.0 / math.sqrt(12 * some.numel())
-    is_spread = abs(float(some.std()) - 12**-0.5) < near
-    is_within = float(some.min()) >= 0.0 and float(some.max()) < 1.0
-    return is_within and is_spread and abs(float(some.mean()) - 0.5) < near
+    return tuple(noise.shape) == shape_of(node) and is_spread_evenly(noise)
 
 
 # ---- errors that are cut off ---------------------------------------------------------

@@ -15,9 +15,7 @@ program has changed since.
 
 from __future__ import annotations
 
-import itertools
 import math
-import sys
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
@@ -34,7 +32,6 @@ from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
     source_of,
     terms_of,
 )
-from tdbg.hooks.pytorch.model.variables import namespaces
 from tdbg.run.loss_facts import LossFact, LossFault
 from tdbg.run.observations import Fault
 
@@ -45,7 +42,6 @@ __all__ = [
     "OF_LABELS",
     "OF_SCORES",
     "faults_of_labels",
-    "faults_of_mixtures",
     "faults_of_samples",
     "faults_of_scores",
     "faults_of_targets",
@@ -457,93 +453,6 @@ def _of_pairs(conditions: list[torch.Tensor]) -> Iterator[LossFact]:
     if n_left and len(one) >= _LEAST_TARGETS and not bool(other.any()):
         fault, what = LossFault.LABELS_NOT_SIGNS, "cosine_embedding_loss"
         yield LossFact(fault, what, ((n_left, len(one)),))
-
-
-# ---- mixtures with noise -------------------------------------------------------------
-
-# Samples, and numbers of each, at least and at most; tensors that are tried.
-_LEAST_MIXED, _LEAST_OF_SAMPLE, _MOST_MIXED, _MOST_OF_SAMPLE = 4, 8, 16, 1024
-_MOST_TRIED = 8
-# How exact a mixture is, and its shares; what they must at least span.
-_EXACT, _EXACT_SHARES, _LEAST_SPAN = 1e-3, 3e-3, 0.05
-_MIDDLE = (0.1, 0.9)
-
-
-def faults_of_mixtures(graph: Graph) -> Iterator[Found]:
-    """Yield that a share of noise lacks its root, in a loss that asks for the noise.
-
-    Diffusions mix data and noise so that squares of their shares, or the shares, add up
-    to one.
-    """
-    names = {"MseLoss", "SmoothL1Loss", "HuberLoss"}
-    for node in () if names.isdisjoint(graph.names) else graph.named(names)[:1]:
-        noise = saved_of(node, "target")
-        if not isinstance(noise, torch.Tensor) or not _is_noise(noise):
-            continue
-        others = list(_like(noise, graph))
-        for data, mixed in itertools.permutations(others[:_MOST_TRIED], 2):
-            missing = _missing_root(data, noise, mixed)
-            if missing:
-                yield Fault.SHARE_WITHOUT_ROOT, {}, {"of": missing}
-                return
-
-
-def _is_noise(some: torch.Tensor) -> bool:
-    """Return whether numbers look like standard normal noise, for several samples."""
-    if some.dim() < 2 or not some.is_floating_point() or some.is_cuda:
-        return False
-    if len(some) < _LEAST_MIXED or some[0].numel() < _LEAST_OF_SAMPLE:
-        return False
-    few = some.detach().flatten()[:_MOST_NUMBERS].float()
-    near = 5.0 / math.sqrt(len(few))
-    return abs(float(few.mean())) < near and abs(float(few.std()) - 1.0) < near
-
-
-def _like(noise: torch.Tensor, graph: Graph) -> Iterator[torch.Tensor]:
-    """Yield tensors of a shape: what convolutions get, and variables of the program."""
-    seen = {noise.data_ptr()}
-    inputs = [
-        saved_of(node, "input")
-        for node in graph.named({"Convolution", "CudnnConvolution"})
-        if node.next_functions[0][0] is None
-    ]
-    variables = (
-        value for scope in namespaces(sys._getframe(1)) for value in scope.values()
-    )
-    for each in itertools.chain(inputs, variables):
-        if type(each) is not torch.Tensor or each.shape != noise.shape:
-            continue
-        is_number = each.is_floating_point() and not each.requires_grad
-        if is_number and each.data_ptr() not in seen:
-            seen.add(each.data_ptr())
-            yield each
-
-
-def _missing_root(data: torch.Tensor, noise: torch.Tensor, mixed: torch.Tensor) -> str:
-    """Return whose share in a mixture has no root: "noise" or "data"; "": neither."""
-    x, e, y = (
-        each.detach()[:_MOST_MIXED].flatten(1)[:, :_MOST_OF_SAMPLE].double()
-        for each in (data, noise, mixed)
-    )
-    pairs = ((x, x), (e, e), (x, e), (x, y), (e, y))
-    xx, ee, xe, xy, ey = ((one * other).sum(1) for one, other in pairs)
-    size = xx * ee - xe * xe
-    if not bool((size > _EXACT * xx * ee).all()):
-        return ""
-    a, b = (ee * xy - xe * ey) / size, (xx * ey - xe * xy) / size
-    rest = y - a[:, None] * x - b[:, None] * e
-    if not bool((rest.norm(dim=1) < _EXACT * y.norm(dim=1)).all()):
-        return ""
-    inside = (b > _MIDDLE[0]) & (b < _MIDDLE[1])
-    if int(inside.sum()) < 2 or float(b.max() - b.min()) < _LEAST_SPAN:
-        return ""
-    if _add_up(a**2 + b):
-        return "noise"
-    return "data" if _add_up(a + b**2) else ""
-
-
-def _add_up(shares: torch.Tensor) -> bool:
-    return bool(((shares - 1).abs() < _EXACT_SHARES).all())
 
 
 # ---- one sample of all ---------------------------------------------------------------

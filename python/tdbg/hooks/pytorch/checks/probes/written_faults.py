@@ -48,6 +48,8 @@ __all__ = ["WrittenFaults"]
 _MOST_FRAMES, _MOST_CLASSES = 30, 60
 _READ_AT = 2
 _MOST_CALLED = 40
+# A share that a dropout seldom leaves out on purpose, and one that is to be kept.
+_MOST_LEFT_OUT, _HALF = 0.8, 0.5
 _LIBRARY = re.compile(r"[\\/](site|dist)-packages[\\/]|[\\/]tdbg[\\/]hooks[\\/]")
 _TORCH = re.compile(r"torch(\.|$)")
 # Functions and methods that return a new tensor, and do nothing else.
@@ -107,6 +109,7 @@ class WrittenFaults(StepCheck):
         state_of: Returns the state that the loop around a frame keeps, if it shuffles.
         unread_of: Yields settings that a file never reads.
         unread_by: Yields arguments that a function never reads.
+        dropped_of: Yields dropouts in a file that drop what is to be kept.
     """
 
     def __init__(
@@ -118,13 +121,16 @@ class WrittenFaults(StepCheck):
         state_of: Callable[[types.FrameType], Any],
         unread_of: Callable[[ast.Module], Iterable[_Written]],
         unread_by: Callable[[Any], Iterable[_Written]],
+        dropped_of: Callable[[ast.Module], Iterable[_Written]],
     ) -> None:
+        self._dropped_of, self._files = dropped_of, set[str]()
         self._state_of, self._unread_of = state_of, unread_of
         self._unread_by = unread_by
         self._tables = tables
         self._step = step
         self._observe = observe
         self._n_losses = 0
+        self._told: set[Fault] = set()
 
     def loss_begins(self, graph: Graph) -> None:  # noqa: ARG002
         """Read the program, once."""
@@ -142,6 +148,36 @@ class WrittenFaults(StepCheck):
                     seen.add(type(module))
                     if not type(module).__module__.startswith("torch."):
                         self._read_module(module)
+            if table.module is not None and Fault.KEPT_AS_DROPPED not in self._told:
+                self._look_at_shares(table.module)
+
+    def _look_at_shares(self, root: nn.Module) -> None:
+        """Note a dropout that leaves little."""
+        kind = nn.modules.dropout._DropoutNd
+        found = [
+            m for m in root.modules() if isinstance(m, kind) and m.p >= _MOST_LEFT_OUT
+        ]
+        for each in found[:1]:
+            names, numbers = (type(root).__name__,), {"p": float(each.p)}
+            seen = Fault.KEPT_AS_DROPPED, max(0, self._step()), names, numbers
+            self._observe(Observation(*seen, {"text": repr(each)}))
+
+    def _drops_much(self) -> bool:
+        """Return whether dropouts leave out half or more, or nobody knows."""
+        roots = [each.module for each in self._tables if each.module is not None]
+        every = [each for root in roots for each in root.modules()]
+        kind = nn.modules.dropout._DropoutNd
+        shares = [each.p for each in every if isinstance(each, kind)]
+        return max(shares, default=1.0) >= _HALF
+
+    def _read_file(self, code: types.CodeType) -> None:
+        """Read the layers that a file makes."""
+        if code.co_filename not in self._files:
+            self._files.add(code.co_filename)
+            tree = source_of_file(code.co_filename)
+            found = [] if tree is None else [*self._dropped_of(tree)]
+            for each in found[: self._drops_much()]:
+                self._tell(each[1], code, found)
 
     def _read_loop(self, frame: types.FrameType) -> None:
         """Read the loop over batches that the program is in."""
@@ -162,6 +198,7 @@ class WrittenFaults(StepCheck):
                 met.add(code)
                 if code.co_filename not in files:
                     files.add(code.co_filename)
+                    self._read_file(code)
                     tree = source_of_file(code.co_filename)
                     found = [] if tree is None else [*self._unread_of(tree)]
                     found = [
@@ -206,6 +243,7 @@ class WrittenFaults(StepCheck):
             code = method.__code__
             if _is_foreign(method.__globals__, code):
                 continue
+            self._read_file(code)
             for node in functions_of(code)[:1]:
                 arguments = node.args.posonlyargs + node.args.args
                 own = arguments[0].arg if arguments else ""
@@ -225,6 +263,7 @@ class WrittenFaults(StepCheck):
         """Note what is wrong in a function: the first line, and how many there are."""
         every = sorted(found, key=lambda each: each[2].lineno)
         for fault in dict.fromkeys(each[0] for each in every):
+            self._told.add(fault)
             alike = [each for each in every if each[0] is fault]
             _, kind, node = alike[0]
             text = " ".join(ast.unparse(node).split())
