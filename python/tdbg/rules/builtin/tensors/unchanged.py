@@ -122,7 +122,7 @@ class UnchangedTensor(TensorRule):
                 gradients = _gradients_of(table, chosen)
                 judged = table.select(chosen)
                 trained = ~gradients.has_arrived(judged)
-                _leave_out_absent(window, judged, trained)
+                _leave_out_untrained(window, table, judged, trained)
                 without = self._without_gradients(window, table, judged)
                 yield self._judge(judged, gradients, trained | without, without)
 
@@ -381,14 +381,40 @@ def _no_gradient(words: Vocabulary) -> str:
     )
 
 
-def _leave_out_absent(window: Window, table: Table, trained: Bools) -> None:
-    """Leave out parameters in no optimizer, which NotInOptimizer judges."""
-    for model_info, steps in model_info_of_steps(window, table):
+def _leave_out_untrained(
+    window: Window, table: Table, judged: Table, trained: Bools
+) -> None:
+    """Leave out parameters where no optimizer means to train them.
+
+    NotInOptimizer judges those that none has.  Where only other optimizers step, such
+    as one that calibrates what is trained, the others' parameters stay on purpose.
+    """
+    stepped = _steps_by_optimizer(table)
+    any_stepped = np.zeros(len(table.steps), dtype=bool)
+    for each in stepped.values():
+        any_stepped |= each
+    for model_info, steps in model_info_of_steps(window, judged):
         if model_info is None or not model_info.complete:
             continue
-        known = [parameter_of(model_info, name) for name in table.names]
-        absent = [p is not None and p.optimizer is None for p in known]
-        trained[np.flatnonzero(absent), steps] = False
+        for i, name in enumerate(judged.names):
+            parameter = parameter_of(model_info, name)
+            if parameter is None:
+                continue
+            if parameter.optimizer is None:
+                trained[i, steps] = False
+            elif parameter.optimizer in stepped and len(stepped) > 1:
+                own = stepped[parameter.optimizer][steps]
+                trained[i, steps] &= own | ~any_stepped[steps]
+
+
+def _steps_by_optimizer(table: Table) -> dict[int, Bools]:
+    """Return the steps of each optimizer, by its learning rates."""
+    found: dict[int, Bools] = {}
+    for i, name in enumerate(table.names):
+        if (match := RATE.match(name)) is not None:
+            number = int((match[1] or "_1")[1:]) - 1
+            found[number] = found.get(number, False) | table.present[i]
+    return found
 
 
 def _row_before(table: Table) -> NDArray[np.intp]:

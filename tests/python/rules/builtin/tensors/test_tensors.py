@@ -263,6 +263,24 @@ def test_parameters_that_no_optimizer_has_are_for_another_rule():
     assert len(judge(run, UnchangedTensor())) == 1
 
 
+@pytest.mark.parametrize(("its_own_steps", "n_found"), [(False, 0), (True, 1)])
+def test_weights_stay_while_only_another_optimizer_steps(
+    its_own_steps: bool, n_found: int
+):
+    """As while a temperature is fitted to a model that has been trained."""
+    run = FakeRun(every=10)
+    for step in range(9):
+        weights(run, step, 0.5)
+        run.step(step, {"scalar/optimizer_2/group_0/lr": [0.1]})
+        if its_own_steps or step == 0:
+            run.step(step, {"scalar/optimizer/group_0/lr": [0.1]})
+    known = ParameterFacts(
+        shape=(2,), dtype="float32", requires_grad=True, module="Linear", optimizer=0
+    )
+    run.known_facts = [ModelInfo(step=0, parameters={"0.weight": known}, complete=True)]
+    assert len(judge(run, UnchangedTensor())) == n_found
+
+
 def untrained(n_steps: int, **parameter: Any) -> FakeRun:
     """Two weights of an optimizer that steps; nothing has a gradient."""
     run = FakeRun()
