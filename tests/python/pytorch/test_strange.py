@@ -17,7 +17,7 @@ from torch._subclasses import FakeTensorMode
 
 from tdbg import create_trial
 from tdbg.hooks.pytorch.device.statistics import sparse_row
-from tdbg.pytorch import Hook, ReductionConfig, SaveConfig
+from tdbg.pytorch import Hook, ReductionConfig, SaveConfig, watch
 from torch_helpers import Recorded, make_hook
 
 pytestmark = pytest.mark.torch
@@ -327,3 +327,31 @@ def test_sparse_tensors_that_have_no_row_are_left_to_be_refused() -> None:
         ones.to(torch.int64).to_sparse(),
     ):
         assert sparse_row(tensor, 1.0) is None
+
+
+class Factors(nn.Module):
+    """Factors of a matrix: no parameter has a dense gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.users = nn.Embedding(30, 4, sparse=True)
+        self.items = nn.Embedding(20, 4, sparse=True)
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        return (self.users(users) * self.items(items)).sum(1)
+
+
+def test_a_training_whose_gradients_are_all_sparse_goes_on(run_dir: Path) -> None:
+    """The first steps compare gradients, which have no memory of their own here."""
+    model, criterion = Factors(), nn.MSELoss()
+    optimizer = torch.optim.SparseAdam(list(model.parameters()), lr=0.05)
+    with watch(model, criterion, out=run_dir, budget="off") as hook:
+        for _ in range(25):
+            users, items = torch.randint(0, 30, (16,)), torch.randint(0, 20, (16,))
+            optimizer.zero_grad()
+            loss = criterion(model(users, items), torch.randn(16))
+            loss.backward()
+            optimizer.step()
+    assert hook.counters()["internal_errors"] == 0
+    assert create_trial(run_dir).tensor("gradient/users.weight").steps()

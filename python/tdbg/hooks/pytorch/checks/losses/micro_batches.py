@@ -9,6 +9,7 @@ Thread safety: the training's thread.  Errors: none; doubtful cases stay open.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -185,10 +186,7 @@ class MicroBatches(StepCheck):
         versions = self._versions
 
         def accumulated(parameter: torch.Tensor) -> None:
-            gradient = gradient_of(parameter)
-            versions[:] = [-1, 0]
-            if gradient is not None:
-                versions[:] = [gradient._version, gradient.data_ptr()]
+            versions[:] = _version_of(gradient_of(parameter)) or (-1, 0)
 
         self._handle = register(accumulated)
 
@@ -215,10 +213,17 @@ class MicroBatches(StepCheck):
 
     def _is_untouched(self, leaf: torch.Tensor) -> bool:
         """Return whether a gradient is as the latest pass has left it."""
-        gradient = gradient_of(leaf)
-        if gradient is None:
-            return False
-        return [gradient._version, gradient.data_ptr()] == self._versions
+        version = _version_of(gradient_of(leaf))
+        return version is not None and [*version] == self._versions
+
+
+def _version_of(gradient: torch.Tensor | None) -> tuple[int, int] | None:
+    """Return what a gradient has as long as nobody changes it; None: nobody knows."""
+    if gradient is None or gradient.layout is not torch.strided:
+        return None
+    with contextlib.suppress(Exception):  # It runs in the backward pass.
+        return gradient._version, gradient.data_ptr()
+    return None
 
 
 def _is_empty(leaf: torch.Tensor) -> bool:
