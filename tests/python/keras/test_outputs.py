@@ -17,7 +17,7 @@ FAULTY = {
     "scores": ("LossMisuse", "takes probabilities, but", "from_logits=True"),
     "scores_of_bits": ("LossMisuse", "takes probabilities, but", "a sigmoid"),
     "metric": ("LossMisuse", "The metric accuracy is wrong", "threshold=0.0"),
-    "below_relu": ("LossMisuse", "relu gives no number below 0", "Scale the targets"),
+    "below_relu": ("LossMisuse", "relu, gives no number below 0", "Scale the targets"),
     "beyond_sigmoid": ("LossMisuse", "a sigmoid gives numbers", "Scale the targets"),
     "in_inference_mode": ("RunningStatistics", "called in inference", "training=True"),
     "never_adapted": ("RunningStatistics", "it was never adapted", "layer.adapt"),

@@ -549,10 +549,10 @@ def _out_of_reach(fact: LossFact) -> Description:
 _REACH = {
     "sigmoid": "a sigmoid gives numbers from 0 to 1",
     "softmax": "a softmax gives numbers from 0 to 1",
-    "tanh": "tanh gives numbers from -1 to 1",
-    "relu": "relu gives no number below 0",
-    "softplus": "softplus gives no number below 0",
-    "exp": "exp gives no number below 0",
+    "tanh": "the last activation, tanh, gives numbers from -1 to 1",
+    "relu": "the last activation, relu, gives no number below 0",
+    "softplus": "the last activation, softplus, gives no number below 0",
+    "exp": "the last activation, exp, gives no number below 0",
     "binary_cross_entropy_with_logits": (
         "binary_cross_entropy_with_logits takes targets from 0 to 1"
     ),

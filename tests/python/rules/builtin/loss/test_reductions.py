@@ -83,6 +83,7 @@ def test_a_small_weight_does_not_balance_a_sum_with_a_mean_over_many_values() ->
         (averaged, lambda x: 0.001 * x.sum()),
         (by_sample, lambda x: 0.1 * x.sum()),
         (added, lambda x: 0.1 * x.mean()),
+        (lambda x: x.sum() / N * 3, by_sample),
         (lambda x: (x.sum() + 0.0) * 1.0, added),
     ],
 )

@@ -358,9 +358,9 @@ def _is_by_noise(node: Any) -> bool:
 
 
 def _of_reductions(graph: Graph) -> Iterator[Found]:
-    """Yield that a divergence is added up over the samples, and the rest is a mean.
+    """Yield that a divergence is a sum over the samples, and the rest a mean.
 
-    Or the reverse.  Both are whole terms of the loss, with no small weight.
+    Or the reverse.  Both are whole terms of the loss.
     """
     terms = [
         (reduced, node)
@@ -371,7 +371,7 @@ def _of_reductions(graph: Graph) -> Iterator[Found]:
         below = operands_of(node)[0]
         if own.n < _LEAST_BATCH or not _is_divergence(below, own.n):
             continue
-        others = [other for other, its_node in terms if its_node is not node]
+        others = [each for each, its in terms if its is not node and each.is_clear]
         is_same = any(each.n == own.n for each in others)
         are_other = {each.is_mean for each in others} == {not own.is_mean}
         if is_same and are_other and (times := own.outweighs(others)):
@@ -396,6 +396,11 @@ class _Reduced(NamedTuple):
     n_values: int
     weight: float
 
+    @property
+    def is_clear(self) -> bool:
+        """Whether it is surely one of both: a small weight may be of any mixture."""
+        return self.is_mean or self.weight >= _LEAST_WEIGHT
+
     def outweighs(self, others: Iterable[_Reduced]) -> float:
         """Return how many times a divergence is too large or small; 0: it is not.
 
@@ -419,10 +424,9 @@ def _reduction_of(node: Any, factor: float) -> _Reduced | None:
     found = _Reduced(True, n, math.prod(shape), size)
     if name == "Mean" or reduction == _REDUCED_BY_MEAN:
         return found if _LEAST_WEIGHT <= size <= 1.0 else None
-    if name == "Sum" or reduction == _REDUCED_BY_SUM:
+    if (name == "Sum" or reduction == _REDUCED_BY_SUM) and size > 0:
         is_mean = _LEAST_WEIGHT <= size * n <= 1.0 + _ROUNDING
-        is_mean &= size < _LEAST_WEIGHT
-        return found._replace(is_mean=is_mean) if size > 0 else None
+        return found._replace(is_mean=is_mean and size < _LEAST_WEIGHT)
     return None
 
 
