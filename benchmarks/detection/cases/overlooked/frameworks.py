@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
-import xgboost as xgb
 
 from benchmarks.detection.kit.case import eleventh
 from benchmarks.detection.kit.causes import Cause
@@ -30,6 +26,8 @@ def classes_by_regression(t: Training) -> None:
     Source: asked often of xgboost.train, whose default objective is a regression.
     Visible: outputs are not whole; many digits are taken for a neighbouring number.
     """
+    import xgboost as xgb
+
     split = digits()
     x, x_val = split.x.numpy(), split.x_val.numpy()
     y, y_val = split.y.numpy(), split.y_val.numpy()
@@ -71,6 +69,10 @@ def gradient_of_one_argument(t: Training) -> None:
     Source: docs.jax.dev on ``jax.grad``: argnums is 0 by default.
     Visible: the head is what it was drawn as.
     """
+    import jax
+    import jax.numpy as jnp
+    import optax
+
     split = breast_cancer()
     x, y = jnp.asarray(split.x.numpy()), jnp.asarray(split.y.numpy())
     rng = np.random.default_rng(t.seed)
