@@ -244,7 +244,7 @@ def _of_larger(words: Mapping[str, str]) -> tuple[str, str]:
         ),
         (
             "Take the smaller one: target = reward + gamma * (1 - done) * "
-            "torch.min(q1, q2)."
+            "min(q1, q2), one by one."
         ),
     )
 

@@ -544,7 +544,7 @@ def _of_uniform_mixture() -> tuple[str, str]:
             "program has drawn it with rand. Sampling begins with normal noise, which "
             "your model never sees."
         ),
-        "Draw normal noise: noise = torch.randn_like(x).",
+        "Draw normal noise: noise = randn_like(x).",
     )
 
 
@@ -557,8 +557,8 @@ def _of_most_noise(numbers: Mapping[str, float]) -> tuple[str, str]:
             " nothing but noise, and your model never learns what to do there."
         ),
         (
-            "Take the product of all steps, alpha_bar = torch.cumprod(1 - betas, 0), "
-            "not 1 - betas of one. Draw steps from all: torch.randint(0, T, (len(x),))."
+            "Take the product of all steps, alpha_bar = cumprod(1 - betas, 0), "
+            "not 1 - betas of one. Draw steps from all: randint(0, T, (len(x),))."
         ),
     )
 
@@ -571,7 +571,7 @@ def _of_one_level(numbers: Mapping[str, float]) -> tuple[str, str]:
             "program draws one step for all of them. Gradients of one batch then pull "
             "in the direction of one level, and training is slower and less steady."
         ),
-        "Draw a step for each sample: t = torch.randint(0, T, (len(x),)).",
+        "Draw a step for each sample: t = randint(0, T, (len(x),)).",
     )
 
 

@@ -235,7 +235,7 @@ def _of_row(observation: Observation) -> tuple[str, str]:
             f"One {of} could compute the same, so the second one adds nothing."
         ),
         (
-            "Put an activation between them, such as torch.nn.ReLU(). If you call one "
+            "Put an activation between them, such as ReLU(). If you call one "
             "in forward, check that its result goes on. If you mean no activation, one "
             "layer does."
         ),
@@ -274,7 +274,7 @@ def _of_places(observation: Observation) -> tuple[str, str]:
         message += f" The model has `{name}`, and it tells no place from another."
     return message, (
         "Add an embedding of the places to that of the tokens: x = self.tokens(ids) + "
-        "self.places(torch.arange(ids.shape[1], device=ids.device)). If the order "
+        "self.places(arange(ids.shape[1], device=ids.device)). If the order "
         "means nothing in your task, all is well."
     )
 
