@@ -17,8 +17,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tdbg
 import tdbg.pytorch as td
+from tdbg.hooks.pytorch.checks.updates.schedule_faults import (
+    Followed,
+    Look,
+    late_faults,
+)
 from tdbg.rules import ScheduleMisuse
 from tdbg.run.findings import Finding, Severity
+from tdbg.run.observations import Fault
 
 EPOCHS, BATCHES = 6, 12
 N_STEPS = EPOCHS * BATCHES
@@ -312,6 +318,26 @@ def test_says_what_has_no_effect_or_too_much(
     assert finding.severity is Severity.WARNING
     assert said in finding.message
     assert finding.advice
+
+
+@pytest.mark.parametrize(
+    "make", [cosine(EPOCHS), cosine(N_STEPS), steps(3), milestones(3 * BATCHES)]
+)
+def test_a_schedule_that_was_seen_once_shows_nothing(make: Make) -> None:
+    """One look cannot tell a step each epoch from a step each batch."""
+    schedule = make(Training().optimizer)
+    seen = Followed(schedule, Look(0, 1, 1))
+    seen.n_batches = BATCHES
+    assert list(late_faults(seen, N_STEPS, N_STEPS, 1)) == []
+
+
+def test_the_first_milestone_is_named_in_whatever_order_they_are_given() -> None:
+    schedule = milestones(5 * BATCHES, 3 * BATCHES)(Training().optimizer)
+    seen = Followed(schedule, Look(0, 1, 1))
+    seen.see(Look(EPOCHS, N_STEPS, N_STEPS))
+    seen.n_batches = BATCHES
+    ((fault, numbers),) = late_faults(seen, N_STEPS, N_STEPS, 1)
+    assert (fault, numbers["at"]) == (Fault.SCHEDULE_IN_BATCHES, 3 * BATCHES)
 
 
 def test_notes_schedules_of_unknown_length_that_are_made_again(run_dir: Path) -> None:

@@ -13,6 +13,7 @@ import math
 import re
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -173,8 +174,9 @@ def _set_by(schedule: LRScheduler) -> list[float]:
 
 # Values of a number that is no setting, and looks, at least.
 _ENOUGH_VALUES, _ENOUGH_TIMES = 3, 3
-# Rates that are no factors of a whole training.
-_LARGEST_RATE = 0.3
+# Rates that are no factors of a whole training; optimizers that are followed to its
+# end: some programs make one for each client.
+_LARGEST_RATE, _MOST_OPTIMIZERS = 0.3, 64
 # What programs call a rate.
 _NAME = re.compile(r"(^|_)(lr|learning_?rate|rate)$", re.IGNORECASE)
 # What programs call the rate that they are at.
@@ -240,8 +242,8 @@ class StrangeRates:
         self._seen: weakref.WeakKeyDictionary[Optimizer, _Seen] = (
             weakref.WeakKeyDictionary()
         )
-        # Also of optimizers that are gone when the training is closed.
-        self._every: list[_Seen] = []
+        # Those with factors, also of optimizers that are gone at the end.
+        self._with_factors: deque[_Seen] = deque(maxlen=_MOST_OPTIMIZERS)
         self._handles: list[Any] = []
 
     def look(self, optimizers: Sequence[Optimizer]) -> None:
@@ -253,7 +255,6 @@ class StrangeRates:
             seen = self._seen.get(each)
             if seen is None:
                 seen = self._seen[each] = _Seen(rates)
-                self._every.append(seen)
                 self._hear_of_states(each, seen)
             if seen.is_over:
                 continue
@@ -324,6 +325,8 @@ class StrangeRates:
         if not 0.0 < base <= _LARGEST_RATE:
             seen.is_over = True
             return
+        if not seen.factors:
+            self._with_factors.append(seen)
         seen.factors.append(rates[0] / base)
         seen.base, seen.schedule = base, type(found[0]).__name__
 
@@ -331,7 +334,7 @@ class StrangeRates:
         """Say what the largest factors are: training ends."""
         while self._handles:
             self._handles.pop().remove()
-        for seen in self._every:
+        for seen in self._with_factors:
             if seen.is_over or len(seen.factors) < _ENOUGH_TIMES:
                 continue
             # On its way to a larger one it may have been any number.

@@ -44,6 +44,8 @@ _MORE_THAN_ONE = 1.5
 _LEAST_AFTER, _SHARE_AFTER = 20, 0.1
 # The batches of an epoch, at least, that differ clearly from one.
 _LEAST_BATCHES = 4
+# Epochs in which it is seen how a schedule steps.
+_LEAST_EPOCHS = 2
 # Whole epochs of a training that nobody has stopped early, and a warm-up so many times
 # as long.
 _WHOLE_EPOCHS, _MUCH_LONGER = 3, 3
@@ -121,7 +123,9 @@ class Followed:
     @property
     def steps_with_optimizer(self) -> bool:
         """Whether it steps once with each step of the optimizer."""
-        return 0 <= self.latest.n_steps - self.latest.steps <= 1
+        n_steps = self.latest.n_steps
+        # One step and none of the schedule show nothing.
+        return n_steps > 1 and 0 <= n_steps - self.latest.steps <= 1
 
     def pace(self) -> float:
         """Return its steps for each step of the optimizer, or somewhat less."""
@@ -184,20 +188,23 @@ def _faults_of_epochs(
 ) -> Iterator[tuple[Fault, dict[str, float]]]:
     """Yield that a schedule counts batches or epochs, and is stepped with the other."""
     batches, steps = each.n_batches, each.latest.steps
-    epochs = n_steps // batches if batches >= _LEAST_BATCHES else 0
-    if epochs < 2:
+    if batches < _LEAST_BATCHES:
+        return
+    # Its last steps may be unknown, if the program has dropped it.
+    epochs, seen = n_steps // batches, each.latest.n_steps // batches
+    if epochs < _LEAST_EPOCHS:
         return
     numbers = {"batches": float(batches), "epochs": float(epochs)}
-    # Its last steps may be unknown, if the program has dropped it.
-    seen = each.latest.n_steps // batches
-    is_whole = n_steps % batches == 0 and steps in {seen - 1, seen}
+    first = float(min(each.falls_at, default=0))
+    is_by_epoch = seen >= _LEAST_EPOCHS and steps in {seen - 1, seen}
+    is_whole = is_by_epoch and n_steps % batches == 0
     if is_whole and any(each.falls_at):
         # All lie behind the end, and would be at the ends of epochs.
         if all(
             steps < at <= n_steps and at % batches == 0 and at >= batches
             for at in each.falls_at
         ):
-            yield Fault.SCHEDULE_IN_BATCHES, {**numbers, "at": float(each.falls_at[0])}
+            yield Fault.SCHEDULE_IN_BATCHES, {**numbers, "at": first}
         return
     # A step more keeps OneCycleLR from refusing the last one.
     if is_whole and n_steps <= each.length <= n_steps + 1:
@@ -206,7 +213,7 @@ def _faults_of_epochs(
     # All are over long before the end, and would be at different epochs.
     last = max(each.falls_at, default=n_steps)
     if each.steps_with_optimizer and last <= epochs and last < batches:
-        yield Fault.DECAYS_IN_EPOCHS, {**numbers, "at": float(min(each.falls_at))}
+        yield Fault.DECAYS_IN_EPOCHS, {**numbers, "at": first}
 
 
 def _faults_of_warm_up(
