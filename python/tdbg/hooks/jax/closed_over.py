@@ -167,15 +167,14 @@ class ClosedOver:
 
     def _compare_numbers(self) -> None:
         """Tell once of a number that has changed."""
-        for name, value in [
-            (each.variable.name, now)
-            for each in self._numbers
-            if type(now := each.variable.read()) is float and now != each.value
-        ]:
+        for each in self._numbers:
+            name, value = each.variable.name, each.variable.read()
+            if type(value) is not float or value == each.value:
+                continue
             self._n_stale[name] = self._n_stale.get(name, 0) + 1
             if self._n_stale[name] == _ENOUGH:
-                first = next(n.value for n in self._numbers if n.variable.name == name)
-                numbers = {"first": first, "latest": value, "calls": float(_ENOUGH)}
+                numbers = {"first": each.value, "latest": value}
+                numbers["calls"] = float(_ENOUGH)
                 step = max(0, self._session.latest_step(TRAIN)[0])
                 fault, words = Fault.TAKEN_IN_AND_REPLACED, {"kind": "number"}
                 self._session.observe(Observation(fault, step, (name,), numbers, words))
@@ -270,10 +269,9 @@ def _literals_in(program: Any) -> Iterator[float]:
     """Yield the literals of a program and of those that it calls, as 32-bit floats."""
     for equation in program.eqns:
         for each in equation.invars:
-            if isinstance(each, Literal) and isinstance(each.val, float | np.floating):
-                yield float(np.float32(each.val))
-            elif isinstance(each, Literal) and np.ndim(each.val) == 0:
-                yield float(np.float32(np.asarray(each.val)))
+            value = np.asarray(each.val) if isinstance(each, Literal) else None
+            if value is not None and not value.ndim and value.dtype.kind == "f":
+                yield float(np.float32(value))
         called = jax.tree_util.tree_leaves(list(equation.params.values()))
         for each in called:
             inner = getattr(each, "jaxpr", each)
