@@ -25,6 +25,7 @@ from tdbg.hooks.pytorch.model.variables import namespaces
 __all__ = [
     "REWARD",
     "ProgramNumbers",
+    "are_alike",
     "as_numbers",
     "as_tensor",
     "discounted",
@@ -303,7 +304,7 @@ _WHICH = re.compile(r"1|(?<=_)a(?=_|$)")
 
 
 def is_taken(name: str) -> bool:
-    """Return whether a program calls actions so that somebody has taken.
+    """Return whether a name is that of actions that somebody has taken.
 
     Args:
         name: Of a variable.
@@ -379,9 +380,10 @@ def _explains(
     shares, *_ = np.linalg.lstsq(parts, beyond[counts], rcond=None)
     if not _LEAST_SHARE <= float(shares[0]) <= 1.0 + _ROUNDED:
         return False
-    return _are_alike(parts @ shares, beyond[counts])
+    return are_alike(parts @ shares, beyond[counts])
 
 
-def _are_alike(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+def are_alike(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
+    """Return whether arrays of one shape are equal to rounding of 32-bit floats."""
     size = float(max(np.abs(one).max(), np.abs(other).max(), 1e-6))
     return bool(np.abs(one - other).max() <= 2 * _ROUNDED * size)

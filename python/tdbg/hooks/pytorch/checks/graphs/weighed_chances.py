@@ -30,6 +30,7 @@ from tdbg.hooks.pytorch.checks.graphs.graph_nodes import (
 )
 from tdbg.hooks.pytorch.model.numbers import (
     ProgramNumbers,
+    are_alike,
     as_numbers,
     is_log_chance,
     is_taken,
@@ -75,8 +76,8 @@ _MOST_LOOKS, _MOST_IN_VAIN = 40, 8
 _SPARSER = 0.2
 # Steps of a rollout, at least; rollouts that begin with the one before, or are new.
 _LEAST_STEPS, _ENOUGH_KEPT, _ENOUGH_NEW, _ENOUGH = 8, 3, 2, 2
-# What standardized numbers are, to rounding; and other equal numbers.
-_STANDARD, _ROUNDING = 1e-3, 1e-5
+# What standardized numbers are, to rounding.
+_STANDARD = 1e-3
 
 _LOG = re.compile(
     r"(^|_)(all|hist\w*|total|count\w*|track\w*|record\w*)(_|$)", re.IGNORECASE
@@ -288,7 +289,7 @@ class Rollouts:
                 other
                 for other, each in _of_size(names, _RETURN, gain.size)
                 for _, value in _of_size(names, _VALUE, gain.size)
-                if _are_equal(each - value, gain.reshape(-1)) and value.std() > 0
+                if are_alike(each - value, gain.reshape(-1)) and value.std() > 0
             ]
             self._n_standard += bool(found)
             if found and self._n_standard >= _ENOUGH:
@@ -311,8 +312,3 @@ def _of_size(
     for name, each in names.every:
         if each.size == n and pattern.search(name):
             yield name, each.reshape(-1)
-
-
-def _are_equal(one: _Numbers, other: _Numbers) -> bool:
-    size = float(max(np.abs(one).max(), np.abs(other).max(), 1e-6))
-    return bool(np.abs(one - other).max() <= 2 * _ROUNDING * size)

@@ -534,7 +534,7 @@ def _roles(call: Any, values: ast.AST, made: Mapping[str, ast.AST]) -> str:
         return ""
     (one, about), (other, its) = *choosing, *judging
     is_exchanged = _TARGET.search(one) and not _TARGET.search(other)
-    return f"{one!s} {other!s}" if is_exchanged and about == its else ""
+    return f"{one} {other}" if is_exchanged and about == its else ""
 
 
 def _all_of(node: ast.AST, made: Mapping[str, ast.AST]) -> list[ast.AST]:
